@@ -19,7 +19,7 @@ from pipeline.hdf5.dataset import HDF5Dataset, Labels
 from pipeline.hdf5.format import DATA_PARAMS
 from pipeline.runs import layout
 from pipeline.runs.origin import texts_home
-from pipeline.runs.records import select_texts, wrap_read_errors
+from pipeline.runs.records import map_arrow, select_texts, wrap_read_errors
 from pipeline.runs.run_directory import read_committed
 
 
@@ -126,8 +126,7 @@ class FinishedRun:
             raise InputError(f"{home}: no documents/: the texts were deleted")
         place = 0
         for path in paths:
-            with wrap_read_errors(path):
-                table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+            table = map_arrow(path)
             # Both are in document order, so those of this shard are among the next ones.
             nearby = kept.slice(place, len(table))
             place += pc.sum(pc.is_in(table["doc_key"], nearby)).as_py() or 0

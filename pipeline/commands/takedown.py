@@ -184,8 +184,8 @@ def show_takedown_plan(plan: "TakedownPlan") -> None:
         lines = f" ({pluralise(len(left.lines), 'line')})" if left.lines else ""
         where = f" {left.where}" if left.where else ""
         print_line(f"out of reach: {left.what}{where}{lines}: {left.instruction}")
-    for told in plan.told[:_MOST]:
-        print_line(f"not taken down: {told.key}: {told.why}")
+    for related in plan.related[:_MOST]:
+        print_line(f"not taken down: {related.key}: {related.why}")
     for item in plan.nothing:
         print_line(f"nothing matches {item}")
     print_line(DELETED)

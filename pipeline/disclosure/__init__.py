@@ -1,4 +1,4 @@
 """Documents about a finished run: audit report, dataset card, Croissant, EU and California drafts,
 SPDX. All are pure functions of the run directory and of what its owner says in about.yaml; what
-neither knows stands there as an explicit TODO.
+neither knows becomes an explicit TODO.
 """

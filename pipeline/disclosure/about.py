@@ -27,48 +27,49 @@ Text = Annotated[str, Field(min_length=1)]
 SourceKind = Literal["public", "licensed", "private", "crawled", "user", "synthetic", "other"]
 
 
+def _optional(description: str) -> Any:
+    """A field that may be left out."""
+    return Field(None, description=description)
+
+
 class Creator(FrozenModel):
     """A person or organisation that made the data set."""
 
     name: Text = Field(description="the name")
     kind: Literal["organisation", "person"] = Field("organisation", description="which it is")
-    url: Url | None = Field(None, description="a page about it")
+    url: Url | None = _optional("a page about it")
 
 
 class Licence(FrozenModel):
     """The licence of the data set as a whole, not those of its documents."""
 
-    expression: Text | None = Field(
-        None,
-        description="SPDX expression of the licence of the data set as a whole, such as CC-BY-4.0",
+    expression: Text | None = _optional(
+        "SPDX expression of the licence of the data set as a whole, such as CC-BY-4.0"
     )
-    name: Text | None = Field(None, description="its name, if SPDX does not list it")
-    link: Url | None = Field(None, description="where its text can be read")
+    name: Text | None = _optional("its name, if SPDX does not list it")
+    link: Url | None = _optional("where its text can be read")
 
 
 class Claims(FrozenModel):
     """Where rightsholders and other people write to."""
 
-    contact: Text | None = Field(
-        None, description="e-mail address or form for takedown and correction requests"
-    )
-    procedure: Text | None = Field(
-        None, description="how a request is handled, and within how many days it is answered"
+    contact: Text | None = _optional("e-mail address or form for takedown and correction requests")
+    procedure: Text | None = _optional(
+        "how a request is handled, and within how many days it is answered"
     )
 
 
 class Provider(FrozenModel):
     """Who places the model on the market."""
 
-    name: Text | None = Field(None, description="full name of the provider of the model")
-    contact: Text | None = Field(None, description="its contact for questions about training data")
-    representative: Text | None = Field(
-        None,
-        description="authorised representative in the Union, for a provider outside it; "
-        "otherwise 'not applicable'",
+    name: Text | None = _optional("full name of the provider of the model")
+    contact: Text | None = _optional("its contact for questions about training data")
+    representative: Text | None = _optional(
+        "authorised representative in the Union, for a provider outside it; "
+        "otherwise 'not applicable'"
     )
-    representative_contact: Text | None = Field(
-        None, description="contact of the representative, or 'not applicable'"
+    representative_contact: Text | None = _optional(
+        "contact of the representative, or 'not applicable'"
     )
 
 
@@ -76,155 +77,135 @@ class Models(FrozenModel):
     """What was trained on the data set."""
 
     names: tuple[Text, ...] = Field((), description="versioned names of the models")
-    dependencies: Text | None = Field(
-        None, description="models that these are based on, with links to their summaries, or 'none'"
+    dependencies: Text | None = _optional(
+        "models that these are based on, with links to their summaries, or 'none'"
     )
-    market_date: Date | None = Field(
-        None, description="date on which the models were placed on the Union market"
-    )
+    market_date: Date | None = _optional("date on which the models were placed on the Union market")
 
 
 class Summary(FrozenModel):
     """The public summary of training content as a document."""
 
-    version: Text | None = Field(
-        None, description="version of the summary, with links to earlier ones"
-    )
-    last_update: Date | None = Field(None, description="ISO date of its last update")
+    version: Text | None = _optional("version of the summary, with links to earlier ones")
+    last_update: Date | None = _optional("ISO date of its last update")
 
 
 class Dates(FrozenModel):
     """ISO dates: 2026, 2026-03 or 2026-03-31."""
 
-    built: Date | None = Field(None, description="ISO date on which this run was made")
-    published: Date | None = Field(None, description="ISO date on which the data set is published")
-    collected_from: Date | None = Field(None, description="first date of data collection")
-    collected_to: Date | None = Field(None, description="last date of data collection")
-    first_used: Date | None = Field(
-        None, description="date on which the data was first used to develop the system"
+    built: Date | None = _optional("ISO date on which this run was made")
+    published: Date | None = _optional("ISO date on which the data set is published")
+    collected_from: Date | None = _optional("first date of data collection")
+    collected_to: Date | None = _optional("last date of data collection")
+    first_used: Date | None = _optional(
+        "date on which the data was first used to develop the system"
     )
 
 
 class Crawlers(FrozenModel):
     """Data gathered from the web by the provider or for it."""
 
-    used: bool | None = Field(None, description="whether the provider crawled, true or false")
+    used: bool | None = _optional("whether the provider crawled, true or false")
     names: tuple[Text, ...] = Field((), description="names of the crawlers")
-    purpose: Text | None = Field(None, description="what they are for")
-    behaviour: Text | None = Field(
-        None, description="how they treat robots.txt, captchas and paywalls"
-    )
-    period: Text | None = Field(None, description="when they ran: month and year of start and end")
-    content: Text | None = Field(None, description="kinds of content and of websites")
+    purpose: Text | None = _optional("what they are for")
+    behaviour: Text | None = _optional("how they treat robots.txt, captchas and paywalls")
+    period: Text | None = _optional("when they ran: month and year of start and end")
+    content: Text | None = _optional("kinds of content and of websites")
 
 
 class UserData(FrozenModel):
     """Data of the provider's own users."""
 
-    from_model: bool | None = Field(
-        None, description="whether interactions with the model were used, true or false"
+    from_model: bool | None = _optional(
+        "whether interactions with the model were used, true or false"
     )
-    from_services: bool | None = Field(
-        None, description="whether data of other services or products was used, true or false"
+    from_services: bool | None = _optional(
+        "whether data of other services or products was used, true or false"
     )
-    description: Text | None = Field(None, description="which services and what data, or 'none'")
+    description: Text | None = _optional("which services and what data, or 'none'")
 
 
 class Synthetic(FrozenModel):
     """Data made by models."""
 
-    used: bool | None = Field(
-        None, description="whether data was generated by AI models for training, true or false"
+    used: bool | None = _optional(
+        "whether data was generated by AI models for training, true or false"
     )
-    models: Text | None = Field(
-        None, description="which models generated it, with links to their summaries, or 'none'"
+    models: Text | None = _optional(
+        "which models generated it, with links to their summaries, or 'none'"
     )
-    purpose: Text | None = Field(None, description="why it was needed, or 'none'")
+    purpose: Text | None = _optional("why it was needed, or 'none'")
 
 
 class Measures(FrozenModel):
     """What was done about rights reservations and about illegal content."""
 
-    code_of_practice: bool | None = Field(
-        None,
-        description="whether the provider signed the Code of Practice with its copyright "
-        "chapter, true or false",
+    code_of_practice: bool | None = _optional(
+        "whether the provider signed the Code of Practice with its copyright chapter, true or false"
     )
-    reservations: Text | None = Field(
-        None,
-        description="measures before and during collection to respect reservations of rights "
-        "from text and data mining",
+    reservations: Text | None = _optional(
+        "measures before and during collection to respect reservations of rights "
+        "from text and data mining"
     )
-    illegal_content: Text | None = Field(
-        None, description="measures to avoid or remove illegal content"
-    )
+    illegal_content: Text | None = _optional("measures to avoid or remove illegal content")
 
 
 class AboutSource(FrozenModel):
     """What one source label of the run stands for."""
 
     kind: SourceKind = Field(description=f"one of {', '.join(get_args(SourceKind))}")
-    name: Text | None = Field(None, description="name of the data set as published")
-    link: Url | None = Field(None, description="where it is published")
-    owner: Text | None = Field(None, description="who publishes or owns it")
-    description: Text | None = Field(None, description="what it contains, in one sentence")
-    period: Text | None = Field(None, description="when its data was collected")
+    name: Text | None = _optional("name of the data set as published")
+    link: Url | None = _optional("where it is published")
+    owner: Text | None = _optional("who publishes or owns it")
+    description: Text | None = _optional("what it contains, in one sentence")
+    period: Text | None = _optional("when its data was collected")
 
 
 class About(FrozenModel):
     """All of about.yaml."""
 
-    name: Text | None = Field(None, description="name of the data set")
-    version: Text | None = Field(None, description="its version, such as 1.0.0")
-    description: Text | None = Field(None, description="what it is, in one paragraph")
-    url: Url | None = Field(None, description="the page of the data set")
-    citation: Text | None = Field(None, description="how to cite it, as BibTeX if possible")
+    name: Text | None = _optional("name of the data set")
+    version: Text | None = _optional("its version, such as 1.0.0")
+    description: Text | None = _optional("what it is, in one paragraph")
+    url: Url | None = _optional("the page of the data set")
+    citation: Text | None = _optional("how to cite it, as BibTeX if possible")
     creators: tuple[Creator, ...] = Field((), description="who made it: name, kind and url of each")
     licence: Licence = Field(Licence(), description="licence of the data set as a whole")
     languages: tuple[Language, ...] = Field(
         (), description="languages of the text as BCP 47 tags, such as [en, de]"
     )
-    jurisdiction: Text | None = Field(None, description="law under which the data set is published")
-    content_types: Text | None = Field(
-        None, description="kinds of content, such as 'news, fiction, source code'"
-    )
+    jurisdiction: Text | None = _optional("law under which the data set is published")
+    content_types: Text | None = _optional("kinds of content, such as 'news, fiction, source code'")
     task_categories: tuple[Text, ...] = Field(
         ("text-generation",), description="task categories of the Hugging Face Hub"
     )
-    purposes: Text | None = Field(
-        None, description="what the data is for, and how it serves that purpose"
+    purposes: Text | None = _optional("what the data is for, and how it serves that purpose")
+    out_of_scope: Text | None = _optional("uses that the data is not meant for")
+    collection: Text | None = _optional("how the data was collected, and by whom")
+    funding: Text | None = _optional("who paid for the creation of the data set")
+    protected_material: Text | None = _optional(
+        "whether it contains data protected by copyright, trade mark or patent, "
+        "or is entirely in the public domain"
     )
-    out_of_scope: Text | None = Field(None, description="uses that the data is not meant for")
-    collection: Text | None = Field(None, description="how the data was collected, and by whom")
-    funding: Text | None = Field(None, description="who paid for the creation of the data set")
-    protected_material: Text | None = Field(
-        None,
-        description="whether it contains data protected by copyright, trade mark or patent, "
-        "or is entirely in the public domain",
+    personal_information: Text | None = _optional(
+        "whether personal information is in the data, and what was done about it"
     )
-    personal_information: Text | None = Field(
-        None, description="whether personal information is in the data, and what was done about it"
+    sensitive_information: Literal["yes", "no", "unknown"] | None = _optional(
+        "whether sensitive personal information is in the data: yes, no, unknown"
     )
-    sensitive_information: Literal["yes", "no", "unknown"] | None = Field(
-        None, description="whether sensitive personal information is in the data: yes, no, unknown"
+    aggregate_consumer_information: Text | None = _optional(
+        "whether aggregate consumer information is in the data"
     )
-    aggregate_consumer_information: Text | None = Field(
-        None, description="whether aggregate consumer information is in the data"
+    characteristics: Text | None = _optional(
+        "regional, demographic and other characteristics of the data, or 'none'"
     )
-    characteristics: Text | None = Field(
-        None, description="regional, demographic and other characteristics of the data, or 'none'"
+    biases: Text | None = _optional("known biases")
+    limitations: Text | None = _optional("limitations other than those of the screening")
+    social_impact: Text | None = _optional("social impact of the data set")
+    maintenance: Text | None = _optional(
+        "who maintains it, how it is updated, what happens to old versions"
     )
-    biases: Text | None = Field(None, description="known biases")
-    limitations: Text | None = Field(
-        None, description="limitations other than those of the screening"
-    )
-    social_impact: Text | None = Field(None, description="social impact of the data set")
-    maintenance: Text | None = Field(
-        None, description="who maintains it, how it is updated, what happens to old versions"
-    )
-    other_sources: Text | None = Field(
-        None, description="data from sources of any other kind, or 'none'"
-    )
+    other_sources: Text | None = _optional("data from sources of any other kind, or 'none'")
     claims: Claims = Field(Claims(), description="where to send requests")
     provider: Provider = Field(Provider(), description="who places the model on the market")
     models: Models = Field(Models(), description="what was trained on the data set")

@@ -1,14 +1,11 @@
-"""The audit report of a run, and its flow diagram.
-
-A flow diagram as inline SVG: geometry with fixed precision; colours come from style rules.
-
-Three columns of nodes (sources, rules, decisions); a ribbon is as wide at either end as its share
-of the node there. Small nodes are drawn larger than their share, so that they can be seen.
-
-The audit report of a run: one HTML file without scripts that loads nothing.
+"""The audit report of a run, with its flow diagram: one HTML file that runs and loads nothing.
 
 It shows what was looked for, what matched, what was decided and where the rest of the data came
 from. Texts may be hostile; the templates escape, see `pipeline.core.page`.
+
+The diagram is inline SVG with fixed precision, coloured by style rules: three columns of nodes
+(sources, rules, decisions); a ribbon is as wide at either end as its share of the node there. Small
+nodes are drawn larger than their share, so that they can be seen.
 """
 
 from collections import Counter, defaultdict
@@ -22,7 +19,6 @@ from pipeline.disclosure.facts import (
     Facts,
     Flow,
     LicenceFacts,
-    OptOutFacts,
     Passage,
     SourceFacts,
     WorkFacts,
@@ -40,7 +36,7 @@ _OTHERS = "others"
 
 @dataclass(frozen=True, kw_only=True)
 class FlowNode:
-    """A box with its label beside it; `kind` colours it."""
+    """A box with its label next to it; `kind` colours it."""
 
     x: str
     y: str
@@ -90,28 +86,28 @@ def diagram(flows: Sequence[Flow]) -> Diagram | None:
     """
     if not flows:
         return None
-    flows = _summed(flows)
-    totals = [_totals(flows, name) for name in ("source", "rule", "decision")]
+    flows = _fold_rare(flows)
+    totals = [_count_by(flows, name) for name in ("source", "rule", "decision")]
     room = _PER_NODE * max(len(column) for column in totals)
-    columns = [_boxes(column, room) for column in totals]
+    columns = [_stack_boxes(column, room) for column in totals]
     kinds = {flow.rule: flow.decision for flow in reversed(flows)}
     nodes = [
-        *(_node(_LEFT, name, box, "") for name, box in columns[0].items()),
-        *(_node(_MIDDLE, name, box, kinds[name]) for name, box in columns[1].items()),
-        *(_node(_RIGHT, name, box, name) for name, box in columns[2].items()),
+        *(_draw_node(_LEFT, name, box, "") for name, box in columns[0].items()),
+        *(_draw_node(_MIDDLE, name, box, kinds[name]) for name, box in columns[1].items()),
+        *(_draw_node(_RIGHT, name, box, name) for name, box in columns[2].items()),
     ]
     ribbons = [
-        *_ribbons(flows, "source", "rule", columns[0], columns[1], _LEFT, x1=_MIDDLE),
-        *_ribbons(flows, "rule", "decision", columns[1], columns[2], _MIDDLE, x1=_RIGHT),
+        *_draw_ribbons(flows, "source", "rule", columns[0], columns[1], _LEFT, x1=_MIDDLE),
+        *_draw_ribbons(flows, "rule", "decision", columns[1], columns[2], _MIDDLE, x1=_RIGHT),
     ]
     bottom = max(b.top + max(b.size, _LABEL) for column in columns for b in column.values())
     return Diagram(tuple(nodes), tuple(ribbons), round(bottom) + _LABEL)
 
 
-def _summed(flows: Sequence[Flow]) -> list[Flow]:
+def _fold_rare(flows: Sequence[Flow]) -> list[Flow]:
     """The flows with rare sources and rules summed up, the most severe decisions first."""
-    sources = _frequent(flows, "source", _MOST_SOURCES)
-    rules = _frequent(flows, "rule", _MOST_RULES)
+    sources = _find_frequent(flows, "source", _MOST_SOURCES)
+    rules = _find_frequent(flows, "rule", _MOST_RULES)
     summed: Counter[tuple[str, str, str]] = Counter()
     for flow in flows:
         source = flow.source if flow.source in sources else _OTHERS
@@ -121,22 +117,22 @@ def _summed(flows: Sequence[Flow]) -> list[Flow]:
     return sorted(found, key=lambda f: (-_rank(f.decision), f.rule, f.source))
 
 
-def _frequent(flows: Sequence[Flow], name: str, most: int) -> set[str]:
-    return {key for key, _ in sorted(_totals(flows, name).items(), key=lambda i: -i[1])[:most]}
+def _find_frequent(flows: Sequence[Flow], name: str, most: int) -> set[str]:
+    return {key for key, _ in sorted(_count_by(flows, name).items(), key=lambda i: -i[1])[:most]}
 
 
 def _rank(decision: str) -> int:
     return DECISIONS.index(decision) if decision in DECISIONS else -1
 
 
-def _totals(flows: Sequence[Flow], name: str) -> dict[str, int]:
+def _count_by(flows: Sequence[Flow], name: str) -> dict[str, int]:
     totals: Counter[str] = Counter()
     for flow in flows:
         totals[getattr(flow, name)] += flow.documents
     return dict(totals)
 
 
-def _boxes(totals: Mapping[str, int], room: int) -> dict[str, _Box]:
+def _stack_boxes(totals: Mapping[str, int], room: int) -> dict[str, _Box]:
     """A column from top to bottom; `room` is what all documents together take."""
     unit, top, boxes = room / sum(totals.values()), 0.0, {}
     for name, count in totals.items():
@@ -145,7 +141,7 @@ def _boxes(totals: Mapping[str, int], room: int) -> dict[str, _Box]:
     return boxes
 
 
-def _node(x: int, name: str, box: _Box, kind: str) -> FlowNode:
+def _draw_node(x: int, name: str, box: _Box, kind: str) -> FlowNode:
     outside = x == _LEFT
     label = name if len(name) <= _MOST_LETTERS else name[: _MOST_LETTERS - 1] + "…"
     return FlowNode(
@@ -161,7 +157,7 @@ def _node(x: int, name: str, box: _Box, kind: str) -> FlowNode:
     )
 
 
-def _ribbons(
+def _draw_ribbons(
     flows: Sequence[Flow],
     left: str,
     right: str,
@@ -178,29 +174,20 @@ def _ribbons(
         used[side, name] += box.size * count / box.count
         return top, box.top + used[side, name]
 
-    for flow in _merged(flows, left, right):
-        a, b = getattr(flow, left), getattr(flow, right)
-        y0, y1 = place(left, a, starts[a], flow.documents)
-        z0, z1 = place(right, b, ends[b], flow.documents)
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for flow in flows:
+        counts[getattr(flow, left), getattr(flow, right), flow.decision] += flow.documents
+    for (a, b, decision), documents in counts.items():
+        y0, y1 = place(left, a, starts[a], documents)
+        z0, z1 = place(right, b, ends[b], documents)
         yield Ribbon(
-            _path(x0 + _BAR, x1, (y0, y1), (z0, z1)),
-            f"{a} to {b}: {pluralise(flow.documents, 'document')}, {flow.decision}",
-            flow.decision,
+            _draw_path(x0 + _BAR, x1, (y0, y1), (z0, z1)),
+            f"{a} to {b}: {pluralise(documents, 'document')}, {decision}",
+            decision,
         )
 
 
-def _merged(flows: Sequence[Flow], left: str, right: str) -> list[Flow]:
-    """Flows that differ only in the column not drawn here, as one."""
-    merged: dict[tuple[str, str, str], Flow] = {}
-    for flow in flows:
-        key = (getattr(flow, left), getattr(flow, right), flow.decision)
-        before = merged.get(key)
-        documents = flow.documents + (before.documents if before else 0)
-        merged[key] = replace(flow, documents=documents)
-    return list(merged.values())
-
-
-def _path(x0: int, x1: int, y: tuple[float, float], z: tuple[float, float]) -> str:
+def _draw_path(x0: int, x1: int, y: tuple[float, float], z: tuple[float, float]) -> str:
     middle = (x0 + x1) / 2
     return (
         f"M{x0} {y[0]:.2f}C{middle:g} {y[0]:.2f} {middle:g} {z[0]:.2f} {x1} {z[0]:.2f}"
@@ -248,17 +235,20 @@ def audit_page(disclosure: Disclosure) -> bytes:
         facts=facts,
         identity=facts.identity,
         floor=page.FLOOR,
-        rest=_statements(facts),
+        rest=[page.CHAIN, page.QUARANTINE] if facts.events else [page.QUARANTINE],
         limits=limits(facts),
         sources=SourceFacts.fold(facts.sources, _MOST_LISTED_SOURCES),
-        licence_words=_licence_words,
+        licence_words=_list_licences,
         screened=parts_of(dict(facts.screened)),
         screened_documents=sum(count for _, count in facts.screened),
         diagram=diagram(facts.flows),
-        decisions=[_shown_decision(disclosure, decision) for decision in facts.decisions],
-        works=[_shown_work(disclosure, work) for work in facts.works[:_MOST_WORKS]],
+        decisions=[_show_decision(disclosure, decision) for decision in facts.decisions],
+        works=[_show_work(disclosure, work) for work in facts.works[:_MOST_WORKS]],
         more_works=len(facts.works[_MOST_WORKS:]),
-        optouts=[_shown_optout(disclosure, signal) for signal in facts.optouts[:_MOST_OPTOUTS]],
+        optouts=[
+            replace(signal, target=disclosure.shown(signal.target))
+            for signal in facts.optouts[:_MOST_OPTOUTS]
+        ],
         more_optouts=len(facts.optouts[_MOST_OPTOUTS:]),
         labels=sum(split.labels for split in facts.splits),
         covered=sum(split.covered for split in facts.splits),
@@ -288,11 +278,7 @@ def limits(facts: Facts) -> list[str]:
     return [*found, page.LICENCE, page.LISTS, page.REGISTRATION, page.DELETED]
 
 
-def _statements(facts: Facts) -> list[str]:
-    return [page.CHAIN, page.QUARANTINE] if facts.events else [page.QUARANTINE]
-
-
-def _licence_words(licences: Sequence[LicenceFacts]) -> list[tuple[str, int]]:
+def _list_licences(licences: Sequence[LicenceFacts]) -> list[tuple[str, int]]:
     """The statements with most tokens, as (statement, documents), and how many are left."""
     shown = [(one.statement or "no statement", one.documents) for one in licences[:_MOST_LICENCES]]
     rest = licences[_MOST_LICENCES:]
@@ -301,7 +287,7 @@ def _licence_words(licences: Sequence[LicenceFacts]) -> list[tuple[str, int]]:
     return shown
 
 
-def _shown_decision(disclosure: Disclosure, decision: DecisionFacts) -> DecisionFacts:
+def _show_decision(disclosure: Disclosure, decision: DecisionFacts) -> DecisionFacts:
     """Reasons that name what a document says are for the internal edition."""
     reason = decision.reason or "differs from document to document; see decisions.parquet"
     if disclosure.public and decision.quotes:
@@ -309,18 +295,19 @@ def _shown_decision(disclosure: Disclosure, decision: DecisionFacts) -> Decision
     return replace(decision, reason=reason)
 
 
-def _shown_work(disclosure: Disclosure, work: WorkFacts) -> ShownWork:
+def _show_work(disclosure: Disclosure, work: WorkFacts) -> ShownWork:
     by = f" / {', '.join(work.authors)}" if work.authors else ""
     name = "" if disclosure.public else f"{work.title}{by}"
-    return ShownWork(work, name, tuple(_shown_passage(disclosure, p) for p in work.passages))
+    return ShownWork(work, name, tuple(_show_passage(disclosure, p) for p in work.passages))
 
 
-def _shown_passage(disclosure: Disclosure, passage: Passage) -> ShownPassage:
-    measured = [
-        f"{name.replace('_', ' ')} {_number(passage.attributes[name])}"
-        for name in _MEASURES
-        if name in passage.attributes
-    ]
+def _show_passage(disclosure: Disclosure, passage: Passage) -> ShownPassage:
+    measured = []
+    for name in _MEASURES:
+        if name in passage.attributes:
+            value = passage.attributes[name]
+            shown = f"{value:.3g}" if isinstance(value, float) else str(value)
+            measured.append(f"{name.replace('_', ' ')} {shown}")
     text = hash_text(passage.seen) if disclosure.public else preview(passage.seen)
     return ShownPassage(
         passage.document,
@@ -328,11 +315,3 @@ def _shown_passage(disclosure: Disclosure, passage: Passage) -> ShownPassage:
         text if passage.seen else "",
         ", ".join(measured),
     )
-
-
-def _number(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _shown_optout(disclosure: Disclosure, signal: OptOutFacts) -> OptOutFacts:
-    return replace(signal, target=disclosure.shown(signal.target))

@@ -20,17 +20,17 @@ def california_disclosure(disclosure: Disclosure) -> Form:
     d = disclosure
     facts = d.facts
     rows: tuple[tuple[str, str, str | Answer], ...] = (
-        ("1", "Sources or owners of the datasets", _owners(d)),
+        ("1", "Sources or owners of the datasets", _list_owners(d)),
         ("2", "How the datasets further the intended purpose", "purposes"),
-        ("3", "Number of data points", _points(facts)),
-        ("4", "Types of data points", _types(facts)),
+        ("3", "Number of data points", _count_points(facts)),
+        ("4", "Types of data points", _describe_types(facts)),
         ("4", "General characteristics", "content_types"),
         (
             "5",
             "Data protected by copyright, trade mark or patent, or public domain",
-            replace(d.said("protected_material"), table=_licences(facts)),
+            replace(d.said("protected_material"), table=_list_licences(facts)),
         ),
-        ("6", "Whether the datasets were purchased or licensed", _acquired(d)),
+        ("6", "Whether the datasets were purchased or licensed", _list_licensed(d)),
         ("7", "Personal information", "personal_information"),
         ("8", "Aggregate consumer information", "aggregate_consumer_information"),
         (
@@ -79,7 +79,7 @@ def _were(number: int, noun: str) -> str:
     return f"{pluralise(number, noun)} {'was' if number == 1 else 'were'}"
 
 
-def _owners(d: Disclosure) -> Answer:
+def _list_owners(d: Disclosure) -> Answer:
     rows = []
     for source in d.facts.sources[:_MOST_LISTED]:
         about = d.about.sources.get(source.label)
@@ -94,17 +94,17 @@ def _owners(d: Disclosure) -> Answer:
     return replace(answer, table=table)
 
 
-def _points(facts: Facts) -> Answer:
+def _count_points(facts: Facts) -> Answer:
     documents, tokens = pluralise(facts.kept, "document"), pluralise(facts.tokens, "token")
     return from_tables(f"{documents}, {tokens}, {pluralise(facts.bytes_kept, 'byte')} of text")
 
 
-def _types(facts: Facts) -> Answer:
+def _describe_types(facts: Facts) -> Answer:
     packed = "; packed as rows of tokens for next-token prediction" if facts.splits else ""
     return from_tables(f"text documents without labels{packed}")
 
 
-def _licences(facts: Facts) -> Table:
+def _list_licences(facts: Facts) -> Table:
     rows = tuple(
         (one.statement or "no statement", f"{one.documents:,}", f"{one.tokens:,}")
         for one in facts.licences[:_MOST_LISTED]
@@ -112,7 +112,7 @@ def _licences(facts: Facts) -> Table:
     return Table(("licence statement found", "documents", "tokens"), rows)
 
 
-def _acquired(d: Disclosure) -> Answer:
+def _list_licensed(d: Disclosure) -> Answer:
     unknown = [s.label for s in d.facts.sources if s.label not in d.about.sources]
     if unknown:
         return todo("sources", f"the kind of each source label: {', '.join(unknown[:20])}")

@@ -34,10 +34,10 @@ def datasheet(disclosure: Disclosure) -> tuple[Section, ...]:
             "Who funded it?": "funding",
         },
         "Composition": {
-            "What do the instances represent, and how many are there?": _instances(facts),
-            "Is it a sample of a larger set?": _sample(facts),
-            "Are there recommended splits?": _splits(facts),
-            "Are there errors, noise or redundancies?": _noise(facts),
+            "What do the instances represent, and how many are there?": _count_instances(facts),
+            "Is it a sample of a larger set?": _describe_sample(facts),
+            "Are there recommended splits?": _describe_splits(facts),
+            "Are there errors, noise or redundancies?": _describe_noise(facts),
             "Which kinds of content?": "content_types",
             "Which languages?": "languages",
             "Is personal information in it?": "personal_information",
@@ -50,7 +50,7 @@ def datasheet(disclosure: Disclosure) -> tuple[Section, ...]:
         },
         "Preprocessing": {
             "What was done to the data?": from_tables(describe_processing(facts)),
-            "Is the raw data kept?": _raw(facts),
+            "Is the raw data kept?": _name_raw_files(facts),
             "Is the software available?": from_tables(software),
         },
         "Uses": {
@@ -77,7 +77,7 @@ def datasheet(disclosure: Disclosure) -> tuple[Section, ...]:
     )
 
 
-def _instances(facts: Facts) -> Answer:
+def _count_instances(facts: Facts) -> Answer:
     return from_tables(
         f"documents of text: {facts.kept:,} kept of {facts.documents:,} read from "
         f"{pluralise(sum(i.files for i in facts.inputs), 'file')}; "
@@ -85,7 +85,7 @@ def _instances(facts: Facts) -> Answer:
     )
 
 
-def _sample(facts: Facts) -> Answer:
+def _describe_sample(facts: Facts) -> Answer:
     skipped = sum(i.skipped for i in facts.inputs)
     mixture = (
         "; a mixture repeats sources or leaves out part of them" if facts.ledger.mixture else ""
@@ -95,7 +95,7 @@ def _sample(facts: Facts) -> Answer:
     )
 
 
-def _splits(facts: Facts) -> Answer:
+def _describe_splits(facts: Facts) -> Answer:
     words = [
         f"{s.name}: {pluralise(s.documents, 'document')}, {pluralise(s.tokens, 'token')}"
         for s in facts.splits
@@ -103,7 +103,7 @@ def _splits(facts: Facts) -> Answer:
     return from_tables("; ".join(words) if words else "none: nothing was packed")
 
 
-def _noise(facts: Facts) -> Answer:
+def _describe_noise(facts: Facts) -> Answer:
     counts = [f"{one.reason or one.state}: {one.documents:,}" for one in facts.removed[:40]]
     return from_tables(
         f"{pluralise(sum(s.bad for s in facts.sources), 'record')} could not be decoded; removed "
@@ -111,7 +111,7 @@ def _noise(facts: Facts) -> Answer:
     )
 
 
-def _raw(facts: Facts) -> Answer:
+def _name_raw_files(facts: Facts) -> Answer:
     hashes = ", ".join(f"{i.name} {i.hash}" for i in facts.inputs)
     return from_tables(f"the raw files are identified by hashes; of each input: {hashes}")
 
@@ -140,15 +140,15 @@ def dataset_card(disclosure: Disclosure) -> bytes:
     facts = disclosure.facts
     return markdown_page(
         "card.md.j2",
-        header=_header(disclosure),
+        header=_make_header(disclosure),
         d=disclosure,
         facts=facts,
         bases=BASES,
         floor=page.FLOOR,
         wording=page,
         limits=limits(facts),
-        sources=_sources(disclosure),
-        licences=_licences(facts),
+        sources=_list_sources(disclosure),
+        licences=_list_licences(facts),
         quarantine=Table(
             ("rule", "documents", "of these by their cluster", "bytes of text"),
             tuple(
@@ -169,7 +169,7 @@ def dataset_card(disclosure: Disclosure) -> bytes:
             ("reason", "state", "documents"),
             tuple((r.reason, r.state, f"{r.documents:,}") for r in facts.removed[:_MOST_LISTED]),
         ),
-        splits=_split_table(facts),
+        splits=_list_splits(facts),
         sheet=datasheet(disclosure),
     )
 
@@ -185,17 +185,17 @@ def size_category(documents: int) -> str:
     if documents >= 10**12:
         return "n>1T"
     power = len(str(documents)) - 1
-    return f"{_power(power)}<n<{_power(power + 1)}"
+    return f"{_format_power(power)}<n<{_format_power(power + 1)}"
 
 
-def _power(power: int) -> str:
+def _format_power(power: int) -> str:
     return f"{10 ** (power % 3)}{' KMBT'[power // 3]}"
 
 
-def _header(d: Disclosure) -> str:
+def _make_header(d: Disclosure) -> str:
     """The YAML header; what is missing stands as a TODO in a comment."""
     about, notes = d.about, []
-    values: dict[str, Any] = {"pretty_name": d.name, **_licence(d)}
+    values: dict[str, Any] = {"pretty_name": d.name, **_choose_licence(d)}
     if about.languages:
         values["language"] = list(about.languages)
     else:
@@ -206,7 +206,7 @@ def _header(d: Disclosure) -> str:
         notes.append("TODO(sources: name and kind of each source label of the run)")
     values["size_categories"] = [size_category(d.facts.kept)]
     values["task_categories"] = list(about.task_categories)
-    values["configs"] = _configs(d.facts)
+    values["configs"] = _list_configs(d.facts)
     if about.licence.expression is None:
         notes.append(d.said("licence.expression").text)
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=96)
@@ -214,7 +214,7 @@ def _header(d: Disclosure) -> str:
     return f"---\n{text}{comments}---\n"
 
 
-def _licence(d: Disclosure) -> dict[str, str]:
+def _choose_licence(d: Disclosure) -> dict[str, str]:
     given = d.about.licence
     if given.expression is None:
         return {"license": "unknown"}
@@ -227,7 +227,7 @@ def _licence(d: Disclosure) -> dict[str, str]:
     return {"license": "other", "license_name": named, "license_link": link}
 
 
-def _configs(facts: Facts) -> list[dict[str, Any]]:
+def _list_configs(facts: Facts) -> list[dict[str, Any]]:
     """Tables that the Hub can load: lineage of the splits, and the table of documents."""
     configs: list[dict[str, Any]] = []
     if facts.splits:
@@ -241,7 +241,7 @@ def _configs(facts: Facts) -> list[dict[str, Any]]:
     return configs
 
 
-def _sources(d: Disclosure) -> Table:
+def _list_sources(d: Disclosure) -> Table:
     rows = []
     for source in d.facts.sources[:_MOST_LISTED]:
         about = d.about.sources.get(source.label)
@@ -261,7 +261,7 @@ def _sources(d: Disclosure) -> Table:
     return Table(header, tuple(rows))
 
 
-def _licences(facts: Facts) -> Table:
+def _list_licences(facts: Facts) -> Table:
     rows = tuple(
         (
             one.statement or "no statement",
@@ -274,7 +274,7 @@ def _licences(facts: Facts) -> Table:
     return Table(("licence statement found", "documents", "tokens", "share of tokens"), rows)
 
 
-def _split_table(facts: Facts) -> Table:
+def _list_splits(facts: Facts) -> Table:
     rows = tuple(
         (
             s.name,

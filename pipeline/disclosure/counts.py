@@ -16,26 +16,14 @@ import pyarrow.parquet as pq
 from pipeline.core.ledger import Ledger
 from pipeline.core.manifest import StageManifest
 from pipeline.core.storage import hash_bytes
-from pipeline.disclosure.facts import (
-    ClusterFacts,
-    DecisionFacts,
-    EventFacts,
-    Flow,
-    HostFacts,
-    InputFacts,
-    LicenceFacts,
-    ListFacts,
-    RegistryFacts,
-    RemovalFacts,
-    SourceFacts,
-    SplitFacts,
-)
+from pipeline.disclosure import facts
 from pipeline.disclosure.match_counts import Matches
 from pipeline.hdf5.format import CORPUS
 from pipeline.hdf5.read import open_dataset
 from pipeline.lineage.shards import lineage_path
 from pipeline.runs import layout
 from pipeline.runs.events import EVENTS, verify_events
+from pipeline.runs.records import map_arrow
 from pipeline.screening.evidence import DECISIONS
 
 _COLUMNS = (
@@ -69,16 +57,18 @@ def read_counted_documents(directory: Path) -> pa.Table:
     return table.select(list(_COLUMNS)).append_column("host", hosts)
 
 
-def count_sources(documents: pa.Table, ledger: Ledger, directory: Path) -> tuple[SourceFacts, ...]:
+def count_sources(
+    documents: pa.Table, ledger: Ledger, directory: Path
+) -> tuple[facts.SourceFacts, ...]:
     """The sources of the ledger, those with most tokens first."""
-    kept = _kept(documents)
-    licences: dict[str, list[LicenceFacts]] = {}
-    for row in _grouped(kept, ["source", "licence"]):
-        licences.setdefault(row["source"], []).append(_licence(row))
+    kept = _select_kept(documents)
+    licences: dict[str, list[facts.LicenceFacts]] = {}
+    for row in _group(kept, ["source", "licence"]):
+        licences.setdefault(row["source"], []).append(_make_licence(row))
     paths = pq.read_table(directory / layout.SOURCES, columns=["path_id", "input"])
-    inputs = _inputs_by_source(documents, paths)
+    inputs = _find_inputs(documents, paths)
     rows = [
-        SourceFacts.from_ledger(
+        facts.SourceFacts.from_ledger(
             name, s, inputs=inputs.get(name, ()), licences=tuple(licences.get(name, ()))
         )
         for name, s in ledger.sources.items()
@@ -86,7 +76,7 @@ def count_sources(documents: pa.Table, ledger: Ledger, directory: Path) -> tuple
     return tuple(sorted(rows, key=lambda s: (-s.tokens, -s.bytes_kept, s.label)))
 
 
-def _inputs_by_source(documents: pa.Table, paths: pa.Table) -> dict[str, tuple[str, ...]]:
+def _find_inputs(documents: pa.Table, paths: pa.Table) -> dict[str, tuple[str, ...]]:
     names = pc.take(
         paths["input"],
         pc.index_in(documents["path_id"], value_set=paths["path_id"].combine_chunks()),
@@ -99,28 +89,28 @@ def _inputs_by_source(documents: pa.Table, paths: pa.Table) -> dict[str, tuple[s
     return {source: tuple(sorted(names)) for source, names in found.items()}
 
 
-def count_licences(documents: pa.Table) -> tuple[LicenceFacts, ...]:
+def count_licences(documents: pa.Table) -> tuple[facts.LicenceFacts, ...]:
     """Licence statements of the kept documents, those with most tokens first."""
-    return tuple(_licence(row) for row in _grouped(_kept(documents), ["licence"]))
+    return tuple(_make_licence(row) for row in _group(_select_kept(documents), ["licence"]))
 
 
-def removed_of(documents: pa.Table) -> tuple[RemovalFacts, ...]:
+def count_removed(documents: pa.Table) -> tuple[facts.RemovalFacts, ...]:
     """What left, by state and reason."""
     gone = documents.filter(pc.not_equal(documents["state"], "kept"))
     return tuple(
-        RemovalFacts(row["state"], row["reason"], row["documents"], row["bytes"])
-        for row in _grouped(gone, ["state", "reason"])
+        facts.RemovalFacts(row["state"], row["reason"], row["documents"], row["bytes"])
+        for row in _group(gone, ["state", "reason"])
     )
 
 
-def screened_of(documents: pa.Table) -> tuple[tuple[str, int], ...]:
+def count_screened(documents: pa.Table) -> tuple[tuple[str, int], ...]:
     """Documents that were screened by decision, the mildest first."""
     screened = documents.filter(pc.not_equal(documents["decision"], ""))
-    counts = {row["decision"]: row["documents"] for row in _grouped(screened, ["decision"])}
+    counts = {row["decision"]: row["documents"] for row in _group(screened, ["decision"])}
     return tuple((name, counts[name]) for name in DECISIONS if name in counts)
 
 
-def count_decisions(documents: pa.Table, matches: Matches) -> tuple[DecisionFacts, ...]:
+def count_decisions(documents: pa.Table, matches: Matches) -> tuple[facts.DecisionFacts, ...]:
     """What each rule decided, the most documents first."""
     decisions = matches.decisions
     at = pc.index_in(decisions["doc_key"], value_set=documents["doc_key"].combine_chunks())
@@ -138,7 +128,7 @@ def count_decisions(documents: pa.Table, matches: Matches) -> tuple[DecisionFact
         [("doc_key_count", "descending"), ("rule", "ascending"), ("decision", "ascending")]
     ).to_pylist()
     return tuple(
-        DecisionFacts(
+        facts.DecisionFacts(
             rule=row["rule"],
             decision=row["decision"],
             documents=row["doc_key_count"],
@@ -151,30 +141,30 @@ def count_decisions(documents: pa.Table, matches: Matches) -> tuple[DecisionFact
     )
 
 
-def flows_of(documents: pa.Table) -> tuple[Flow, ...]:
+def count_flows(documents: pa.Table) -> tuple[facts.Flow, ...]:
     """Documents that a rule matched, from their source to what was decided."""
     matched = documents.filter(pc.not_equal(documents["rule"], ""))
     return tuple(
-        Flow(row["source"], row["rule"], row["decision"], row["documents"])
-        for row in _grouped(matched, ["source", "rule", "decision"])
+        facts.Flow(row["source"], row["rule"], row["decision"], row["documents"])
+        for row in _group(matched, ["source", "rule", "decision"])
     )
 
 
-def hosts_of(documents: pa.Table) -> tuple[HostFacts, ...]:
+def count_hosts(documents: pa.Table) -> tuple[facts.HostFacts, ...]:
     """Hosts of the kept documents, those with most text first."""
-    kept = _kept(documents)
+    kept = _select_kept(documents)
     named = kept.filter(pc.is_valid(kept["host"]))
-    rows = _grouped(named, ["host"])
-    hosts = [HostFacts(row["host"], row["documents"], row["bytes"]) for row in rows]
+    rows = _group(named, ["host"])
+    hosts = [facts.HostFacts(row["host"], row["documents"], row["bytes"]) for row in rows]
     return tuple(sorted(hosts, key=lambda h: (-h.bytes, h.host)))
 
 
-def clusters_of(directory: Path, documents: pa.Table, decisions: pa.Table) -> ClusterFacts:
+def count_clusters(directory: Path, documents: pa.Table, decisions: pa.Table) -> facts.ClusterFacts:
     """Clusters of the run, and those that hold a document with a decision other than allow."""
     path = directory / layout.CLUSTERS
     propagated = decisions["propagated_from"].length() - decisions["propagated_from"].null_count
     if not path.is_file():
-        return ClusterFacts(0, 0, 0, 0, propagated)
+        return facts.ClusterFacts(0, 0, 0, 0, propagated)
     table = pq.read_table(path, columns=["kept", "member"])
     matched = documents.filter(
         pc.invert(pc.is_in(documents["decision"], value_set=pa.array(["", "allow"])))
@@ -185,16 +175,16 @@ def clusters_of(directory: Path, documents: pa.Table, decisions: pa.Table) -> Cl
     affected = pc.unique(table.filter(hit)["kept"])
     members = table.filter(pc.is_in(table["kept"], value_set=affected))
     clusters = pc.count_distinct(table["kept"]).as_py()
-    return ClusterFacts(
+    return facts.ClusterFacts(
         clusters, clusters + len(table), len(affected), len(affected) + len(members), propagated
     )
 
 
-def _kept(documents: pa.Table) -> pa.Table:
+def _select_kept(documents: pa.Table) -> pa.Table:
     return documents.filter(pc.equal(documents["state"], "kept"))
 
 
-def _grouped(table: pa.Table, keys: list[str]) -> list[dict[str, Any]]:
+def _group(table: pa.Table, keys: list[str]) -> list[dict[str, Any]]:
     """Rows with `keys`, documents, bytes and tokens; most tokens, then most documents first."""
     grouped = table.group_by(keys, use_threads=False).aggregate(
         [("doc_key", "count"), ("text_bytes", "sum"), ("tokens", "sum")]
@@ -212,8 +202,8 @@ def _grouped(table: pa.Table, keys: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def _licence(row: dict[str, Any]) -> LicenceFacts:
-    return LicenceFacts(row["licence"], row["documents"], row["tokens"], row["bytes"])
+def _make_licence(row: dict[str, Any]) -> facts.LicenceFacts:
+    return facts.LicenceFacts(row["licence"], row["documents"], row["tokens"], row["bytes"])
 
 
 REGISTRY, WORKS, INDEX = "registry", "works.arrow", "index.works.arrow"
@@ -226,19 +216,19 @@ _OF_WORKS = ("work_id", "title_raw", "authors", "status", "tier")
 class RunRegistry:
     """What the run directory says of the lists and works it was compared with; works by id."""
 
-    lists: tuple[ListFacts, ...]
-    facts: RegistryFacts | None
+    lists: tuple[facts.ListFacts, ...]
+    registry: facts.RegistryFacts | None
     works: Mapping[str, Mapping[str, Any]]
 
 
-def inputs_of(directory: Path) -> tuple[InputFacts, ...]:
+def count_inputs(directory: Path) -> tuple[facts.InputFacts, ...]:
     """The inputs of the run, by name."""
     rows = pq.read_table(directory / layout.SOURCES).to_pylist()
     by_input: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_input.setdefault(row["input"], []).append(row)
     return tuple(
-        InputFacts(
+        facts.InputFacts(
             name,
             len(files),
             sum(f["size"] for f in files),
@@ -249,21 +239,21 @@ def inputs_of(directory: Path) -> tuple[InputFacts, ...]:
     )
 
 
-def splits_of(directory: Path, ledger: Ledger) -> tuple[SplitFacts, ...]:
+def count_splits(directory: Path, ledger: Ledger) -> tuple[facts.SplitFacts, ...]:
     """The packed splits, with what their lineage covers."""
     found = []
     for name, split in ledger.splits.items():
         dataset = open_dataset(directory / "hdf5" / name)
         paths = [lineage_path(dataset.directory / shard.name) for shard in dataset.shards]
         found.append(
-            SplitFacts(
+            facts.SplitFacts(
                 name=name,
                 format=split.format,
                 documents=split.documents,
                 rows=split.rows,
                 tokens=split.tokens,
                 labels=split.corpus_tokens if split.format == CORPUS.name else split.mask_sum,
-                covered=sum(_covered(path) for path in paths),
+                covered=sum(_count_covered(path) for path in paths),
                 lineage_bytes=sum(path.stat().st_size for path in paths),
                 shards=len(dataset.shards),
                 max_sequence_length=split.max_sequence_length,
@@ -272,7 +262,7 @@ def splits_of(directory: Path, ledger: Ledger) -> tuple[SplitFacts, ...]:
     return tuple(found)
 
 
-def _covered(lineage: Path) -> int:
+def _count_covered(lineage: Path) -> int:
     table = pq.read_table(lineage, columns=["token_start", "token_end"])
     return int(pc.sum(pc.subtract(table["token_end"], table["token_start"])).as_py() or 0)
 
@@ -280,43 +270,39 @@ def _covered(lineage: Path) -> int:
 def read_registry(directory: Path, stage: StageManifest | None) -> RunRegistry:
     """What registry/ of a run holds; `stage` is the manifest of the stage that published it."""
     root = directory / REGISTRY
-    lists = _lists(root / "lists.json")
+    lists = _read_lists(root / "lists.json")
     if not (root / WORKS).is_file():
         return RunRegistry(lists, None, {})
-    table = _arrow(root / WORKS)
+    table = map_arrow(root / WORKS)
     works = {
         row["work_id"]: row
         for row in table.select([n for n in _OF_WORKS if n in table.column_names]).to_pylist()
     }
-    index = _arrow(root / INDEX) if (root / INDEX).is_file() else None
+    index = map_arrow(root / INDEX) if (root / INDEX).is_file() else None
     stated = json.loads((index.schema.metadata or {}).get(FINGERPRINTS, "{}")) if index else {}
     statuses = Counter(str(work.get("status") or "not stated") for work in works.values())
     hashes = {shard.path: shard.content_hash for shard in stage.shards} if stage else {}
-    facts = RegistryFacts(
+    registry = facts.RegistryFacts(
         works=len(works),
         compared=len(index) if index else 0,
         content_hash=hashes.get(f"{REGISTRY}/{WORKS}", ""),
         statuses=tuple(sorted(statuses.items())),
         parameters=tuple((key, f"{stated[key]}") for key in sorted(stated)),
     )
-    return RunRegistry(lists, facts, works)
+    return RunRegistry(lists, registry, works)
 
 
-def _arrow(path: Path) -> pa.Table:
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-
-
-def _lists(path: Path) -> tuple[ListFacts, ...]:
+def _read_lists(path: Path) -> tuple[facts.ListFacts, ...]:
     """The lists of origins and artefacts, and how many opt-out signals were captured."""
     if not path.is_file():
         return ()
     stated = json.loads(path.read_bytes())
     origins = [
-        ListFacts("origins", str(one["name"]), str(one["version"]), len(one["families"]))
+        facts.ListFacts("origins", str(one["name"]), str(one["version"]), len(one["families"]))
         for one in stated.get("origins", ())
     ]
     artefacts = [
-        ListFacts(
+        facts.ListFacts(
             "artefacts",
             str(one["name"]),
             str(one["version"]),
@@ -325,14 +311,14 @@ def _lists(path: Path) -> tuple[ListFacts, ...]:
         for one in stated.get("artefacts", ())
     ]
     captures = len(stated.get("captures", ()))
-    return (*origins, *artefacts, ListFacts(CAPTURES, "", "", captures))
+    return (*origins, *artefacts, facts.ListFacts(CAPTURES, "", "", captures))
 
 
-def events_of(directory: Path) -> EventFacts | None:
+def count_events(directory: Path) -> facts.EventFacts | None:
     """The event chain of the run; None when there is no log. Raises IntegrityError for one that
     does not hold together."""
     if not (directory / EVENTS).is_file():
         return None
     chain = verify_events(directory)
     kinds = Counter(event.kind for event in chain.events)
-    return EventFacts(tuple(sorted(kinds.items())), chain.head.n, chain.head.hash)
+    return facts.EventFacts(tuple(sorted(kinds.items())), chain.head.n, chain.head.hash)

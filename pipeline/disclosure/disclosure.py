@@ -1,28 +1,22 @@
-"""What every document is made of: the facts of a run, what its owner says, which edition, and the
-files that are handed on with the hashes that formats ask for.
+"""What every document is made of: the facts of a run, what its owner says, which edition, the files
+that are handed on, forms of numbered sections, and pages of Markdown.
 
-Forms: numbered sections of fields, each with its answer and what that rests on.
-
-A field is never blank: what nobody said and no table knows is a TODO. The same form becomes
-Markdown and JSON.
-
-Markdown pages from templates: text from data passes the guards of Markdown and HTML.
-
-Control, format and other invisible characters are spelled out; what Markdown or HTML would read as
-markup is escaped; a line break is a space, so that no text leaves its table cell or list item.
+A field of a form is never blank: what nobody said and no table knows is a TODO. The same form
+becomes Markdown and JSON. In Markdown, control, format and other invisible characters are spelled
+out; what Markdown or HTML would read as markup is escaped; a line break is a space, so that no text
+leaves its table cell or list item.
 """
 
 import functools
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import xxhash
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment
 
 from pipeline.core.errors import IntegrityError, escape_text
 from pipeline.disclosure.about import About, Answer, find_answer
@@ -60,20 +54,24 @@ def published_files(directory: Path, files: list[dict[str, Any]]) -> tuple[Publi
 
     Every file is read once. Raises IntegrityError for one that is missing or damaged.
     """
-    return tuple(
-        PublishedFile(f["path"], f["size"], _sha256(directory / f["path"], f["hash"]), _media(f))
-        for f in files
-        if is_data_set(f["path"])
-    )
+    found = []
+    for file in files:
+        path = str(file["path"])
+        if is_data_set(path):
+            media = next((m for suffix, m in _MEDIA.items() if path.endswith(suffix)), "text/plain")
+            sha256 = _sha256(directory / path, file["hash"])
+            found.append(PublishedFile(path, file["size"], sha256, media))
+    return tuple(found)
 
 
 def _sha256(path: Path, expected: str) -> str:
     """sha256 of a file that has the xxh3-128 of the manifest."""
     sha, xxh = hashlib.sha256(), xxhash.xxh3_128()
     try:
-        for block in _blocks(path):
-            sha.update(block)
-            xxh.update(block)
+        with open(path, "rb") as file:
+            while block := file.read(_BLOCK):
+                sha.update(block)
+                xxh.update(block)
     except OSError as error:
         raise IntegrityError(f"{path}: cannot read ({error.strerror})") from error
     if xxh.hexdigest() != expected:
@@ -82,17 +80,6 @@ def _sha256(path: Path, expected: str) -> str:
             "run the command that made it again to rebuild it"
         )
     return sha.hexdigest()
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            yield block
-
-
-def _media(file: dict[str, Any]) -> str:
-    name = str(file["path"])
-    return next((m for suffix, m in _MEDIA.items() if name.endswith(suffix)), "text/plain")
 
 
 PREVIEW_WORDS = 15
@@ -257,20 +244,6 @@ def escape_markdown(text: str) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    def template(name: str) -> str:
-        return resources.files(_PACKAGE).joinpath(name).read_text("utf-8")
-
-    environment = Environment(
-        autoescape=False,
-        loader=FunctionLoader(template),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    shared = report_environment().filters
-    environment.filters |= {
-        name: shared[name] for name in ("n", "short", "size", "share", "counted")
-    }
+    environment = report_environment(_PACKAGE).overlay(autoescape=False, finalize=None)
     environment.filters["md"] = escape_markdown
     return environment

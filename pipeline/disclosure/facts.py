@@ -15,7 +15,7 @@ from pipeline.report.model import SourceRow
 @dataclass(frozen=True, kw_only=True)
 class Identity:
     """The run by its names and hashes; `settings` are (stage, key, value) of the
-    stages that screened it; their fingerprints stand for lists, policy and registry."""
+    stages that screened it; their fingerprints cover lists, policy and registry."""
 
     config: str
     run: str

@@ -1,30 +1,29 @@
 """The files of a run described in JSON-LD: Croissant 1.1 with the RAI vocabulary 1.0, and SPDX
-3.0.1 with the dataset profile (one `dataset_DatasetPackage` and its files).
+3.0.1 with the dataset profile.
 
-Croissant 1.1 with the RAI vocabulary 1.0: JSON-LD that describes the files of a run.
-
-Names of RAI properties are those of the specification, `dataManipulationProtocol` and
+Croissant: names of RAI properties are those of the specification, `dataManipulationProtocol` and
 `dataCollectionTimeframe`, where the constants of mlcroissant 1.1.1 differ. HDF5 shards are named
 with their hashes; what can be loaded are the parquet tables: one record set for the lineage of each
 split and one for documents.parquet. Paths are relative to the root of the data set, so
-croissant.json belongs beside hdf5/. A date or address that nobody gave is left out, as the types of
-the vocabulary take no words; the description then says what is missing.
+croissant.json belongs next to hdf5/. A date or address that nobody gave is left out, as the types
+of the vocabulary take no words; the description then says what is missing.
 
-SPDX 3.0.1 JSON-LD with the dataset profile: one `dataset_DatasetPackage` and its files.
-
-The profile requires dates, a download location and an originator; what about.yaml does not say
-stands as a TODO in their place, and the document validates once it is filled in. Identifiers come
-from the run, so the same run gives the same document.
+SPDX: one `dataset_DatasetPackage` and its files. The profile requires dates, a download location
+and an originator; what about.yaml does not say becomes a TODO in their place, and the document
+validates once it is filled in. Identifiers come from the run, so the same run gives the same
+document.
 """
 
+import json
 import re
+from importlib import resources
 from typing import Any
 
 from pipeline.core.words import pluralise
 from pipeline.disclosure.about import SourceKind
 from pipeline.disclosure.audit import limits
 from pipeline.disclosure.california import describe_processing
-from pipeline.disclosure.disclosure import Disclosure, PublishedFile
+from pipeline.disclosure.disclosure import Disclosure
 from pipeline.disclosure.facts import SplitFacts
 from pipeline.hdf5.format import CORPUS, LINEAGE_SUFFIX
 from pipeline.lineage.tables import CORPUS_SCHEMA, SCHEMA
@@ -70,78 +69,32 @@ _COLLECTION: dict[SourceKind, str] = {
 
 def croissant(disclosure: Disclosure) -> dict[str, Any]:
     """The JSON-LD document as plain data; a pure function of `disclosure`."""
-    document = {
-        "@context": _context(),
+    return {
+        "@context": _read_context(),
         "@type": "sc:Dataset",
         "conformsTo": list(CONFORMS_TO),
         "name": disclosure.name,
-        "description": _description(disclosure),
-        "license": _licence(disclosure),
-        "creator": _creators(disclosure),
+        "description": _describe(disclosure),
+        "license": _list_licences(disclosure),
+        "creator": _list_creators(disclosure),
         "citeAs": disclosure.said("citation").text,
         "keywords": ["text", "pre-training", *disclosure.about.task_categories],
         "isLiveDataset": False,
-        **_given(disclosure),
-        **_provenance(disclosure),
-        **_responsible(disclosure),
-        "distribution": _distribution(disclosure),
-        "recordSet": _record_sets(disclosure),
+        **_list_given(disclosure),
+        **_describe_provenance(disclosure),
+        **_answer_rai(disclosure),
+        "distribution": _list_files(disclosure),
+        "recordSet": _list_record_sets(disclosure),
     }
-    return document
 
 
-def _context() -> dict[str, Any]:
+def _read_context() -> dict[str, Any]:
     """The JSON-LD context of Croissant 1.1, with PROV-O."""
-    plain = (
-        "arrayShape",
-        "citeAs",
-        "column",
-        "containedIn",
-        "equivalentProperty",
-        "extract",
-        "field",
-        "fileProperty",
-        "fileObject",
-        "fileSet",
-        "format",
-        "includes",
-        "isArray",
-        "isLiveDataset",
-        "jsonPath",
-        "key",
-        "md5",
-        "parentField",
-        "path",
-        "recordSet",
-        "references",
-        "regex",
-        "repeated",
-        "replace",
-        "samplingRate",
-        "separator",
-        "source",
-        "subField",
-        "transform",
-    )
-    return {
-        "@language": "en",
-        "@vocab": "https://schema.org/",
-        **{name: f"cr:{name}" for name in plain},
-        "conformsTo": "dct:conformsTo",
-        "cr": "http://mlcommons.org/croissant/",
-        "rai": "http://mlcommons.org/croissant/RAI/",
-        "prov": "http://www.w3.org/ns/prov#",
-        "data": {"@id": "cr:data", "@type": "@json"},
-        "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-        "dct": "http://purl.org/dc/terms/",
-        "description": {"@container": "@language"},
-        "examples": {"@id": "cr:examples", "@type": "@json"},
-        "name": {"@container": "@language"},
-        "sc": "https://schema.org/",
-    }
+    file = resources.files("pipeline.disclosure").joinpath("croissant_context.json")
+    return dict(json.loads(file.read_bytes()))
 
 
-def _description(d: Disclosure) -> str:
+def _describe(d: Disclosure) -> str:
     missing = [
         d.said(key).text
         for key in ("url", "dates.published", "version")
@@ -150,14 +103,14 @@ def _description(d: Disclosure) -> str:
     return " ".join([d.said("description").text, *missing])
 
 
-def _licence(d: Disclosure) -> list[str]:
+def _list_licences(d: Disclosure) -> list[str]:
     """The licence of the data set, then the statements of its documents."""
     own = d.about.licence.link or d.said("licence.expression").text
     statements = [one.statement for one in d.facts.licences if one.statement]
     return [own, *(f"stated by documents: {statement}" for statement in statements[:50])]
 
 
-def _creators(d: Disclosure) -> list[dict[str, str]]:
+def _list_creators(d: Disclosure) -> list[dict[str, str]]:
     if not d.about.creators:
         return [{"@type": "sc:Organization", "name": d.said("creators").text}]
     kinds = {"organisation": "sc:Organization", "person": "sc:Person"}
@@ -167,7 +120,7 @@ def _creators(d: Disclosure) -> list[dict[str, str]]:
     ]
 
 
-def _given(d: Disclosure) -> dict[str, Any]:
+def _list_given(d: Disclosure) -> dict[str, Any]:
     """Properties whose types take no words: there only when about.yaml has them."""
     about = d.about
     values = {
@@ -183,7 +136,7 @@ def _given(d: Disclosure) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value}
 
 
-def _provenance(d: Disclosure) -> dict[str, Any]:
+def _describe_provenance(d: Disclosure) -> dict[str, Any]:
     sources = [name for s in d.about.sources.values() if (name := s.link or s.name)]
     derived = [{"@id": f"urn:xxh3-128:{i.hash}", "prov:label": i.name} for i in d.facts.inputs]
     named = [{"@type": "prov:Entity", "prov:label": source} for source in sorted(set(sources))]
@@ -197,7 +150,7 @@ def _provenance(d: Disclosure) -> dict[str, Any]:
     }
 
 
-def _responsible(d: Disclosure) -> dict[str, Any]:
+def _answer_rai(d: Disclosure) -> dict[str, Any]:
     facts = d.facts
     kinds = sorted({_COLLECTION[source.kind] for source in d.about.sources.values()})
     inputs = "; ".join(
@@ -222,7 +175,7 @@ def _responsible(d: Disclosure) -> dict[str, Any]:
     }
 
 
-def _distribution(d: Disclosure) -> list[dict[str, Any]]:
+def _list_files(d: Disclosure) -> list[dict[str, Any]]:
     files = [
         {
             "@type": "cr:FileObject",
@@ -248,20 +201,20 @@ def _distribution(d: Disclosure) -> list[dict[str, Any]]:
     return [*files, *sets]
 
 
-def _record_sets(d: Disclosure) -> list[dict[str, Any]]:
-    documents = _record_set(
+def _list_record_sets(d: Disclosure) -> list[dict[str, Any]]:
+    documents = _make_record_set(
         "documents",
         "One row per record that was read.",
         {"fileObject": {"@id": "documents.parquet"}},
         _DOCUMENT_FIELDS,
     )
-    return [documents, *(_lineage(split) for split in d.facts.splits)]
+    return [documents, *(_make_lineage_set(split) for split in d.facts.splits)]
 
 
-def _lineage(split: SplitFacts) -> dict[str, Any]:
+def _make_lineage_set(split: SplitFacts) -> dict[str, Any]:
     schema = CORPUS_SCHEMA if split.format == CORPUS.name else SCHEMA
     fields = tuple((f.name, str(f.type), _LINEAGE_WORDS[f.name]) for f in schema)
-    return _record_set(
+    return _make_record_set(
         f"lineage-{split.name}",
         f"The document that each span of tokens of {split.name} is from.",
         {"fileSet": {"@id": f"lineage-files-{split.name}"}},
@@ -269,7 +222,7 @@ def _lineage(split: SplitFacts) -> dict[str, Any]:
     )
 
 
-def _record_set(
+def _make_record_set(
     name: str, description: str, source: dict[str, Any], fields: tuple[tuple[str, str, str], ...]
 ) -> dict[str, Any]:
     return {
@@ -298,86 +251,74 @@ _PRESENCE = {"yes": "yes", "no": "no", "unknown": "noAssertion"}
 
 def spdx(disclosure: Disclosure) -> dict[str, Any]:
     """The JSON-LD document as plain data; a pure function of `disclosure`."""
-    base = f"urn:wafermill:{disclosure.facts.identity.run}:"
-    agents = _agents(disclosure, base)
-    creators = [agent["spdxId"] for agent in agents if agent["type"] != "Tool"]
-    files = [_file(file, base) for file in disclosure.files]
-    package = _package(disclosure, base, creators)
-    licence = _spdx_licence(disclosure, base)
-    related = [
-        _relation(base, "contains", package["spdxId"], [file["spdxId"] for file in files]),
-        _relation(base, "hasDeclaredLicense", package["spdxId"], [licence["spdxId"]]),
+    d = disclosure
+    base = f"urn:wafermill:{d.facts.identity.run}:"
+
+    def element(kind: str, place: str, /, **values: Any) -> dict[str, Any]:
+        return {"type": kind, "spdxId": base + place, "creationInfo": _CREATION, **values}
+
+    def relate(kind: str, objects: list[dict[str, Any]]) -> dict[str, Any]:
+        related = {"from": package["spdxId"], "to": [one["spdxId"] for one in objects]}
+        return element("Relationship", kind, relationshipType=kind, **related)
+
+    kinds = {"organisation": "Organization", "person": "Person"}
+    named = [(kinds[one.kind], one.name) for one in d.about.creators]
+    named = named or [("Organization", d.said("creators").text)]
+    agents = [
+        element(kind, f"agent-{number}", name=name) for number, (kind, name) in enumerate(named)
     ]
-    elements = [*agents, package, *files, licence, *(r for r in related if r["to"])]
-    document = {
-        "type": "SpdxDocument",
-        "spdxId": f"{base}document",
-        "creationInfo": _CREATION,
-        "name": disclosure.name,
-        "rootElement": [package["spdxId"]],
-        "element": [element["spdxId"] for element in elements],
-        "profileConformance": ["core", "dataset", "simpleLicensing", "software"],
-    }
-    return {
-        "@context": CONTEXT,
-        "@graph": [_creation(disclosure, base, creators), document, *elements],
-    }
-
-
-def _creation(d: Disclosure, base: str, creators: list[str]) -> dict[str, Any]:
-    return {
+    creators = [agent["spdxId"] for agent in agents]
+    tool = element("Tool", "tool", name=f"wafermill {d.facts.identity.toolkit}")
+    package = element("dataset_DatasetPackage", "data-set", **_describe_package(d, creators))
+    files = [
+        element(
+            "software_File",
+            f"file:{re.sub(r'[^A-Za-z0-9._/-]', '_', file.path)}",
+            name=file.path,
+            software_primaryPurpose="data",
+            contentType=file.media,
+            verifiedUsing=[{"type": "Hash", "algorithm": "sha256", "hashValue": file.sha256}],
+        )
+        for file in d.files
+    ]
+    licence = element("simplelicensing_LicenseExpression", "licence", **_state_licence(d))
+    relations = [relate("contains", files)] if files else []
+    relations.append(relate("hasDeclaredLicense", [licence]))
+    elements = [*agents, tool, package, *files, licence, *relations]
+    document = element(
+        "SpdxDocument",
+        "document",
+        name=d.name,
+        rootElement=[package["spdxId"]],
+        element=[element["spdxId"] for element in elements],
+        profileConformance=["core", "dataset", "simpleLicensing", "software"],
+    )
+    creation = {
         "type": "CreationInfo",
         "@id": _CREATION,
         "specVersion": "3.0.1",
-        "created": _moment(d, "dates.built"),
+        "created": _format_moment(d, "dates.built"),
         "createdBy": creators,
-        "createdUsing": [f"{base}tool"],
+        "createdUsing": [tool["spdxId"]],
     }
+    return {"@context": CONTEXT, "@graph": [creation, document, *elements]}
 
 
-def _moment(d: Disclosure, key: str) -> str:
+def _format_moment(d: Disclosure, key: str) -> str:
     """A date of about.yaml as the moment its first day begins, or the TODO."""
     date = d.said(key)
     if date.basis == "todo":
         return date.text
-    return f"{(date.text + '-01-01')[:10] if len(date.text) < 10 else date.text}T00:00:00Z"
+    return f"{(date.text + '-01-01')[:10]}T00:00:00Z"
 
 
-def _agents(d: Disclosure, base: str) -> list[dict[str, Any]]:
-    """Who made the data set, or a TODO in their place, and the tool."""
-    kinds = {"organisation": "Organization", "person": "Person"}
-    named = [(kinds[one.kind], one.name) for one in d.about.creators]
-    named = named or [("Organization", d.said("creators").text)]
-    identity = d.facts.identity
-    return [
-        *(
-            {
-                "type": kind,
-                "spdxId": f"{base}agent-{number}",
-                "creationInfo": _CREATION,
-                "name": name,
-            }
-            for number, (kind, name) in enumerate(named)
-        ),
-        {
-            "type": "Tool",
-            "spdxId": f"{base}tool",
-            "creationInfo": _CREATION,
-            "name": f"wafermill {identity.toolkit}",
-        },
-    ]
-
-
-def _package(d: Disclosure, base: str, creators: list[str]) -> dict[str, Any]:
+def _describe_package(d: Disclosure, creators: list[str]) -> dict[str, Any]:
     about, facts = d.about, d.facts
     package = {
-        "type": "dataset_DatasetPackage",
-        "spdxId": f"{base}data-set",
-        "creationInfo": _CREATION,
         "name": d.name,
         "description": d.said("description").text,
-        "builtTime": _moment(d, "dates.built"),
-        "releaseTime": _moment(d, "dates.published"),
+        "builtTime": _format_moment(d, "dates.built"),
+        "releaseTime": _format_moment(d, "dates.published"),
         "originatedBy": creators,
         "software_primaryPurpose": "data",
         "software_packageVersion": about.version or facts.identity.run,
@@ -396,36 +337,8 @@ def _package(d: Disclosure, base: str, creators: list[str]) -> dict[str, Any]:
     return package
 
 
-def _spdx_licence(d: Disclosure, base: str) -> dict[str, Any]:
+def _state_licence(d: Disclosure) -> dict[str, str]:
     given = d.said("licence.expression")
-    expression = given.text if given.basis == "about" else "NOASSERTION"
-    element = {
-        "type": "simplelicensing_LicenseExpression",
-        "spdxId": f"{base}licence",
-        "creationInfo": _CREATION,
-        "simplelicensing_licenseExpression": expression,
-    }
-    return element if given.basis == "about" else {**element, "comment": given.text}
-
-
-def _file(file: PublishedFile, base: str) -> dict[str, Any]:
-    return {
-        "type": "software_File",
-        "spdxId": f"{base}file:{re.sub(r'[^A-Za-z0-9._/-]', '_', file.path)}",
-        "creationInfo": _CREATION,
-        "name": file.path,
-        "software_primaryPurpose": "data",
-        "contentType": file.media,
-        "verifiedUsing": [{"type": "Hash", "algorithm": "sha256", "hashValue": file.sha256}],
-    }
-
-
-def _relation(base: str, kind: str, subject: str, objects: list[str]) -> dict[str, Any]:
-    return {
-        "type": "Relationship",
-        "spdxId": f"{base}{kind}",
-        "creationInfo": _CREATION,
-        "relationshipType": kind,
-        "from": subject,
-        "to": objects,
-    }
+    if given.basis == "about":
+        return {"simplelicensing_licenseExpression": given.text}
+    return {"simplelicensing_licenseExpression": "NOASSERTION", "comment": given.text}

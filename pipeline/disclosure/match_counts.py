@@ -24,6 +24,8 @@ _QUOTES = {name: entry.quotes for name, entry in DETECTORS.items()} | dict.fromk
     DECIDE_FOR_THEMSELVES, "text"
 )
 """What evidence repeats, by detector; that of plug-ins may name people."""
+_TITLE_BEGINS = 30
+"""Characters by which a title is known: reasons cut long ones."""
 
 
 @dataclass(frozen=True)
@@ -42,41 +44,35 @@ class Matches:
         chosen = decisions.filter(same)
         ids = chosen["evidence"].slice(0, 1).combine_chunks().flatten()
         rows = self.evidence.filter(pc.is_in(self.evidence["evidence_id"], value_set=ids))
-        words = [word for row in rows.to_pylist() for word in self._words_of(row)]
-        return any(word in reason for word in words)
+        return any(word in reason for row in rows.to_pylist() for word in self._quoted_words(row))
 
-    def _words_of(self, row: Mapping[str, Any]) -> list[str]:
+    def _quoted_words(self, row: Mapping[str, Any]) -> list[str]:
+        """What evidence repeats from documents, registries or people, short words left out."""
+        quotes = _QUOTES.get(row["detector"], "people")
+        words = [] if quotes == "list" else [row["seen"]]
+        if quotes == "people":
+            words += [row["target"], *_read_attributes(row).values()]
         title = self.titles.get(row["work_id"], "")[:_TITLE_BEGINS]
-        return [*_words_of(row), *([title] if title else [])]
+        return [
+            *(w for w in words if isinstance(w, str) and len(w) > 2),
+            *([title] if title else []),
+        ]
 
 
-_TITLE_BEGINS = 30
-"""Characters by which a title is known: reasons cut long ones."""
-
-
-def _words_of(row: Mapping[str, Any]) -> list[str]:
-    """What evidence repeats from documents, registries or people, short words left out."""
-    quotes = _QUOTES.get(row["detector"], "people")
-    words = [] if quotes == "list" else [row["seen"]]
-    if quotes == "people":
-        words += [row["target"], *_attributes(row).values()]
-    return [word for word in words if isinstance(word, str) and len(word) > 2]
-
-
-def _attributes(row: Mapping[str, Any]) -> dict[str, Any]:
+def _read_attributes(row: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(row["attributes"])) if row["attributes"] else {}
 
 
 def read_matches(directory: Path, works: Mapping[str, Mapping[str, Any]]) -> Matches:
     """Both tables, empty ones when nothing was screened; and the titles of the registry's works."""
     return Matches(
-        _table(directory / layout.EVIDENCE, EVIDENCE_SCHEMA),
-        _table(directory / layout.DECISIONS, DECISION_SCHEMA),
+        _read_table(directory / layout.EVIDENCE, EVIDENCE_SCHEMA),
+        _read_table(directory / layout.DECISIONS, DECISION_SCHEMA),
         {work: str(about.get("title_raw") or "") for work, about in works.items()},
     )
 
 
-def _table(path: Path, schema: pa.Schema) -> pa.Table:
+def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     """The columns of `schema` without doc_id; those that the file lacks are null, strings empty."""
     fields = [field for field in schema if field.name != "doc_id"]
     if not path.is_file():
@@ -93,7 +89,7 @@ def _table(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def count_evidence(matches: Matches) -> tuple[EvidenceFacts, ...]:
-    """Evidence by detector and kind; the rule stands for the kind of filters, which have none."""
+    """Evidence by detector and kind; filters have no kind, so their rule is named."""
     table = matches.evidence
     kind = pc.if_else(pc.equal(table["kind"], ""), table["rule"], table["kind"])
     named = pa.table({"detector": table["detector"], "kind": kind, "doc_key": table["doc_key"]})
@@ -120,8 +116,8 @@ def count_works(
     top = counts.sort_by([("doc_key_count_distinct", "descending"), ("work_id", "ascending")])
     top = top.slice(0, MOST_WORKS)
     shown = found.filter(pc.is_in(found["work_id"], value_set=top["work_id"].combine_chunks()))
-    decisions = _decisions_by(shown, documents, "work_id")
-    passages = _passages(shown)
+    decisions = _count_decisions(shown, documents, "work_id")
+    passages = _list_passages(shown)
     return tuple(
         WorkFacts(
             work_id=row["work_id"],
@@ -138,7 +134,7 @@ def count_works(
     )
 
 
-def _passages(found: pa.Table) -> dict[str, tuple[Passage, ...]]:
+def _list_passages(found: pa.Table) -> dict[str, tuple[Passage, ...]]:
     """The longest passages of each work, at most `MOST_PASSAGES`."""
     placed = found.filter(pc.greater(found["byte_length"], 0)).sort_by(
         [
@@ -154,54 +150,51 @@ def _passages(found: pa.Table) -> dict[str, tuple[Passage, ...]]:
         for row, work in enumerate(batch["work_id"].to_pylist()):
             if len(passages.get(work, ())) < MOST_PASSAGES:
                 value = {name: batch[name][row].as_py() for name in names}
-                passages[work] = (*passages.get(work, ()), _passage(value))
+                passage = Passage(
+                    value["doc_key"].hex(),
+                    value["byte_offset"],
+                    value["byte_length"],
+                    value["seen"] or "",
+                    _read_attributes(value),
+                )
+                passages[work] = (*passages.get(work, ()), passage)
     return passages
 
 
-def _passage(row: Mapping[str, Any]) -> Passage:
-    return Passage(
-        row["doc_key"].hex(),
-        row["byte_offset"],
-        row["byte_length"],
-        row["seen"] or "",
-        _attributes(row),
-    )
-
-
-def optouts_of(matches: Matches, documents: pa.Table) -> tuple[OptOutFacts, ...]:
+def count_optouts(matches: Matches, documents: pa.Table) -> tuple[OptOutFacts, ...]:
     """The opt-out signals about documents, those with most documents first, at most
     `MOST_OPTOUTS`."""
     table = matches.evidence
     found = table.filter(pc.equal(table["detector"], OPT_OUT))
     if not len(found):
         return ()
-    found = _with_signals(found)
-    decisions = _decisions_by(found, documents, "name")
+    found = _add_signals(found)
+    decisions = _count_decisions(found, documents, "name")
     counts = found.group_by(["name"], use_threads=False).aggregate(
         [("doc_key", "count_distinct"), ("captured", "max")]
     )
     rows = counts.sort_by([("doc_key_count_distinct", "descending"), ("name", "ascending")])
-    return tuple(_optout(row, decisions) for row in rows.slice(0, MOST_OPTOUTS).to_pylist())
+    optouts = []
+    for row in rows.slice(0, MOST_OPTOUTS).to_pylist():
+        kind, target, signal, status = json.loads(row["name"])
+        optout = OptOutFacts(
+            kind=kind,
+            target=target,
+            signal=signal,
+            status=status,
+            captured=row["captured_max"],
+            documents=row["doc_key_count_distinct"],
+            decisions=decisions[row["name"]],
+        )
+        optouts.append(optout)
+    return tuple(optouts)
 
 
-def _optout(row: Mapping[str, Any], decisions: Mapping[str, Decisions]) -> OptOutFacts:
-    kind, target, signal, status = json.loads(row["name"])
-    return OptOutFacts(
-        kind=kind,
-        target=target,
-        signal=signal,
-        status=status,
-        captured=row["captured_max"],
-        documents=row["doc_key_count_distinct"],
-        decisions=decisions[row["name"]],
-    )
-
-
-def _with_signals(found: pa.Table) -> pa.Table:
+def _add_signals(found: pa.Table) -> pa.Table:
     """Opt-out evidence with `name` (kind, target, signal and status as JSON) and `captured`."""
     columns = ["kind", "target", "attributes"]
     distinct = found.select(columns).group_by(columns, use_threads=False).aggregate([]).to_pylist()
-    about = {tuple(row.values()): _attributes(row) for row in distinct}
+    about = {tuple(row.values()): _read_attributes(row) for row in distinct}
     names, captured = [], []
     for key in zip(*(found[name].to_pylist() for name in columns), strict=True):
         said = about[key]
@@ -211,7 +204,7 @@ def _with_signals(found: pa.Table) -> pa.Table:
     return named.append_column("captured", pa.array(captured, pa.string()))
 
 
-def _decisions_by(found: pa.Table, documents: pa.Table, key: str) -> dict[str, Decisions]:
+def _count_decisions(found: pa.Table, documents: pa.Table, key: str) -> dict[str, Decisions]:
     """Documents by decision for every value of the column `key`."""
     pairs = found.select([key, "doc_key"]).group_by([key, "doc_key"], use_threads=False)
     distinct = pairs.aggregate([])

@@ -1,8 +1,5 @@
-"""`prep disclose`: from a finished run and about.yaml to documents in a directory.
-
-Reading a finished run: its tables once, as `Facts`.
-
-Tables of runs made by earlier versions lack columns; what they lack counts as not recorded.
+"""`prep disclose`: from the tables of a finished run, read once, and about.yaml to documents in a
+directory. Tables of runs made by earlier versions lack columns, which counts as not recorded.
 """
 
 import importlib.metadata
@@ -84,24 +81,24 @@ def read_disclosure_facts(run: RunManifests) -> Facts:
         registry = counts.read_registry(run.directory, run.stages.get("registry"))
         matches = match_counts.read_matches(run.directory, registry.works)
         return Facts(
-            identity=_identity(run),
+            identity=_identify(run),
             ledger=ledger,
-            inputs=counts.inputs_of(run.directory),
+            inputs=counts.count_inputs(run.directory),
             sources=counts.count_sources(documents, ledger, run.directory),
             licences=counts.count_licences(documents),
-            removed=counts.removed_of(documents),
+            removed=counts.count_removed(documents),
             decisions=counts.count_decisions(documents, matches),
-            flows=counts.flows_of(documents),
+            flows=counts.count_flows(documents),
             evidence=match_counts.count_evidence(matches),
             works=match_counts.count_works(matches, documents, registry.works),
-            optouts=match_counts.optouts_of(matches, documents),
-            clusters=counts.clusters_of(run.directory, documents, matches.decisions),
-            splits=counts.splits_of(run.directory, ledger),
-            hosts=counts.hosts_of(documents),
+            optouts=match_counts.count_optouts(matches, documents),
+            clusters=counts.count_clusters(run.directory, documents, matches.decisions),
+            splits=counts.count_splits(run.directory, ledger),
+            hosts=counts.count_hosts(documents),
             lists=registry.lists,
-            registry=registry.facts,
-            events=counts.events_of(run.directory),
-            screened=counts.screened_of(documents),
+            registry=registry.registry,
+            events=counts.count_events(run.directory),
+            screened=counts.count_screened(documents),
         )
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise IntegrityError(
@@ -110,13 +107,13 @@ def read_disclosure_facts(run: RunManifests) -> Facts:
         ) from error
 
 
-def _identity(run: RunManifests) -> Identity:
+def _identify(run: RunManifests) -> Identity:
     stages = tuple(
         (s["stage"], s["fingerprint"], s["content_hash"]) for s in run.manifest["stages"]
     )
     software = {k: str(v) for m in run.stages.values() for k, v in m.fields["software"].items()}
     settings = tuple(
-        (name, key, _short(value))
+        (name, key, _shorten(value))
         for name in _SCREENING
         if name in run.stages
         for key, value in (
@@ -127,14 +124,14 @@ def _identity(run: RunManifests) -> Identity:
     return Identity(
         config=str(run.manifest["config"]),
         run=fingerprint_of({"stages": run.manifest["stages"]}),
-        toolkit=_toolkit(),
+        toolkit=_read_version(),
         software=tuple(sorted(software.items())),
         stages=stages,
         settings=settings,
     )
 
 
-def _toolkit() -> str:
+def _read_version() -> str:
     """The version of this toolkit, as installed."""
     try:
         return importlib.metadata.version("wafermill")
@@ -142,7 +139,7 @@ def _toolkit() -> str:
         return "not installed"
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     """A setting in words; a long one by its hash."""
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
     return text if len(text) <= 120 else f"xxh3-128 {hash_bytes(text.encode())}"
@@ -151,11 +148,11 @@ def _short(value: Any) -> str:
 _TODO = re.compile(r"TODO\(([^:()]{1,200}):")
 
 
-def _california(d: Disclosure) -> bytes:
+def _render_california(d: Disclosure) -> bytes:
     return markdown_page("form.md.j2", form=california_disclosure(d), bases=BASES)
 
 
-def _eu(d: Disclosure) -> bytes:
+def _render_eu(d: Disclosure) -> bytes:
     return markdown_page("form.md.j2", form=eu_summary(d), bases=BASES)
 
 
@@ -164,10 +161,10 @@ DOCUMENTS: dict[str, dict[str, Callable[[Disclosure], bytes]]] = {
     "card": {"README.md": dataset_card},
     "croissant": {"croissant.json": lambda d: canonical_json(croissant(d))},
     "eu": {
-        "eu_training_summary.md": _eu,
+        "eu_training_summary.md": _render_eu,
         "eu_training_summary.json": lambda d: canonical_json(form_to_json(eu_summary(d))),
     },
-    "california": {"california_ab2013.md": _california},
+    "california": {"california_ab2013.md": _render_california},
     "spdx": {"spdx.json": lambda d: canonical_json(spdx(d))},
 }
 """What `--only` names, with the files each makes."""
@@ -198,7 +195,7 @@ def write_disclosure(
     The same run and about.yaml give the same bytes; every file is published atomically. Raises
     ConfigError, InputError for a directory that is no finished run, IntegrityError for damage.
     """
-    names = _names(only)
+    names = _choose_documents(only)
     said = load_about(about)
     if out.resolve().is_relative_to(directory.resolve()):
         raise ConfigError(
@@ -221,7 +218,7 @@ def write_disclosure(
     return DisclosureFiles(out, disclosure.edition, tuple(written), tuple(sorted(todos)))
 
 
-def _names(only: tuple[str, ...]) -> tuple[str, ...]:
+def _choose_documents(only: tuple[str, ...]) -> tuple[str, ...]:
     """The documents asked for, in the order of DOCUMENTS."""
     for name in only:
         if name not in DOCUMENTS:

@@ -1,5 +1,5 @@
-"""`prep explain`: what became of one document, why, and how it differs from the one that stands for
-it."""
+"""`prep explain`: what became of one document, why, and how it differs from the one that was kept
+instead."""
 
 import json
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ MOST_COMPUTED = 4_000_000
 @dataclass(frozen=True, kw_only=True)
 class Link:
     """One row of clusters.parquet seen from one end: the other document, and why they belong
-    together. `place` is None when it stands in the index named by `index`."""
+    together. `place` is None when it is in the index named by `index`."""
 
     key: str
     place: RecordPlace | None
@@ -100,12 +100,13 @@ def explain_document(directory: Path, wanted: str, most: int | None = None) -> E
     """
     asked, directory = directory, texts_home(directory)
     records = RunRecords(directory)
-    record = _record(records, asked, wanted)
+    record = _find_record(records, asked, wanted)
     key = bytes.fromhex(record.place.key)
     recipe = read_recipe(directory)
-    kept_by, stands_for, total = _links(records, key, most)
-    texts = _texts(records, key, kept_by)
-    decision = _decision(directory, key)
+    kept_by, stands_for, total = _read_links(records, key, most)
+    texts = _read_texts(records, key, kept_by)
+    columns = ["reason", "propagated_from"]
+    decision = next(iter(_read_about(directory / layout.DECISIONS, [key], columns)), {})
     missing = kept_by is not None and kept_by.jaccard is None
     return Explanation(
         record=record,
@@ -122,11 +123,11 @@ def explain_document(directory: Path, wanted: str, most: int | None = None) -> E
         stands_for_total=total,
         recipe=recipe,
         texts=texts,
-        jaccard_now=_jaccard(texts, recipe) if missing else None,
+        jaccard_now=_compute_jaccard(texts, recipe) if missing else None,
     )
 
 
-def _record(records: RunRecords, asked: Path, wanted: str) -> RunRecord:
+def _find_record(records: RunRecords, asked: Path, wanted: str) -> RunRecord:
     """What `wanted` names, or the one document that a row of the run or a work leads to."""
     led = find_led_to(asked, wanted) if records.finished else None
     if led is None:
@@ -135,7 +136,7 @@ def _record(records: RunRecords, asked: Path, wanted: str) -> RunRecord:
     return records.only_one(wanted, [found[key] for key in led[0]])
 
 
-def _links(
+def _read_links(
     records: RunRecords, key: bytes, most: int | None
 ) -> tuple[Link | None, tuple[Link, ...], int]:
     path = records.directory / layout.CLUSTERS
@@ -151,20 +152,18 @@ def _links(
     shown = below.slice(0, most).to_pylist()
     keys = [row["member"] for row in shown] + [row["kept"] for row in above if not row["index"]]
     found = records.by_key(keys)
-    kept_by = _link(above[0], above[0]["kept"], found) if above else None
-    return kept_by, tuple(_link(row, row["member"], found) for row in shown), len(below)
+    kept_by = _make_link(above[0], above[0]["kept"], found) if above else None
+    return kept_by, tuple(_make_link(row, row["member"], found) for row in shown), len(below)
 
 
-def _link(row: dict[str, Any], other: bytes, found: dict[bytes, RunRecord]) -> Link:
+def _make_link(row: dict[str, Any], other: bytes, found: dict[bytes, RunRecord]) -> Link:
     """The row as seen from the end that is not `other`."""
     record = None if row["index"] else found[other]
-    state = record.state if record else "kept"
-    place = record.place if record else None
     return Link(
         key=other.hex(),
-        place=place,
+        place=record.place if record else None,
         index=row["index"],
-        state=state,
+        state=record.state if record else "kept",
         kind=row["kind"],
         bands=tuple(row["bands"]),
         estimate=row["estimate"],
@@ -172,7 +171,7 @@ def _link(row: dict[str, Any], other: bytes, found: dict[bytes, RunRecord]) -> L
     )
 
 
-def _texts(records: RunRecords, key: bytes, kept_by: Link | None) -> tuple[str, str] | None:
+def _read_texts(records: RunRecords, key: bytes, kept_by: Link | None) -> tuple[str, str] | None:
     """Texts of the kept document and of this one."""
     if kept_by is None or kept_by.place is None:
         return None
@@ -181,7 +180,7 @@ def _texts(records: RunRecords, key: bytes, kept_by: Link | None) -> tuple[str, 
     return (found[kept], found[key]) if kept in found and key in found else None
 
 
-def _jaccard(texts: tuple[str, str] | None, recipe: Recipe | None) -> float | None:
+def _compute_jaccard(texts: tuple[str, str] | None, recipe: Recipe | None) -> float | None:
     """Exact similarity of two texts; None where it means nothing or would take long."""
     if texts is None or recipe is None or recipe.preset.bands == 0:
         return None
@@ -196,23 +195,16 @@ def read_evidence(
     directory: Path, keys: Sequence[bytes]
 ) -> dict[bytes, tuple[DocumentEvidence, ...]]:
     """All evidence on documents, by key; nothing while there is no such table."""
-    path = directory / layout.EVIDENCE
     found: dict[bytes, tuple[DocumentEvidence, ...]] = {}
-    if not path.exists():
-        return found
-    for row in _about(path, keys, ["doc_key", *(field.name for field in fields(DocumentEvidence))]):
+    columns = ["doc_key", *(field.name for field in fields(DocumentEvidence))]
+    for row in _read_about(directory / layout.EVIDENCE, keys, columns):
         key = row.pop("doc_key")
         row["attributes"] = json.loads(row["attributes"] or "{}")
         found[key] = (*found.get(key, ()), DocumentEvidence(**row))
     return found
 
 
-def _decision(directory: Path, key: bytes) -> dict[str, Any]:
-    rows = _about(directory / layout.DECISIONS, [key], ["reason", "propagated_from"])
-    return rows[0] if rows else {}
-
-
-def _about(path: Path, keys: Sequence[bytes], columns: list[str]) -> list[dict[str, Any]]:
+def _read_about(path: Path, keys: Sequence[bytes], columns: list[str]) -> list[dict[str, Any]]:
     """Rows of a table on some documents; none while the table is not there."""
     if not path.exists():
         return []

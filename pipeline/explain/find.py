@@ -1,22 +1,17 @@
 """Documents of a run, found by what one knows of them or by a pasted text.
 
-From what one knows of a work or a document to rows of documents.parquet.
-
 Evidence leads from works and numbers to documents; clusters.parquet adds the documents that are
 duplicates of those, because one of them may be the one that was kept. What is found is what the
 screening of this run, or a `prep rescan` of it, matched: a work nobody looked for is not found.
 
-From a pasted text to the documents that hold it: the same text, near-duplicates, passages, or all
-of it however short it is.
-
-The key of the cleaned text against the column of text keys; the text's MinHash bands against the
-sorted runs that dedup left, and exact similarity for what meets there; its fingerprints, every gram
-of them, against every text of documents/ and quarantine/ (some 10 ms a MB), which leaves out no run
-of `LEAST_PART` words; and its words, as `prep search` looks for them.
+A pasted text is looked for in four ways: its key against the column of text keys; its MinHash bands
+against the sorted runs that dedup left, and exact similarity for what meets there; its
+fingerprints, every gram of them, against every text of documents/ and quarantine/ (some 10 ms a
+MB), which leaves out no run of `LEAST_PART` words; and its words, as `prep search` looks for them.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +32,7 @@ from pipeline.runs import layout
 from pipeline.runs.clusters import find_siblings
 from pipeline.runs.held_texts import quarantine_path, read_held_shard, with_texts
 from pipeline.runs.origin import Recipe, read_recipe, texts_home
-from pipeline.runs.records import DocumentTable, wrap_read_errors
+from pipeline.runs.records import DocumentTable, map_arrow, wrap_read_errors
 from pipeline.screening.evidence import find_screenings
 from pipeline.screening.registry import identifiers, load_registry
 from pipeline.screening.registry.finding import find_works
@@ -60,13 +55,13 @@ class FoundDocuments:
 def find_named(directory: Path, wanted: str) -> FoundDocuments:
     """The document with this key, or at FILE:LINE, or all documents of FILE, of SHARD[ROW] or with
     evidence of a work given by its id. Raises InputError."""
-    because = ""
+    table = DocumentTable(directory)
     if (led := find_led_to(directory, wanted)) is not None:
         keys, because = led
-        rows = DocumentTable(directory).rows_of_keys(keys).tolist()
+        rows = table.rows_of_keys(keys)
     else:
-        rows = DocumentTable(directory).find(wanted).tolist()
-    return FoundDocuments(tuple(rows), (because,) * len(rows))
+        rows, because = table.find(wanted), ""
+    return FoundDocuments(tuple(rows.tolist()), (because,) * len(rows))
 
 
 def find_led_to(directory: Path, wanted: str) -> tuple[list[bytes], str] | None:
@@ -76,7 +71,7 @@ def find_led_to(directory: Path, wanted: str) -> tuple[list[bytes], str] | None:
         keys = list(dict.fromkeys(bytes.fromhex(span.document) for span in spans))
         return keys, f"in row {escape_text(wanted)}"
     if WORK_ID.fullmatch(wanted) and find_screenings(texts_home(directory)):
-        works = _evidence(texts_home(directory), pc.field("work_id") == wanted, "")
+        works = _find_evidence(texts_home(directory), pc.field("work_id") == wanted, "")
         if works:
             return list(works), f"evidence of work {wanted}"
     return None
@@ -89,21 +84,21 @@ def find_of_work(directory: Path, asked: str, registry: Path | None = None) -> F
     An id that no registry explains is looked for as it is. Raises InputError when a registry is
     there and knows no such work.
     """
-    works = _works(directory, registry)
+    works = _read_works(directory, registry)
     if works is None:
-        return rows_with_siblings(directory, _of_ids(directory, [asked]), _NO_REGISTRY)
-    return _of_registered(directory, find_works(works, asked))
+        return rows_with_siblings(directory, _find_by_ids(directory, [asked]), _NO_REGISTRY)
+    return _find_registered(directory, find_works(works, asked))
 
 
 def find_of_title(directory: Path, title: str, registry: Path | None = None) -> FoundDocuments:
     """`find_of_work` by title alone. Raises InputError when no registry is there."""
-    works = _works(directory, registry)
+    works = _read_works(directory, registry)
     if works is None:
         raise InputError(
             f"{directory}: screened without a registry, so titles cannot be looked up; give one "
             "with --registry"
         )
-    return _of_registered(directory, find_works(works, title))
+    return _find_registered(directory, find_works(works, title))
 
 
 def find_of_number(
@@ -117,10 +112,9 @@ def find_of_number(
             f"{escape_text(number)}: not a valid {kind}: its form or its check digit is wrong"
         )
     printed = (pc.field("kind") == kind) & (pc.field("target") == normal)
-    found = _evidence(directory, printed, f"prints {normal}")
-    mine = [w for w in _works(directory, registry) or [] if normal in (w.reg_no, *w.isbn13)]
-    found = {**_of_works(directory, mine), **found}
-    return rows_with_siblings(directory, found, _said(mine))
+    found = _find_evidence(directory, printed, f"prints {normal}")
+    works = [w for w in _read_works(directory, registry) or [] if normal in (w.reg_no, *w.isbn13)]
+    return _find_registered(directory, works, found)
 
 
 _NO_REGISTRY = (
@@ -128,11 +122,7 @@ _NO_REGISTRY = (
 )
 
 
-def _said(works: Sequence[Work]) -> tuple[str, ...]:
-    return tuple(f"work {w.work_id}: {escape_text(w.title_raw, 80)} ({w.status})" for w in works)
-
-
-def _works(directory: Path, registry: Path | None) -> list[Work] | None:
+def _read_works(directory: Path, registry: Path | None) -> list[Work] | None:
     """Works of `registry`, else those that the run was compared with; None without any."""
     if registry is not None:
         return load_registry(registry).work_list()
@@ -142,26 +132,27 @@ def _works(directory: Path, registry: Path | None) -> list[Work] | None:
         return None
     works: dict[str, Work] = {}
     for path in paths:
-        with wrap_read_errors(path):
-            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-        works |= {work.work_id: work for work in make_works(table)}
+        works |= {work.work_id: work for work in make_works(map_arrow(path))}
     return list(works.values())
 
 
-def _of_registered(directory: Path, works: Sequence[Work]) -> FoundDocuments:
-    return rows_with_siblings(directory, _of_works(directory, works), _said(works))
+def _find_registered(
+    directory: Path, works: Sequence[Work], others: Mapping[bytes, str] | None = None
+) -> FoundDocuments:
+    """Documents with evidence of these works, and others."""
+    notes = tuple(f"work {w.work_id}: {escape_text(w.title_raw, 80)} ({w.status})" for w in works)
+    of_works = _find_by_ids(directory, [work.work_id for work in works])
+    return rows_with_siblings(directory, of_works | dict(others or {}), notes)
 
 
-def _of_works(directory: Path, works: Sequence[Work]) -> dict[bytes, str]:
-    return _of_ids(directory, [work.work_id for work in works]) if works else {}
-
-
-def _of_ids(directory: Path, work_ids: list[str]) -> dict[bytes, str]:
-    found = _evidence(directory, pc.field("work_id").isin(work_ids), "")
+def _find_by_ids(directory: Path, work_ids: list[str]) -> dict[bytes, str]:
+    if not work_ids:
+        return {}
+    found = _find_evidence(directory, pc.field("work_id").isin(work_ids), "")
     return {**taken_for_works(directory, work_ids), **found}
 
 
-def _evidence(directory: Path, which: pc.Expression, because: str) -> dict[bytes, str]:
+def _find_evidence(directory: Path, which: pc.Expression, because: str) -> dict[bytes, str]:
     """Document key -> why, of the documents that some evidence is about."""
     paths = [place / layout.EVIDENCE for place in find_screenings(directory)]
     if not paths:
@@ -183,7 +174,7 @@ def _evidence(directory: Path, which: pc.Expression, because: str) -> dict[bytes
 def rows_with_siblings(
     directory: Path, found: dict[bytes, str], notes: tuple[str, ...] = ()
 ) -> FoundDocuments:
-    """Rows of documents given by key, and of their cluster siblings, which are told apart."""
+    """Rows of documents given by key, and of their cluster siblings, with why each is there."""
     siblings = find_siblings(directory / layout.CLUSTERS, found, only_verified=False)
     tied = {s.key: f"{s.kind} duplicate of {s.via.hex()}" for s in siblings.tied}
     reasons = {**tied, **found}
@@ -218,10 +209,10 @@ def find_text(
     found: dict[bytes, str] = {}
     notes: list[str] = []
     for why, keys in (
-        ("the same text", _same(shards, text, cleaned)),
-        ("a near-duplicate", _near(home, shards, cleaned, notes)),
-        ("a passage", _passages(home, shards, cleaned, progress) if with_passages else ()),
-        ("", _whole(directory, text, notes, progress)),
+        ("the same text", _find_same(shards, text, cleaned)),
+        ("a near-duplicate", _find_near(home, shards, cleaned, notes)),
+        ("a passage", _find_passages(home, shards, cleaned, progress) if with_passages else ()),
+        ("", _find_whole(directory, text, notes, progress)),
     ):
         for key, detail in keys:
             found.setdefault(key, f"{why}{detail}")
@@ -233,22 +224,17 @@ def find_text(
     return rows_with_siblings(directory, found, tuple(notes))
 
 
-def _table(path: Path, columns: list[str]) -> pa.Table:
-    with wrap_read_errors(path):
-        return pa.ipc.open_file(pa.memory_map(str(path))).read_all().select(columns)
-
-
-def _same(shards: list[Path], text: str, cleaned: str) -> Iterator[tuple[bytes, str]]:
+def _find_same(shards: list[Path], text: str, cleaned: str) -> Iterator[tuple[bytes, str]]:
     """A pasted text may have lost white space at its ends, or come from a run that cleans not."""
     keys = {ids.text_key(some.encode()) for some in (text, text.strip(), cleaned, cleaned.strip())}
     wanted = pa.array(sorted(keys), pa.binary(ids.KEY_BYTES))
     for path in shards:
-        table = _table(path, ["doc_key", "text_key"])
+        table = map_arrow(path)
         for key in table["doc_key"].filter(pc.is_in(table["text_key"], wanted)).to_pylist():
             yield key, ""
 
 
-def _near(
+def _find_near(
     directory: Path, shards: list[Path], cleaned: str, notes: list[str]
 ) -> Iterator[tuple[bytes, str]]:
     recipe = read_recipe(directory)
@@ -261,8 +247,8 @@ def _near(
     from dedup.similarity import jaccard
 
     threshold = recipe.threshold or _THRESHOLD
-    for path, rows in _candidates(directory, shards, cleaned, recipe):
-        table = _table(path, ["doc_key", "text"]).take(pa.array(rows))
+    for path, rows in _find_candidates(directory, shards, cleaned, recipe):
+        table = map_arrow(path).select(["doc_key", "text"]).take(pa.array(rows))
         table = with_texts(table, read_held_shard(directory / quarantine_path(path.name)))
         for key, other in zip(table["doc_key"].to_pylist(), table["text"].to_pylist(), strict=True):
             similarity = jaccard(cleaned, other, recipe.preset)
@@ -270,7 +256,7 @@ def _near(
                 yield key, f" (Jaccard {similarity:.3f})"
 
 
-def _candidates(
+def _find_candidates(
     directory: Path, shards: list[Path], cleaned: str, recipe: Recipe
 ) -> Iterator[tuple[Path, I64]]:
     """Shards of documents/ and their rows that meet the text in a band."""
@@ -284,7 +270,7 @@ def _candidates(
     for path in shards:
         runs = directory / "runs" / path.name
         columns = [f"band_{band:02d}" for band in range(recipe.preset.bands)]
-        table = _table(runs, [name for band in columns for name in (band, f"{band}_row")])
+        table = map_arrow(runs)
         met = [np.zeros(0, np.uint32)]
         for band, digest in zip(columns, digests[:, 0].tolist(), strict=True):
             start, stop = slice_run(table[band].to_numpy(), digest, digest)
@@ -294,7 +280,7 @@ def _candidates(
             yield path, rows
 
 
-def _passages(
+def _find_passages(
     home: Path, shards: list[Path], cleaned: str, progress: Progress
 ) -> Iterator[tuple[bytes, str]]:
     """Documents that hold passages of the text: the longest run of words, and what matches as a
@@ -306,7 +292,7 @@ def _passages(
     with progress.stage("passages", works, 0) as stage:
         for position, path in enumerate(shards):
             for table in (
-                _table(path, ["doc_key", "text"]),
+                map_arrow(path).select(["doc_key", "text"]),
                 read_held_shard(home / quarantine_path(path.name)),
             ):
                 best: dict[int, tuple[int, float, float]] = {}
@@ -323,10 +309,10 @@ def _passages(
                             f"{of_text:.1%} of the text match)"
                         ),
                     )
-            stage.done(position, {"documents": len(_table(path, ["doc_key"]))})
+            stage.done(position, {"documents": len(map_arrow(path))})
 
 
-def _whole(
+def _find_whole(
     directory: Path, text: str, notes: list[str], progress: Progress
 ) -> Iterator[tuple[bytes, str]]:
     """Documents that hold all of the text, which may be too short for anything else."""

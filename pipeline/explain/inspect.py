@@ -1,9 +1,8 @@
-"""`prep inspect`; with --dropped, the records that left for one reason, with what was found in
-them.
+"""`prep inspect`: the clusters of a run as a whole, the largest ones, or one with its members; with
+--dropped, the records that left for one reason, with what was found in them.
 
-`prep inspect`: the clusters of a run as a whole, the largest ones, or one with its members.
-
-Needs clusters.parquet and documents/ only, so it works on a run that the alarm of dedup stopped.
+Clusters need clusters.parquet and documents/ only, so this works on a run that the alarm of dedup
+stopped.
 """
 
 from collections import Counter
@@ -11,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -91,12 +89,12 @@ class Members:
 def inspect_clusters(directory: Path, filters: ClusterFilters, top: int) -> Inspection:
     """The summary of what passes the filters, and its `top` largest clusters."""
     records = RunRecords(directory)
-    clusters, documents = _load(directory, records)
+    clusters, documents = _load_clusters(directory, records)
     compared = records.count_by_source()
-    _check(filters, compared)
-    chosen = _chosen(clusters, filters)
+    _check_filters(filters, compared)
+    chosen = _apply_filters(clusters, filters)
     found = select_largest(chosen, top)
-    shown = tuple(ClusterRow(c, _kept_place(records, documents, c)) for c in found)
+    shown = tuple(ClusterRow(c, _place_kept(records, documents, c)) for c in found)
     return Inspection(len(clusters), summarize(chosen), compared, shown)
 
 
@@ -104,35 +102,24 @@ def inspect_cluster(directory: Path, wanted: str, filters: ClusterFilters) -> Me
     """The cluster of a document, kept or not, here or in an index; `wanted` as `prep explain` takes
     it. Raises InputError when it is in no cluster or the beginning of several keys."""
     records = RunRecords(directory)
-    clusters, documents = _load(directory, records)
-    _check(filters, records.count_by_source() if filters.source else {})
+    clusters, documents = _load_clusters(directory, records)
+    _check_filters(filters, records.count_by_source() if filters.source else {})
     prefix = wanted if is_key(wanted) else records.find(wanted).place.key
-    index, kept = _cluster_of(clusters, prefix)
-    rows = of_cluster(_chosen(clusters, filters), index, kept)
+    index, kept = _find_cluster(clusters, prefix)
+    rows = of_cluster(_apply_filters(clusters, filters), index, kept)
     if not len(rows):
         raise InputError(f"{escape_text(wanted)}: no member of its cluster passes the filters")
     cluster = select_largest(rows, 1)[0]
     keys = rows["member"].to_pylist()
     texts = records.texts([*keys, *([] if index else [kept])], EXCERPT_BYTES)
-    shown = ClusterRow(cluster, _kept_place(records, documents, cluster))
-    members = _members(rows, texts, records.places(_rows(documents, keys)), directory)
-    return Members(shown, "" if index else _kept_excerpt(records, kept, texts), members)
-
-
-def _kept_excerpt(records: RunRecords, kept: bytes, texts: dict[bytes, str]) -> str:
-    """The beginning of the kept document, which a rule can have quarantined with its cluster."""
-    if kept in texts:
-        return texts[kept]
-    record = records.by_key([kept]).get(kept)
-    return IN_QUARANTINE if record and record.state == QUARANTINED else ""
-
-
-def _members(
-    rows: pa.Table, texts: dict[bytes, str], places: list[RecordPlace], directory: Path
-) -> tuple[ClusterMember, ...]:
-    by_key = {place.key: place for place in places}
-    bands = read_bands(_path(directory), rows["member"].to_pylist())
-    return tuple(
+    shown = ClusterRow(cluster, _place_kept(records, documents, cluster))
+    excerpt = texts.get(kept, "")
+    if not index and kept not in texts:  # a rule can quarantine it with its cluster
+        record = records.by_key([kept]).get(kept)
+        excerpt = _instead_of_text(record.state if record else "")
+    by_key = {place.key: place for place in records.places(_select_documents(documents, keys))}
+    bands = read_bands(_require_clusters(directory), keys)
+    members = tuple(
         ClusterMember(
             place=by_key[row["member"].hex()],
             kind=row["kind"],
@@ -140,17 +127,18 @@ def _members(
             bands=bands[row["member"]],
             estimate=row["estimate"],
             jaccard=row["jaccard"],
-            excerpt=texts.get(row["member"], _instead(row)),
+            excerpt=texts.get(row["member"], _instead_of_text(row["member_state"])),
         )
         for row in rows.to_pylist()
     )
+    return Members(shown, excerpt, members)
 
 
-def _instead(row: dict[str, Any]) -> str:
-    return IN_QUARANTINE if row["member_state"] == QUARANTINED else ""
+def _instead_of_text(state: str) -> str:
+    return IN_QUARANTINE if state == QUARANTINED else ""
 
 
-def _check(filters: ClusterFilters, sources: Mapping[str, int]) -> None:
+def _check_filters(filters: ClusterFilters, sources: Mapping[str, int]) -> None:
     """Raises ConfigError or InputError for a filter that nothing can pass."""
     if filters.kind and filters.kind not in KINDS:
         raise ConfigError(f"--kind {escape_text(filters.kind)}: expected one of {', '.join(KINDS)}")
@@ -165,21 +153,21 @@ def _check(filters: ClusterFilters, sources: Mapping[str, int]) -> None:
         )
 
 
-def _path(directory: Path) -> Path:
+def _require_clusters(directory: Path) -> Path:
     path = directory / layout.CLUSTERS
     if not path.exists():
         raise InputError(f"{path}: does not exist yet; `prep run` writes it after dedup")
     return path
 
 
-def _load(directory: Path, records: RunRecords) -> tuple[pa.Table, pa.Table]:
+def _load_clusters(directory: Path, records: RunRecords) -> tuple[pa.Table, pa.Table]:
     """The table with sources, and the places of all documents it names."""
-    clusters = read_clusters(_path(directory))
+    clusters = read_clusters(_require_clusters(directory))
     documents = records.live(find_mentioned_keys(clusters), PLACE)
     return with_sources(clusters, documents), documents
 
 
-def _chosen(clusters: pa.Table, filters: ClusterFilters) -> pa.Table:
+def _apply_filters(clusters: pa.Table, filters: ClusterFilters) -> pa.Table:
     if filters.source:
         both = pc.or_kleene(
             pc.equal(clusters["source"], filters.source),
@@ -195,7 +183,7 @@ def _chosen(clusters: pa.Table, filters: ClusterFilters) -> pa.Table:
     return clusters
 
 
-def _cluster_of(clusters: pa.Table, prefix: str) -> tuple[str, bytes]:
+def _find_cluster(clusters: pa.Table, prefix: str) -> tuple[str, bytes]:
     """Index and kept key of the one cluster that holds a document whose key starts so."""
     at = [keys_start_with(clusters[end], prefix) for end in ("kept", "member")]
     named = clusters.filter(pa.array(at[0] | at[1])).select(["index", "kept"])
@@ -208,14 +196,14 @@ def _cluster_of(clusters: pa.Table, prefix: str) -> tuple[str, bytes]:
     return found[0]["index"], found[0]["kept"]
 
 
-def _rows(documents: pa.Table, keys: list[bytes]) -> pa.Table:
+def _select_documents(documents: pa.Table, keys: list[bytes]) -> pa.Table:
     return documents.filter(pc.is_in(documents["doc_key"], pa.array(keys, pa.binary(16))))
 
 
-def _kept_place(records: RunRecords, documents: pa.Table, cluster: Cluster) -> RecordPlace | None:
+def _place_kept(records: RunRecords, documents: pa.Table, cluster: Cluster) -> RecordPlace | None:
     if cluster.index:
         return None
-    return records.places(_rows(documents, [bytes.fromhex(cluster.kept)]))[0]
+    return records.places(_select_documents(documents, [bytes.fromhex(cluster.kept)]))[0]
 
 
 _MOST_NAMED = 12
@@ -257,54 +245,35 @@ def find_dropped(directory: Path, reason: str, source: str, top: int) -> Dropped
         columns = [*PLACE, "state", "reason", "text_bytes"]
         table = pq.read_table(path, columns=columns, filters=pc.field("state") != "kept")
     found = table.filter(pc.equal(table["reason"], reason))
-    failed = _failed(directory, reason)
+    failed = _count_failed(directory, reason)
     if not len(found) and not failed:
-        raise InputError(f"--dropped {escape_text(reason)}: {_known(table)}")
+        raise InputError(f"--dropped {escape_text(reason)}: {_list_reasons(table)}")
     if source:
         found = found.filter(pc.equal(found["source"], source))
-    counts = Counter(found["source"].to_pylist())
-    size = pc.sum(found["text_bytes"]).as_py() or 0
-    shown = _shown(records, found.slice(0, top))
     return DroppedRecords(
         reason=reason,
         total=len(found),
-        bytes=size,
-        by_source=dict(sorted(counts.items())),
+        bytes=pc.sum(found["text_bytes"]).as_py() or 0,
+        by_source=dict(sorted(Counter(found["source"].to_pylist()).items())),
         failed=failed,
-        records=shown,
+        records=_describe_records(records, found.slice(0, top)),
     )
 
 
-def _shown(records: RunRecords, table: pa.Table) -> tuple[DroppedRecord, ...]:
+def _describe_records(records: RunRecords, table: pa.Table) -> tuple[DroppedRecord, ...]:
     keys = table["doc_key"].to_pylist()
     texts = records.texts(keys, EXCERPT_BYTES)
     evidence = read_evidence(records.directory, keys)
-    rows = zip(
-        keys,
-        records.places(table),
-        table["state"].to_pylist(),
-        table["text_bytes"].to_pylist(),
-        strict=True,
-    )
-    return tuple(
-        DroppedRecord(
-            place,
-            state,
-            size,
-            _excerpt(records, texts, key, state),
-            evidence.get(key, ()),
-        )
-        for key, place, state, size in rows
-    )
+    shown = []
+    for row, place in zip(table.to_pylist(), records.places(table), strict=True):
+        key, state = row["doc_key"], row["state"]
+        excerpt = texts.get(key) or _instead_of_text(state) or records.excerpt(key)
+        found = evidence.get(key, ())
+        shown.append(DroppedRecord(place, state, row["text_bytes"], excerpt, found))
+    return tuple(shown)
 
 
-def _excerpt(records: RunRecords, texts: dict[bytes, str], key: bytes, state: str) -> str:
-    if key in texts:
-        return texts[key]
-    return IN_QUARANTINE if state == QUARANTINED else records.excerpt(key)
-
-
-def _failed(directory: Path, rule: str) -> int:
+def _count_failed(directory: Path, rule: str) -> int:
     path = directory / layout.EVIDENCE
     if not path.exists():
         return 0
@@ -313,7 +282,7 @@ def _failed(directory: Path, rule: str) -> int:
     return len(pc.unique(found["doc_key"]))
 
 
-def _known(table: pa.Table) -> str:
+def _list_reasons(table: pa.Table) -> str:
     reasons = Counter(table["reason"].to_pylist()).most_common()
     if not reasons:
         return "every record of this run was kept"

@@ -26,13 +26,13 @@ from pipeline.lineage.sample import RowName, rows_of_words, steps_of_rows
 from pipeline.runs import layout
 from pipeline.runs.held_texts import quarantine_path, read_held_shard
 from pipeline.runs.origin import texts_home
-from pipeline.runs.records import DocumentTable, wrap_read_errors
+from pipeline.runs.records import DocumentTable, map_arrow
 from pipeline.runs.views import CleanOutput
 from pipeline.screening.fingerprints.find import compile_fingerprint_kernels
 
 _READERS = 4
 _MOST_TOKENIZED = 200
-"""Documents, the first ones, of which the rows that hold the words are told from the others."""
+"""Documents, the first ones, of which the rows that hold the words are found."""
 _CONTEXT = 90
 """Bytes of text shown before a place and after it."""
 
@@ -140,11 +140,11 @@ def search_run(
         range(len(rows)), key=lambda at: (*by_key[keys[at]].rank, states[at] != "kept", at)
     )[:most]
     traced = trace_documents(directory, rows[order], model_dir)
-    documents = _with_rows(directory, searched.home, model_dir, traced, by_key)
+    documents = _add_rows(directory, searched.home, model_dir, traced, by_key)
     return SearchAnswer(documents, len(rows), searched, traced.exposure)
 
 
-def _with_rows(
+def _add_rows(
     directory: Path,
     home: Path,
     model_dir: Path | None,
@@ -169,7 +169,7 @@ def _with_rows(
         FoundDocument(
             d,
             by_key[key],
-            tuple(map(_row_name, chosen.get(key, ()))),
+            tuple(f if row is None else f"{f}[{row}]" for f, row in chosen.get(key, ())),
             key in of_words,
             tuple(sorted({step for row in chosen.get(key, ()) for step in steps.get(row, ())}))
             if not d.taken_down
@@ -179,10 +179,6 @@ def _with_rows(
     )
 
 
-def _row_name(row: RowName) -> str:
-    return row[0] if row[1] is None else f"{row[0]}[{row[1]}]"
-
-
 def scan_run(directory: Path, text: str, progress: Progress) -> tuple[list[FoundText], SearchScope]:
     """The documents whose texts hold `text`, and what was looked at. Raises InputError as
     `search_run`."""
@@ -190,7 +186,9 @@ def scan_run(directory: Path, text: str, progress: Progress) -> tuple[list[Found
         raise InputError("expected words to look for, got only white space")
     home = find_readable_home(directory)
     compile_fingerprint_kernels(progress.note)
-    queries = _queries(home, text)
+    # The text as it is given, and as the run cleaned its documents.
+    both = map(query_of, (clean_query(home, text), text))
+    queries = list({query.tokens: query for query in both if query.tokens}.values())
     shards = sorted((home / "documents").glob("*.arrow"))
     counts = np.zeros(4, np.int64)
     found: list[FoundText] = []
@@ -205,7 +203,8 @@ def scan_run(directory: Path, text: str, progress: Progress) -> tuple[list[Found
             counts += looked
             stage.done(position, {"documents": int(looked[0])})
     documents, quarantined, size, without = counts.tolist()
-    never = max(0, _records(home) - documents - quarantined - without)
+    records = len(DocumentTable(home)) if (home / layout.DOCUMENTS).is_file() else 0
+    never = max(0, records - documents - quarantined - without)
     return found, SearchScope(
         words=len(queries[0].words),
         edits=queries[0].edits,
@@ -220,8 +219,10 @@ def scan_run(directory: Path, text: str, progress: Progress) -> tuple[list[Found
 
 def describe_scope(searched: SearchScope) -> list[str]:
     """What was looked for and at, and what was not, in sentences."""
-    near = f", or all of them except {_words(searched.edits)}" if searched.edits else ""
-    what = f"{_words(searched.words)} in a row" if searched.words else "these characters"
+    edits = pluralise(searched.edits, "word")
+    near = f", or all of them except {edits}" if searched.edits else ""
+    words = pluralise(searched.words, "word")
+    what = f"{words} in a row" if searched.words else "these characters"
     held = f" and {searched.quarantined:,} in quarantine" if searched.quarantined else ""
     lines = [
         f"looked for {what}{near}, in the texts of "
@@ -236,10 +237,6 @@ def describe_scope(searched: SearchScope) -> list[str]:
     return lines
 
 
-def _words(count: int) -> str:
-    return pluralise(count, "word")
-
-
 def find_readable_home(directory: Path) -> Path:
     """The run that has the texts of `directory`, as `texts_home`. Raises InputError also when its
     texts were deleted."""
@@ -247,18 +244,6 @@ def find_readable_home(directory: Path) -> Path:
     if not next((home / "documents").glob("*.arrow"), None):
         raise InputError(f"{home}: no documents/: the texts were deleted")
     return home
-
-
-def _records(home: Path) -> int:
-    """Rows of documents.parquet: every record that was read."""
-    return len(DocumentTable(home)) if (home / layout.DOCUMENTS).is_file() else 0
-
-
-def _queries(home: Path, text: str) -> list[Query]:
-    """What to look for: the text as it is given, and as the run cleaned its documents."""
-    given = [clean_query(home, text), text]
-    queries = {query.tokens: query for query in map(query_of, given) if query.tokens}
-    return list(queries.values())
 
 
 def clean_query(home: Path, text: str) -> str:
@@ -281,21 +266,20 @@ def clean_query(home: Path, text: str) -> str:
 def _scan_shard(
     home: Path, queries: Sequence[Query], path: Path
 ) -> tuple[list[FoundText], tuple[int, int, int, int]]:
-    """Documents of a shard that hold a query; texts in it, in the shard of quarantine/ beside it,
+    """Documents of a shard that hold a query; texts in it, in its shard of quarantine/,
     bytes of both, and documents whose text is in neither."""
-    with wrap_read_errors(path):
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    table = map_arrow(path)
     held = read_held_shard(home / quarantine_path(path.name))
     lengths = pc.binary_length(table["text"])
     empty = pc.sum(pc.and_(pc.equal(lengths, 0), pc.greater(table["text_bytes"], 0))).as_py() or 0
     inside = pc.binary_length(held["text"])
     quarantined = pc.sum(pc.greater(inside, 0)).as_py() or 0
     size = (pc.sum(lengths).as_py() or 0) + (pc.sum(inside).as_py() or 0)
-    found = [*_found(table, queries, False), *_found(held, queries, True)]
+    found = [*_search_table(table, queries, False), *_search_table(held, queries, True)]
     return found, (len(table) - empty, quarantined, size, empty - quarantined)
 
 
-def _found(table: pa.Table, queries: Sequence[Query], is_held: bool) -> Iterator[FoundText]:
+def _search_table(table: pa.Table, queries: Sequence[Query], is_held: bool) -> Iterator[FoundText]:
     """The documents of a table with `doc_key` and `text`; of several queries the one counts that
     differs least."""
     best: dict[int, RowPlaces] = {}
@@ -305,7 +289,7 @@ def _found(table: pa.Table, queries: Sequence[Query], is_held: bool) -> Iterator
             best[found.row] = min(known, found, key=lambda row: row.places[0].edits)
     for row, found in sorted(best.items()):
         text = b"" if is_held else table["text"][row].as_buffer().to_pybytes()
-        shown = tuple(_snippet(place, text) for place in found.places)
+        shown = tuple(_cut_snippet(place, text) for place in found.places)
         yield FoundText(
             key=table["doc_key"][row].as_py(),
             exact=found.exact,
@@ -316,7 +300,7 @@ def _found(table: pa.Table, queries: Sequence[Query], is_held: bool) -> Iterator
         )
 
 
-def _snippet(place: TextPlace, text: bytes) -> Snippet:
+def _cut_snippet(place: TextPlace, text: bytes) -> Snippet:
     """The place with whole words around it; white space is one blank."""
     start, stop = place.start, place.stop
     before, match, after = (

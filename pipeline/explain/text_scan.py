@@ -26,7 +26,7 @@ from pipeline.screening.fingerprints.words import find_words
 WORDS_PER_EDIT, MOST_EDITS = 5, 16
 """One word in so many may be changed, and so many at most."""
 MOST_PLACES = 8
-"""Places in one text that are told; all are counted."""
+"""Places in one text that are listed; all are counted."""
 _FEW_WORDS = 2 * WORDS_PER_EDIT
 """From here on cut words at both ends are two edits, which are allowed."""
 _MOST_ANCHORS = 4 * MOST_EDITS
@@ -91,16 +91,16 @@ def query_of(text: str) -> Query:
     return Query(
         words.hashes,
         edits,
-        tuple(map(_spellings, anchors)),
+        tuple(map(_list_spellings, anchors)),
         max(1, len(anchors) - edits),
         tokens,
     )
 
 
-def _spellings(word: str) -> tuple[str, ...]:
+def _list_spellings(word: str) -> tuple[str, ...]:
     """As `find_literals` has to look for it, which knows no case but that of ASCII.
 
-    >>> sorted(_spellings("été")), _spellings("ice")
+    >>> sorted(_list_spellings("été")), _list_spellings("ice")
     (['ÉTÉ', 'Été', 'été'], ('ice',))
     """
     if word.isascii():
@@ -114,12 +114,14 @@ def find_matching_rows(texts: pa.ChunkedArray, query: Query) -> list[RowPlaces]:
     before = 0
     for array in texts.chunks:
         (chunk,) = view_texts(array)
-        held = _anchors_held(chunk, query)
-        rows = _by_words(chunk, np.flatnonzero(held >= query.needed), query)
+        held = _count_anchors(chunk, query)
+        rows = _find_by_words(chunk, np.flatnonzero(held >= query.needed), query)
         if len(query.words) < _FEW_WORDS:
             by_words = {row.row for row in rows if row.exact}
             others = np.flatnonzero(held == len(query.anchors)).tolist()
-            by_characters = _by_characters(array, [r for r in others if r not in by_words], query)
+            by_characters = _find_by_characters(
+                array, [r for r in others if r not in by_words], query
+            )
             rows = sorted(
                 {row.row: row for row in [*rows, *by_characters]}.values(), key=lambda row: row.row
             )
@@ -128,7 +130,7 @@ def find_matching_rows(texts: pa.ChunkedArray, query: Query) -> list[RowPlaces]:
     return found
 
 
-def _anchors_held(chunk: Texts, query: Query) -> I64:
+def _count_anchors(chunk: Texts, query: Query) -> I64:
     """How many of the anchors each text holds, (N,)."""
     of_needle = np.repeat(np.arange(len(query.anchors)), list(map(len, query.anchors)))
     if not len(of_needle):
@@ -140,7 +142,7 @@ def _anchors_held(chunk: Texts, query: Query) -> I64:
     return np.bincount(pairs // len(query.anchors), minlength=len(chunk))
 
 
-def _by_words(chunk: Texts, rows: I64, query: Query) -> list[RowPlaces]:
+def _find_by_words(chunk: Texts, rows: I64, query: Query) -> list[RowPlaces]:
     if not len(query.words):
         return []
     found = find_near(chunk, rows, query.words, query.edits)
@@ -148,7 +150,7 @@ def _by_words(chunk: Texts, rows: I64, query: Query) -> list[RowPlaces]:
     row, start, stop, edits = (column[order] for column in found)
     of_row, first, count = np.unique(row, return_index=True, return_counts=True)
     exact = np.add.reduceat(edits == 0, first) if len(first) else first
-    pattern = _compiled(query) if len(query.words) >= _FEW_WORDS else None
+    pattern = _compile_pattern(query) if len(query.words) >= _FEW_WORDS else None
     answer = []
     for number, at, places, same in zip(
         of_row.tolist(), first.tolist(), count.tolist(), exact.tolist(), strict=True
@@ -157,13 +159,15 @@ def _by_words(chunk: Texts, rows: I64, query: Query) -> list[RowPlaces]:
         columns = (start[here].tolist(), stop[here].tolist(), edits[here].tolist())
         kept = [TextPlace(*place) for place in zip(*columns, strict=True)]
         if pattern is not None:
-            kept = [_cut_words(chunk, number, place, pattern) for place in kept]
+            kept = [_forgive_cut_words(chunk, number, place, pattern) for place in kept]
             same = sum(not place.edits for place in kept) if places <= MOST_PLACES else same
         answer.append(RowPlaces(number, same, places - same, tuple(kept)))
     return answer
 
 
-def _cut_words(chunk: Texts, row: int, place: TextPlace, pattern: re.Pattern[str]) -> TextPlace:
+def _forgive_cut_words(
+    chunk: Texts, row: int, place: TextPlace, pattern: re.Pattern[str]
+) -> TextPlace:
     """The place, without edits where all characters are there: only the words at the ends of the
     query are parts of words."""
     if place.edits not in (1, 2):
@@ -175,11 +179,11 @@ def _cut_words(chunk: Texts, row: int, place: TextPlace, pattern: re.Pattern[str
     return replace(place, edits=0) if pattern.search(around) else place
 
 
-def _by_characters(array: pa.Array, rows: list[int], query: Query) -> list[RowPlaces]:
+def _find_by_characters(array: pa.Array, rows: list[int], query: Query) -> list[RowPlaces]:
     """Those of these rows that hold all characters of the query."""
     texts = array.take(pa.array(rows, pa.int64()))
     holds = pc.match_substring_regex(texts, query.pattern, ignore_case=True)
-    pattern, found = _compiled(query), []
+    pattern, found = _compile_pattern(query), []
     for number in np.flatnonzero(holds.to_numpy(zero_copy_only=False)).tolist():
         text = texts[number].as_py()
         spans = [match.span() for match in pattern.finditer(text)]
@@ -190,5 +194,5 @@ def _by_characters(array: pa.Array, rows: list[int], query: Query) -> list[RowPl
     return found
 
 
-def _compiled(query: Query) -> re.Pattern[str]:
+def _compile_pattern(query: Query) -> re.Pattern[str]:
     return re.compile(query.pattern.replace(_BLANK, r"\s+"), re.IGNORECASE)

@@ -10,14 +10,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dedup.arrays import I64
-from pipeline.core.order import samples_before_step
 from pipeline.hdf5.read import SampleDataset
 from pipeline.lineage.forward import windows_of
 from pipeline.lineage.shards import read_masked_documents
-from pipeline.lineage.tables import Inverse
+from pipeline.lineage.tables import Inverse, describe_documents
 from pipeline.lineage.training import (
     Period,
     TrainingCheckpoint,
@@ -64,10 +62,10 @@ def trace_checkpoint(directory: Path, model_dir: Path, checkpoint: Path) -> Chec
     found = checkpoint_at(training, checkpoint)
     dataset = training.open(directory)
     table = DocumentTable(directory)
-    times = _times_read(training, dataset, found.step)
+    times = _count_readings(training, dataset, found.step)
     read = sum(times.values(), np.zeros(dataset.rows, np.int64)) > 0
-    labels, touched = _labels_read(directory, dataset, table, times)
-    documents = _named(table, np.flatnonzero(labels), labels)
+    labels, touched = _count_labels(directory, dataset, table, times)
+    documents = _describe_read(table, labels)
     elsewhere = (p for p in training.periods(dataset) if p.version is None)
     return CheckpointTrace(
         model_dir=model_dir,
@@ -76,27 +74,25 @@ def trace_checkpoint(directory: Path, model_dir: Path, checkpoint: Path) -> Chec
         rows_of_data_set=dataset.rows,
         labels_read=int(labels.sum()),
         context_only=int((touched & (labels == 0)).sum()),
-        sources=_by_source(documents),
+        sources=_sum_by_source(documents),
         documents=documents,
         elsewhere=tuple(p for p in elsewhere if p.first <= found.step),
     )
 
 
-def _times_read(training: TrainingRecord, dataset: SampleDataset, last_step: int) -> dict[int, I64]:
+def _count_readings(
+    training: TrainingRecord, dataset: SampleDataset, last_step: int
+) -> dict[int, I64]:
     """Version of the data set -> how often each of its rows was read, (R,)."""
     times: dict[int, I64] = {}
-    index, order = training.part_of(dataset), training.order(dataset)
-    for period in training.periods(dataset):
-        stop = min(period.stop, last_step + 1)
-        if index is None or period.version is None or stop <= period.first:
-            continue
-        first, end = (samples_before_step(s, training.schedule) for s in (period.first, stop))
-        read = times.setdefault(period.version, np.zeros(dataset.rows, np.int64))
-        read += order.times_read(index, end) - order.times_read(index, first)
+    order = training.order(dataset)
+    for index, version, low, high in training.sample_ranges(dataset, last_step):
+        read = times.setdefault(version, np.zeros(dataset.rows, np.int64))
+        read += order.times_read(index, high) - order.times_read(index, low)
     return times
 
 
-def _labels_read(
+def _count_labels(
     directory: Path, dataset: SampleDataset, table: DocumentTable, times: dict[int, I64]
 ) -> tuple[I64, npt.NDArray[np.bool_]]:
     """Per document the labels that were read, and whether anything of it was, (documents,) each."""
@@ -115,27 +111,14 @@ def _labels_read(
     return labels, touched
 
 
-def _named(table: DocumentTable, rows: I64, labels: I64) -> pa.Table:
-    columns = ["doc_key", "source", "path_id", "line", "byte_offset", "licence"]
-    found = table.take(rows, columns)
-    keys = [key.hex() for key in found["doc_key"].to_pylist()]
-    lines = pc.if_else(pc.greater(found["line"], 0), found["line"], found["byte_offset"])
-    path = pa.array(table.files, pa.string()).take(found["path_id"].combine_chunks())
-    return pa.table(
-        [
-            pa.array(rows.astype(np.uint32)),
-            pa.array(keys, pa.string()),
-            found["source"].cast(pa.string()),
-            path,
-            lines,
-            found["licence"].cast(pa.string()),
-            pa.array(labels[rows]),
-        ],
-        schema=READ_DOCUMENTS,
-    )
+def _describe_read(table: DocumentTable, labels: I64) -> pa.Table:
+    rows = np.flatnonzero(labels)
+    about = describe_documents(table, rows, ["licence"])
+    columns = [pa.array(rows.astype(np.uint32)), *about.columns, pa.array(labels[rows])]
+    return pa.table(columns, schema=READ_DOCUMENTS)
 
 
-def _by_source(documents: pa.Table) -> pa.Table:
+def _sum_by_source(documents: pa.Table) -> pa.Table:
     grouped = documents.group_by("source", use_threads=False)
     counted = grouped.aggregate([("labels_read", "sum"), ([], "count_all")])
     columns = [counted["source"], counted["count_all"], counted["labels_read_sum"]]

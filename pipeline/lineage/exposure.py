@@ -19,24 +19,12 @@ from pipeline.hdf5.format import DATA_PARAMS
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.lineage.forward import PLACES, SplitPlaces, locate_documents, stream_tokens
 from pipeline.lineage.shards import NEVER, read_masked_documents
+from pipeline.lineage.tables import describe_documents, expand_ranges
 from pipeline.lineage.training import Period, TrainingCheckpoint, TrainingRecord, read_training
 from pipeline.runs.records import DocumentTable
 from pipeline.runs.splits import TRAIN
 
-_COLUMNS = [
-    "doc_key",
-    "source",
-    "path_id",
-    "line",
-    "byte_offset",
-    "licence",
-    "state",
-    "reason",
-    "decision",
-    "rule",
-    "split",
-    "tokens",
-]
+_COLUMNS = ["licence", "state", "reason", "decision", "rule", "split", "tokens"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,38 +138,32 @@ def trace_documents(
     """
     docs_N = np.asarray(docs, np.int64)
     table = DocumentTable(directory)
-    about = table.take(docs_N, _COLUMNS)
+    about = describe_documents(table, docs_N, _COLUMNS)
     training = read_training(model_dir) if model_dir is not None else None
+    kept = about.filter(pc.equal(about["state"], "kept"))["split"].unique().to_pylist()
     splits = [
-        _in_split(_opened(directory, name, training), directory, docs_N, about)
-        for name in _splits(directory, about)
+        _locate_in_split(directory, name, training, docs_N, about)
+        for name in sorted(kept)
+        if (directory / "hdf5" / name / DATA_PARAMS).is_file()
     ]
     trained = next((s for s in splits if s.dataset.directory.name == TRAIN), None)
-    read = _read(training, trained) if training and trained else None
+    read = _find_readings(training, trained) if training and trained else None
     rows = [split.found.places for split in splits]
     return ForwardTrace(
-        _documents(table, docs_N, about, because, splits, read),
-        tuple(_share(split, about) for split in splits),
+        _trace_each(docs_N, about, because, splits, read),
+        tuple(_sum_share(split, about) for split in splits),
         pa.concat_tables([PLACES.empty_table(), *rows]).combine_chunks(),
-        _exposure(training, directory, trained, read) if training else None,
+        _sum_exposure(training, directory, trained, read) if training else None,
     )
 
 
-def _splits(directory: Path, about: pa.Table) -> list[str]:
-    """Splits of kept documents that were packed."""
-    kept = about.filter(pc.equal(about["state"], "kept"))["split"].unique().to_pylist()
-    return [n for n in sorted(kept) if (directory / "hdf5" / n / DATA_PARAMS).is_file()]
-
-
-def _opened(directory: Path, split: str, training: TrainingRecord | None) -> SampleDataset:
-    """A split, its rows as the training run reads them."""
-    if training is not None and split == TRAIN:
-        return training.open(directory)
-    return open_dataset(directory / "hdf5" / split)
-
-
-def _in_split(dataset: SampleDataset, directory: Path, docs_N: I64, about: pa.Table) -> _Split:
-    name = dataset.directory.name
+def _locate_in_split(
+    directory: Path, name: str, training: TrainingRecord | None, docs_N: I64, about: pa.Table
+) -> _Split:
+    if training is not None and name == TRAIN:
+        dataset = training.open(directory)  # its rows as the training run reads them
+    else:
+        dataset = open_dataset(directory / "hdf5" / name)
     kept = pc.and_(pc.equal(about["split"], name), pc.equal(about["state"], "kept"))
     which = np.flatnonzero(kept.to_numpy())
     which = which[np.argsort(docs_N[which])]
@@ -191,7 +173,7 @@ def _in_split(dataset: SampleDataset, directory: Path, docs_N: I64, about: pa.Ta
     return _Split(dataset, which, found, since)
 
 
-def _read(training: TrainingRecord, split: _Split) -> _Readings:
+def _find_readings(training: TrainingRecord, split: _Split) -> _Readings:
     windows = split.found.windows
     order = np.argsort(windows.position, kind="stable")
     position = windows.position[order]
@@ -199,15 +181,14 @@ def _read(training: TrainingRecord, split: _Split) -> _Readings:
     readings = training.readings(split.dataset, rows, training.last_step)
     first = np.searchsorted(position, rows)[readings.index]
     count = np.searchsorted(position, rows, side="right")[readings.index] - first
-    at = order[np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())]
+    at = order[expand_ranges(first, count)]
     version, step = (np.repeat(c, count) for c in (readings.version, readings.step))
     index = windows.index[at]
     live = split.masked_from[index] > version
     return _Readings(index[live], step[live], windows.labels[at][live])
 
 
-def _documents(
-    table: DocumentTable,
+def _trace_each(
     docs_N: I64,
     about: pa.Table,
     because: Sequence[str] | None,
@@ -217,24 +198,14 @@ def _documents(
     counts = np.zeros((len(docs_N), len(_COUNTS)), np.int64)
     takedown = [""] * len(docs_N)
     for split in splits:
-        counts[split.which] = _counted(split, read)
+        counts[split.which] = _count_each(split, read)
         for which, since in zip(split.which.tolist(), split.masked_from.tolist(), strict=True):
             takedown[which] = "" if since == NEVER else split.dataset.takedowns[since - 1]
     reasons = because if because is not None else [""] * len(docs_N)
     return tuple(
         TracedDocument(
             doc=doc,
-            document=row["doc_key"].hex(),
-            source=row["source"],
-            path=table.files[row["path_id"]],
-            line=row["line"] or row["byte_offset"],
-            licence=row["licence"],
-            state=row["state"],
-            reason=row["reason"],
-            decision=row["decision"],
-            rule=row["rule"],
-            split=row["split"],
-            tokens=row["tokens"],
+            **row,
             copies=copies,
             rows=rows,
             context_rows=context,
@@ -252,24 +223,24 @@ def _documents(
 _COUNTS = ("copies", "rows", "context_rows", "first_step", "steps")
 
 
-def _counted(split: _Split, read: _Readings | None) -> I64:
+def _count_each(split: _Split, read: _Readings | None) -> I64:
     """`_COUNTS` of every document of a split, (D, 5); first_step is 0 where there is none."""
     windows, documents = split.found.windows, len(split.which)
     with_label = windows.labels > 0
-    rows = _distinct(windows.index[with_label], windows.position[with_label], documents)
-    all_rows = _distinct(windows.index, windows.position, documents)
+    rows = _count_distinct(windows.index[with_label], windows.position[with_label], documents)
+    all_rows = _count_distinct(windows.index, windows.position, documents)
     first, steps = np.zeros((2, documents), np.int64)
     if read is not None and split.dataset.directory.name == TRAIN:
         index, step = read.index[read.labels > 0], read.step[read.labels > 0]
-        steps = _distinct(index, step, documents)
+        steps = _count_distinct(index, step, documents)
         order = np.lexsort((step, index))
         index, at = np.unique(index[order], return_index=True)
         first[index] = step[order][at]
     return np.stack([split.found.copies, rows, all_rows - rows, first, steps], axis=1)
 
 
-def _distinct(index_N: I64, value_N: I64, count: int) -> I64:
-    """How many different values stand beside each index, (count,)."""
+def _count_distinct(index_N: I64, value_N: I64, count: int) -> I64:
+    """How many different values each index has, (count,)."""
     order = np.lexsort((value_N, index_N))
     index, value = index_N[order], value_N[order]
     new = np.ones(len(index), np.bool_)
@@ -277,7 +248,7 @@ def _distinct(index_N: I64, value_N: I64, count: int) -> I64:
     return np.bincount(index[new], minlength=count)
 
 
-def _share(split: _Split, about: pa.Table) -> SplitShare:
+def _sum_share(split: _Split, about: pa.Table) -> SplitShare:
     dataset, copies = split.dataset, split.found.copies
     tokens = about["tokens"].to_numpy().astype(np.int64)[split.which]
     rows = np.unique(split.found.windows.position[split.found.windows.labels > 0])
@@ -291,7 +262,7 @@ def _share(split: _Split, about: pa.Table) -> SplitShare:
     )
 
 
-def _exposure(
+def _sum_exposure(
     training: TrainingRecord, directory: Path, split: _Split | None, read: _Readings | None
 ) -> Exposure:
     steps = context = np.zeros(0, np.int64)

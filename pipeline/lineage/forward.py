@@ -1,19 +1,13 @@
-"""From documents to rows; and whether the inverse of a split says what its lineage says, no more
-and no less.
+"""From documents to the rows of a split that hold them, by the inverse of its lineage.
 
-Forwards: from documents to the rows of a split that hold them, without reading lineage.
+In `sample` and `corpus` a copy of a document fills stream tokens [start, start + tokens); row k of
+the stream has inputs [k S, k S + S) and labels one token on, so which row holds which of its
+tokens, as input and as label, is arithmetic; the row's place in the data set is the keyed
+permutation. In `vsl` the inverse says it. What rests on this: where documents are, which source
+every label of a split belongs to (for losses by source; some 30 bytes of memory for every document
+in a row), and a check of the inverse against the lineage of the shards.
 
-Shapes: D documents, W windows. In `sample` and `corpus` a copy of a document fills stream tokens
-[start, start + tokens); row k of the stream has inputs [k S, k S + S) and labels one token on, so
-which row holds which of its tokens, as input and as label, is arithmetic; the row's place in the
-data set is the keyed permutation. In `vsl` the inverse says it.
-
-Which source every label of a split belongs to, for losses by source.
-
-Follows from the inverse of lineage alone, for all three formats; shards and their spans are not
-read. Memory: some 30 bytes for every document in a row, so it is meant for validation splits; of
-documents.parquet one row group at a time is read. Shapes: B rows, S tokens (MSL), W windows, D
-documents.
+Shapes: B rows, S tokens (MSL), W windows, D documents.
 """
 
 from dataclasses import dataclass, replace
@@ -26,8 +20,14 @@ from dedup.arrays import I16, I64
 from pipeline.core.errors import IntegrityError
 from pipeline.hdf5.format import CORPUS, VSL
 from pipeline.hdf5.read import SampleDataset
-from pipeline.lineage.shards import RowSpans, all_spans, stream_rows
-from pipeline.lineage.tables import Inverse, inverse_path, row_positions, stream_rows_at
+from pipeline.lineage.shards import all_spans, stream_rows
+from pipeline.lineage.tables import (
+    Inverse,
+    expand_ranges,
+    inverse_path,
+    row_positions,
+    stream_rows_at,
+)
 from pipeline.runs import layout
 from pipeline.runs.records import DocumentTable
 
@@ -78,12 +78,23 @@ class StreamShape:
 
 
 def windows_of(inverse: pa.Table, tokens_D: I64, docs_D: I64, dataset: SampleDataset) -> Windows:
-    """Where the documents `docs_D` (ascending) of so many tokens stand in the rows of a data set;
+    """Where the documents `docs_D` (ascending) of so many tokens are in the rows of a data set;
     `inverse` holds their rows of the split's inverse."""
     index = np.searchsorted(docs_D, inverse["doc"].to_numpy().astype(np.int64))
     if dataset.layout is VSL:
-        return _segments(inverse, tokens_D[index], index, dataset.max_sequence_length)
-    shape = stream_shape(dataset)
+        begin = inverse["doc_token_start"].to_numpy()
+        slot = inverse["token_start"].to_numpy().astype(np.int64)
+        end = slot + np.minimum(dataset.max_sequence_length, tokens_D[index] - 1 - begin)
+        return Windows(
+            index=index,
+            position=inverse["row"].to_numpy(),
+            token_start=slot,
+            token_end=end,
+            doc_token_start=begin,
+            label_start=slot,
+            label_end=end,
+        )
+    shape = StreamShape(dataset.max_sequence_length, stream_tokens(dataset), dataset.rows)
     start = inverse["stream_start"].to_numpy()
     windows, stream_row = stream_windows(start, tokens_D[index], shape)
     position = stream_row
@@ -91,11 +102,6 @@ def windows_of(inverse: pa.Table, tokens_D: I64, docs_D: I64, dataset: SampleDat
         seed, split = dataset.params["seed"], dataset.params["split"]
         position = row_positions(stream_row, shape.rows, seed, split)
     return replace(windows, index=index[windows.index], position=position)
-
-
-def stream_shape(dataset: SampleDataset) -> StreamShape:
-    """The stream that a `sample` or `corpus` data set was cut from."""
-    return StreamShape(dataset.max_sequence_length, stream_tokens(dataset), dataset.rows)
 
 
 def stream_tokens(dataset: SampleDataset) -> int:
@@ -118,7 +124,7 @@ def stream_windows(start_N: I64, tokens_N: I64, shape: StreamShape) -> tuple[Win
     last = np.minimum((np.maximum(input_end_N, end_N - 1) - 1) // length, shape.rows - 1)
     count = np.maximum(last - first + 1, 0)
     index = np.repeat(np.arange(len(start_N)), count)
-    row = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
+    row = expand_ranges(first, count)
     base = row * length
 
     def inside(token_N: I64) -> I64:
@@ -139,24 +145,9 @@ def stream_windows(start_N: I64, tokens_N: I64, shape: StreamShape) -> tuple[Win
     return windows.at(held), row[held]
 
 
-def _segments(inverse: pa.Table, tokens_N: I64, index_N: I64, length: int) -> Windows:
-    begin = inverse["doc_token_start"].to_numpy()
-    slot = inverse["token_start"].to_numpy().astype(np.int64)
-    end = slot + np.minimum(length, tokens_N - 1 - begin)
-    return Windows(
-        index=index_N,
-        position=inverse["row"].to_numpy(),
-        token_start=slot,
-        token_end=end,
-        doc_token_start=begin,
-        label_start=slot,
-        label_end=end,
-    )
-
-
 @dataclass(frozen=True)
 class SplitPlaces:
-    """Where D documents stand in a split: `PLACES`; the windows of training rows, whose `index` is
+    """Where D documents are in a split: `PLACES`; the windows of training rows, whose `index` is
     the document; and how many copies of each there are, (D,)."""
 
     places: pa.Table
@@ -165,7 +156,7 @@ class SplitPlaces:
 
 
 def locate_documents(dataset: SampleDataset, docs_D: I64, tokens_D: I64) -> SplitPlaces:
-    """Where documents (dense indices, ascending) of so many tokens stand in a split."""
+    """Where documents (dense indices, ascending) of so many tokens are in a split."""
     inverse = Inverse(dataset).of(docs_D)
     windows = windows_of(inverse, tokens_D, docs_D, dataset)
     doc = inverse["doc"].to_numpy().astype(np.int64)
@@ -173,21 +164,17 @@ def locate_documents(dataset: SampleDataset, docs_D: I64, tokens_D: I64) -> Spli
         doc = doc[inverse["doc_token_start"].to_numpy() == 0]
     copies = np.bincount(np.searchsorted(docs_D, doc), minlength=len(docs_D))
     if dataset.layout is CORPUS:
-        found = _corpus_places(dataset, inverse, docs_D, tokens_D)
+        places = _locate_in_corpus(dataset, inverse, docs_D, tokens_D)
     else:
-        found = _row_places(dataset, windows, docs_D)
-    return SplitPlaces(found, windows, copies)
+        shard = np.searchsorted(dataset.starts, windows.position, side="right") - 1
+        row = windows.position - dataset.starts[shard]
+        spans = (windows.token_start, windows.token_end, windows.doc_token_start)
+        labels = (pa.array(windows.label_start), pa.array(windows.label_end))
+        places = _make_places(dataset, docs_D[windows.index], shard, pa.array(row), spans, labels)
+    return SplitPlaces(places, windows, copies)
 
 
-def _row_places(dataset: SampleDataset, windows: Windows, docs_D: I64) -> pa.Table:
-    shard = np.searchsorted(dataset.starts, windows.position, side="right") - 1
-    row = windows.position - dataset.starts[shard]
-    spans = (windows.token_start, windows.token_end, windows.doc_token_start)
-    labels = (pa.array(windows.label_start), pa.array(windows.label_end))
-    return _table(dataset, docs_D[windows.index], shard, pa.array(row), spans, labels)
-
-
-def _corpus_places(
+def _locate_in_corpus(
     dataset: SampleDataset, inverse: pa.Table, docs_D: I64, tokens_D: I64
 ) -> pa.Table:
     start = inverse["stream_start"].to_numpy()
@@ -196,16 +183,16 @@ def _corpus_places(
     first = np.searchsorted(dataset.starts, start, side="right") - 1
     count = np.searchsorted(dataset.starts, end, side="left") - first
     copy = np.repeat(np.arange(len(start)), count)
-    shard = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
+    shard = expand_ranges(first, count)
     begin = np.maximum(start[copy], dataset.starts[shard])
     stop = np.minimum(end[copy], dataset.starts[shard + 1])
     base = dataset.starts[shard]
     none = pa.nulls(len(copy), pa.int64())
     spans = (begin - base, stop - base, begin - start[copy])
-    return _table(dataset, doc[copy], shard, none, spans, (none, none))
+    return _make_places(dataset, doc[copy], shard, none, spans, (none, none))
 
 
-def _table(
+def _make_places(
     dataset: SampleDataset,
     doc: I64,
     shard: I64,
@@ -235,10 +222,10 @@ def check_inverse(dataset: SampleDataset) -> int | None:
     path = inverse_path(dataset.directory)
     if not path.is_file():
         return None
-    found = [_entries(dataset, index) for index in range(len(dataset.shards))]
+    found = [_make_entries(dataset, index) for index in range(len(dataset.shards))]
     width = 4 if dataset.layout is VSL else 2
     entries = np.unique(np.concatenate([np.zeros((0, width), np.int64), *found]), axis=0)
-    parts = [_columns(part.columns) for part in Inverse(dataset).parts()]
+    parts = [_stack_columns(part.columns) for part in Inverse(dataset).parts()]
     recorded = np.concatenate([np.zeros((0, width), np.int64), *parts])
     if dataset.layout is not VSL:  # the last token of a stream is no input, so in no span
         last = recorded[:, 1] == stream_tokens(dataset) - 1
@@ -250,34 +237,27 @@ def check_inverse(dataset: SampleDataset) -> int | None:
     return sum(map(len, parts))
 
 
-def _columns(columns: list[object]) -> I64:
+def _stack_columns(columns: list[object]) -> I64:
     return np.stack([np.asarray(column).astype(np.int64) for column in columns], axis=1)
 
 
-def _entries(dataset: SampleDataset, index: int) -> I64:
+def _make_entries(dataset: SampleDataset, index: int) -> I64:
     """The entries that the lineage of one shard asks for, each (N, 2), of `vsl` (N, 4)."""
     spans = all_spans(dataset, index)
-    first = int(dataset.starts[index])
+    row = spans.row + int(dataset.starts[index])
     if dataset.layout is VSL:
-        row = spans.row + first
         return np.stack([spans.doc, spans.doc_token_start, row, spans.token_start], axis=1)
     if dataset.layout is CORPUS:
-        start = first + spans.token_start - spans.doc_token_start
+        base = dataset.starts[index : index + 1]
     else:
-        row = _checked_rows(dataset, index, spans)
-        start = row * dataset.max_sequence_length + spans.token_start - spans.doc_token_start
+        shard = dataset.directory / dataset.shards[index].name
+        stream_row = stream_rows(shard)
+        seed, split = dataset.params["seed"], dataset.params["split"]
+        if not np.array_equal(stream_rows_at(row, dataset.rows, seed, split), stream_row):
+            raise IntegrityError(f"{shard}: lineage: its rows are not where the seed puts them")
+        base = stream_row * dataset.max_sequence_length
+    start = base + spans.token_start - spans.doc_token_start
     return np.unique(np.stack([spans.doc, start], axis=1), axis=0)
-
-
-def _checked_rows(dataset: SampleDataset, index: int, spans: RowSpans) -> I64:
-    """The row of the stream of every span."""
-    shard = dataset.directory / dataset.shards[index].name
-    found = stream_rows(shard)
-    seed, split = dataset.params["seed"], dataset.params["split"]
-    row = spans.row + int(dataset.starts[index])
-    if not np.array_equal(stream_rows_at(row, dataset.rows, seed, split), found):
-        raise IntegrityError(f"{shard}: lineage: its rows are not where the seed puts them")
-    return found
 
 
 NO_SOURCE = -1
@@ -285,7 +265,7 @@ NO_SOURCE = -1
 
 
 def has_lineage(dataset: SampleDataset) -> bool:
-    """Whether a data set stands in a run directory that tells of its documents."""
+    """Whether a data set is in a run directory with a table of its documents."""
     return (dataset.directory.parent.parent / layout.DOCUMENTS).is_file()
 
 
@@ -301,7 +281,7 @@ class LabelSources:
         table, inverse = DocumentTable(dataset.directory.parent.parent), Inverse(dataset)
         docs = [np.unique(part["doc"].to_numpy()).astype(np.int64) for part in inverse.parts()]
         docs_D = np.unique(np.concatenate([np.zeros(0, np.int64), *docs]))
-        tokens_D, self.names, source_D = _about(table, docs_D)
+        tokens_D, self.names, source_D = _read_about(table, docs_D)
         columns = [[np.zeros(0, np.int64)] * 4]
         for part in inverse.parts():
             w = windows_of(part, tokens_D, docs_D, dataset)
@@ -318,13 +298,13 @@ class LabelSources:
         first = np.searchsorted(self._position, rows_B)
         count = np.searchsorted(self._position, rows_B, side="right") - first
         row = np.repeat(np.arange(len(rows_B)), count)
-        window = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
+        window = expand_ranges(first, count)
         for place, which in zip(row.tolist(), window.tolist(), strict=True):
             out[place, self._start[which] : self._end[which]] = self._source[which]
         return out
 
 
-def _about(table: DocumentTable, docs_D: I64) -> tuple[I64, tuple[str, ...], I64]:
+def _read_about(table: DocumentTable, docs_D: I64) -> tuple[I64, tuple[str, ...], I64]:
     """Tokens of documents (ascending), the names of all their sources, and which one each has."""
     tokens, sources = [np.zeros(0, np.int64)], []
     for first, part in table.parts(["source", "tokens"]):

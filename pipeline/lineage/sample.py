@@ -1,20 +1,16 @@
-"""What is tokenized again, as the run did.
+"""Texts tokenized again as the run did: to prove lineage, and to find the rows of some words.
 
-Lineage proven by tokenizing again: spans drawn from the finished shards against the texts.
-
-A span says: these tokens of an HDF5 row are those tokens of that document. Both sides are made anew
-here: the tokens are read from the shard, and the document's cleaned text, without the lines that
-were cut from it, is tokenized with the run's own tokenizer.json. The spans are drawn after all
-shuffles, over every split, each as likely as any other.
-
-Which HDF5 rows and training steps read some words of a document: its text is tokenized again, as
-the run did, and the tokens that stand for the words are looked up among the document's rows.
+A span of lineage says: these tokens of an HDF5 row are those tokens of that document. To check it,
+spans are drawn after all shuffles, over every split, each as likely as any other; their tokens are
+read from the shard, and the document's cleaned text, without the lines that were cut from it, is
+tokenized with the run's own tokenizer.json. In the same way the tokens of some words of a document
+are looked up among the document's rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +26,11 @@ from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.lineage.shards import RowSpans, all_spans, count_spans, read_masked_documents
 from pipeline.lineage.training import read_training
 from pipeline.runs import layout
-from pipeline.runs.records import DocumentTable, RunRecords, wrap_read_errors
+from pipeline.runs.records import DocumentTable, RunRecords, map_arrow, wrap_read_errors
 from pipeline.runs.splits import TRAIN
+
+if TYPE_CHECKING:
+    from pipeline.tokenizers.definition import TokenizerDefinition
 
 SEED = 0
 _SHOWN = 5
@@ -92,33 +91,31 @@ def check_spans(directory: Path, count: int, seed: int = SEED) -> LineageSample:
     if not splits:
         raise InputError(f"{directory}: no hdf5/: made by a story that tokenizes nothing")
     datasets = [open_dataset(split) for split in splits]
-    drawn, of, masked = _draw(directory, datasets, count, seed)
-    texts = _Texts(directory, np.unique(np.array([d.doc for d in drawn], np.int64)))
+    drawn, of, masked = _draw_spans(directory, datasets, count, seed)
     by_doc: dict[int, list[_SampledSpan]] = {}
     for span in drawn:
         by_doc.setdefault(span.doc, []).append(span)
+    docs = np.array(sorted(by_doc), np.int64)
     compared, wrong = 0, []
-    for doc, tokens in texts.tokenized(datasets[0].eos_id):
+    for doc, key, tokens in _tokenize_again(directory, docs, datasets[0].eos_id):
         for span in by_doc.pop(doc):
             compared += len(span.tokens)
             if not np.array_equal(tokens[span.first : span.first + len(span.tokens)], span.tokens):
-                wrong.append(f"{span.place}: not the tokens of document {texts.key(doc)}")
+                wrong.append(f"{span.place}: not the tokens of document {key}")
     if wrong:
         more = f"\nand {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise IntegrityError("\n".join(sorted(wrong)[:_SHOWN]) + more)
-    without = sum(len(spans) for spans in by_doc.values())
-    found = len({span.doc for span in drawn}) - len(by_doc)
     return LineageSample(
         spans=len(drawn) + masked,
         of=of,
         tokens=compared,
-        documents=found,
+        documents=len(docs) - len(by_doc),
         masked=masked,
-        without_text=without,
+        without_text=sum(len(spans) for spans in by_doc.values()),
     )
 
 
-def _draw(
+def _draw_spans(
     directory: Path, datasets: Sequence[SampleDataset], count: int, seed: int
 ) -> tuple[list[_SampledSpan], int, int]:
     """The spans drawn, how many there are, and how many were drawn of masked documents."""
@@ -137,11 +134,11 @@ def _draw(
         found = all_spans(dataset, index).at(here)
         gone = read_masked_documents(directory, dataset).at(found.doc, len(dataset.takedowns))
         masked += int(gone.sum())
-        drawn += _read(dataset, index, found.at(np.flatnonzero(~gone)))
+        drawn += _read_spans(dataset, index, found.at(np.flatnonzero(~gone)))
     return drawn, total, masked
 
 
-def _read(dataset: SampleDataset, index: int, spans: RowSpans) -> Iterator[_SampledSpan]:
+def _read_spans(dataset: SampleDataset, index: int, spans: RowSpans) -> Iterator[_SampledSpan]:
     """The stored tokens of spans of one shard, by row."""
     shard = dataset.directory / dataset.shards[index].name
     name = f"{shard.parent.name}/{shard.name}"
@@ -171,42 +168,31 @@ def _read(dataset: SampleDataset, index: int, spans: RowSpans) -> Iterator[_Samp
         yield _SampledSpan(f"{name}: row {row}, tokens {start}:{end}", doc, first, ids.copy())
 
 
-class _Texts:
-    """The texts of some documents (dense indices, ascending), as they were tokenized."""
+def _tokenize_again(directory: Path, docs_D: I64, eos_id: int) -> Iterator[tuple[int, str, Tokens]]:
+    """Of some documents (dense indices, ascending) those whose texts are there, one at a time:
+    index, key in hex, and tokens with EOS."""
+    from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
 
-    def __init__(self, directory: Path, docs_D: I64) -> None:
-        self._directory = directory
-        keys = DocumentTable(directory).take(docs_D, ["doc_key"])["doc_key"].to_pylist()
-        self._doc = dict(zip(keys, docs_D.tolist(), strict=True))
-        self._key: dict[int, bytes] = {doc: key for key, doc in self._doc.items()}
-        self._wanted = pa.array(sorted(keys), pa.binary(ids.KEY_BYTES))
-        self._cuts = read_cuts(directory, self._wanted)
-
-    def key(self, doc: int) -> str:
-        """The key of a document in hex."""
-        return self._key[doc].hex()
-
-    def tokenized(self, eos_id: int) -> Iterator[tuple[int, Tokens]]:
-        """Every document whose text is there, and its tokens with EOS; one document at a time."""
-        from pipeline.tokenizers.definition import restore_definition
-        from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
-
-        with wrap_read_errors(self._directory / layout.TOKENIZER) as path:
-            data = path.read_bytes()
-        tokenizer = open_tokenizer(restore_definition(layout.TOKENIZER, data, eos_id))
-        for key, text in self._texts():
+    keys = DocumentTable(directory).take(docs_D, ["doc_key"])["doc_key"].to_pylist()
+    docs = dict(zip(keys, docs_D.tolist(), strict=True))
+    chosen = pa.array(sorted(keys), pa.binary(ids.KEY_BYTES))
+    cuts = read_cuts(directory, chosen)
+    tokenizer = open_tokenizer(_read_tokenizer(directory, eos_id))
+    for path in sorted((directory / "documents").glob("*.arrow")):
+        table = map_arrow(path)
+        for row in np.flatnonzero(pc.is_in(table["doc_key"], chosen).to_numpy()).tolist():
+            key = table["doc_key"][row].as_py()
+            text = without(table["text"][row].as_buffer().to_pybytes(), cuts.get(key, []))
             one = pa.array([text.decode()], pa.large_string())
-            yield self._doc[key], tokenize_documents(one, tokenizer).values.to_numpy()
+            yield docs[key], key.hex(), tokenize_documents(one, tokenizer).values.to_numpy()
 
-    def _texts(self) -> Iterator[tuple[bytes, bytes]]:
-        for path in sorted((self._directory / "documents").glob("*.arrow")):
-            with wrap_read_errors(path):
-                table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-            known = pc.is_in(table["doc_key"], self._wanted).to_numpy()
-            for row in np.flatnonzero(known).tolist():
-                key = table["doc_key"][row].as_py()
-                text = table["text"][row].as_buffer().to_pybytes()
-                yield key, without(text, self._cuts.get(key, []))
+
+def _read_tokenizer(directory: Path, eos_id: int) -> "TokenizerDefinition":
+    from pipeline.tokenizers.definition import restore_definition
+
+    with wrap_read_errors(directory / layout.TOKENIZER) as path:
+        data = path.read_bytes()
+    return restore_definition(layout.TOKENIZER, data, eos_id)
 
 
 def read_cuts(directory: Path, keys: pa.Array) -> dict[bytes, list[tuple[int, int]]]:
@@ -254,7 +240,7 @@ def rows_of_words(
     """
     if not len(places):
         return {}
-    tokens = _tokens_of_spans(directory, home, spans, places["split"][0].as_py())
+    tokens = _find_tokens(directory, home, spans, places["split"][0].as_py())
     table = DocumentTable(directory)
     docs = np.unique(places["doc"].to_numpy()).astype(np.int64)
     key_column = table.take(docs, ["doc_key"])["doc_key"].to_pylist()
@@ -268,42 +254,40 @@ def rows_of_words(
     return found
 
 
-def _tokens_of_spans(
+def _find_tokens(
     directory: Path, home: Path, spans: Mapping[bytes, Spans], split: str
 ) -> dict[bytes, Spans]:
-    from pipeline.tokenizers.definition import reference_tokenizer, restore_definition
+    from pipeline.tokenizers.definition import reference_tokenizer
 
     eos_id = open_dataset(directory / "hdf5" / split).eos_id
-    with wrap_read_errors(directory / layout.TOKENIZER) as path:
-        data = path.read_bytes()
-    tokenizer = reference_tokenizer(restore_definition(layout.TOKENIZER, data, eos_id))
+    tokenizer = reference_tokenizer(_read_tokenizer(directory, eos_id))
     cuts = read_cuts(home, pa.array(list(spans), pa.binary(ids.KEY_BYTES)))
     found: dict[bytes, Spans] = {}
     for key, string in RunRecords(home).texts(list(spans)).items():
         text, cut = string.encode(), cuts.get(key, [])
-        encoded = tokenizer.encode(_left(text, cut, len(text)), add_special_tokens=False)
+        encoded = tokenizer.encode(_apply_cuts(text, cut, len(text)), add_special_tokens=False)
         offsets = np.array(encoded.offsets, np.int64).reshape(-1, 2)
         found[key] = [
-            _tokens(offsets, tuple(len(_left(text, cut, end)) for end in span))
+            _find_token_range(offsets, tuple(len(_apply_cuts(text, cut, end)) for end in span))
             for span in spans[key]
         ]
     return found
 
 
-def _left(text: bytes, cuts: Spans, end: int) -> str:
+def _apply_cuts(text: bytes, cuts: Spans, end: int) -> str:
     """What cuts leave of the first bytes of a text.
 
-    >>> _left(b"one two three", [(2, 4), (6, 9)], 8)
+    >>> _apply_cuts(b"one two three", [(2, 4), (6, 9)], 8)
     'ontw'
     """
     before = [(first, min(last, end)) for first, last in cuts if first < end]
     return without(text[:end], before).decode(errors="ignore")
 
 
-def _tokens(offsets_T2: I64, span: Sequence[int]) -> tuple[int, int]:
+def _find_token_range(offsets_T2: I64, span: Sequence[int]) -> tuple[int, int]:
     """The tokens [first, stop) that hold characters of a span.
 
-    >>> _tokens(np.array([[0, 3], [3, 7], [7, 9]]), (4, 8))
+    >>> _find_token_range(np.array([[0, 3], [3, 7], [7, 9]]), (4, 8))
     (1, 3)
     """
     first = np.searchsorted(offsets_T2[:, 1], span[0], "right")

@@ -1,26 +1,18 @@
-"""Lineage beside the shards, by row: what it says, whether it names the document of every token of
-a split and nothing else, and which documents a takedown masked.
-
-Lineage beside the shards, by row: what `prep trace` reads of it.
+"""Lineage next to the shards, by row: reading and checking it, and what takedowns masked.
 
 The spans of a row (of a corpus: of a shard) follow one another from 0 without a gap, which `prep
-verify` proves; so where a span begins is where the one before it ends, and is not read.
-
-Rows of a corpus: which tokens of which files a window of the stream has as inputs and labels.
-
-Row k has inputs [k S, k S + S) of the stream and labels one token on, over the borders of files.
-Shapes: R rows, P pieces of rows in one file each, N spans.
-
-Which documents a takedown masked in a data set, and from which version of it on.
+verify` proves; so a span begins where the one before it ends, and that is not read. Row k of a
+corpus has inputs [k S, k S + S) of the stream and labels one token on, over the borders of files.
 
 A data set that takedowns were applied to names its ancestors; version v of it is the one before the
 v-th takedown, the present one is the last. DIR/takedowns/NAME.parquet lists the documents of one.
+
+Shapes: R rows, P pieces of rows in one file each, N spans.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,29 +24,42 @@ from dedup.arrays import I64
 from pipeline.core.errors import IntegrityError, escape_text
 from pipeline.hdf5.format import CORPUS, LINEAGE_SUFFIX, SHARD_SUFFIX, VSL
 from pipeline.hdf5.read import SampleDataset
+from pipeline.lineage.tables import expand_ranges
 from pipeline.runs import layout
 from pipeline.runs.records import wrap_read_errors
 
 _BLOCK_TOKENS = 1 << 19
 
 
-class MaskedLabels(Protocol):
-    """Labels [start, stop) of rows of a shard that are masked, (N,) each; of `vsl` one for each
-    segment."""
+@dataclass(frozen=True)
+class MaskedSpans:
+    """Columns [start, stop) of rows of one shard, and the document (row of documents.parquet) they
+    belong to, (N,) each; sorted by row and start. In a corpus `row` is 0 and columns are tokens."""
+
+    row: I64
+    start: I64
+    stop: I64
+    doc: I64
+
+    def __len__(self) -> int:
+        return len(self.row)
 
     @property
-    def row(self) -> I64: ...  # noqa: D102
-    @property
-    def start(self) -> I64: ...  # noqa: D102
-    @property
-    def stop(self) -> I64: ...  # noqa: D102
+    def columns(self) -> int:
+        """How many columns they hold."""
+        return int((self.stop - self.start).sum())
+
+    def flat(self) -> tuple[I64, I64]:
+        """Row and column of every place."""
+        lengths = self.stop - self.start
+        return np.repeat(self.row, lengths), expand_ranges(self.start, lengths)
 
 
-_NONE: Mapping[int, MaskedLabels] = {}
+_NONE: Mapping[int, MaskedSpans] = {}
 
 
 def lineage_path(shard: Path) -> Path:
-    """The lineage beside an HDF5 shard."""
+    """The lineage next to an HDF5 shard."""
     return shard.with_name(shard.name.removesuffix(SHARD_SUFFIX) + LINEAGE_SUFFIX)
 
 
@@ -67,7 +72,7 @@ def check_lineage(
     dataset: SampleDataset,
     split: str,
     documents: pa.Table,
-    masked: Mapping[int, MaskedLabels] = _NONE,
+    masked: Mapping[int, MaskedSpans] = _NONE,
 ) -> tuple[int, int]:
     """Spans of the split, and those that end with the last label of their document.
 
@@ -96,14 +101,14 @@ def check_lineage(
 
 
 def _covers(
-    dataset: SampleDataset, index: int, table: pa.Table, masked: MaskedLabels | None
+    dataset: SampleDataset, index: int, table: pa.Table, masked: MaskedSpans | None
 ) -> bool:
     start, end = (table[name].to_numpy().astype(np.int64) for name in ("token_start", "token_end"))
     if dataset.layout is CORPUS:
         ends = np.array([dataset.shards[index].rows])
         return _tiles(np.zeros(len(start), np.int64), start, end, ends)
     row = table["row"].to_numpy().astype(np.int64)
-    labels, segments = _found(dataset, index)
+    labels, segments = _read_labels(dataset, index)
     if masked is not None:
         np.add.at(labels, masked.row, masked.stop - masked.start)
         segments = np.concatenate([segments, np.stack([masked.row, masked.start], axis=1)])
@@ -124,22 +129,18 @@ def _tiles(row: I64, start: I64, end: I64, ends_R: I64) -> bool:
     return in_order and bool((follows & (end > start)).all()) and np.array_equal(reached, ends_R)
 
 
-def _found(dataset: SampleDataset, index: int) -> tuple[I64, I64]:
+def _read_labels(dataset: SampleDataset, index: int) -> tuple[I64, I64]:
     """What the rows of a shard say: labels of each, (R,), and row and first column of the segments
     of `vsl`, (N, 2)."""
     labels: list[I64] = []
     segments: list[I64] = [np.zeros((0, 2), np.int64)]
-    for first, block in _blocks(dataset, index):
+    least = max(1, _BLOCK_TOKENS // dataset.max_sequence_length)
+    for first, block in dataset.files.open(index).blocks(least):
         labels.append(block[:, 1].sum(axis=1, dtype=np.int64))
         if dataset.layout is VSL:
             places = np.argwhere((block[:, 1] == 1) & (block[:, 4] == 0))
             segments.append(places.astype(np.int64) + np.array([first, 0]))
     return np.concatenate([np.zeros(0, np.int64), *labels]), np.concatenate(segments)
-
-
-def _blocks(dataset: SampleDataset, index: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-    least = max(1, _BLOCK_TOKENS // dataset.max_sequence_length)
-    yield from dataset.files.open(index).blocks(least)
 
 
 _COLUMNS = ["token_end", "doc", "doc_token_start"]
@@ -175,42 +176,35 @@ _NO_SPANS = RowSpans(*(np.zeros(0, np.int64) for _ in range(5)))
 
 def spans_of_rows(shard: Path, rows_R: I64) -> tuple[RowSpans, I64]:
     """The spans of these rows of a shard, row by row in this order, and how many each has, (R,)."""
-    table = _table(shard, ["row", *_COLUMNS])
+    table = _read_columns(shard, ["row", *_COLUMNS])
     row = table["row"].to_numpy()
     first = np.searchsorted(row, rows_R)
     count = np.searchsorted(row, rows_R, side="right") - first
-    index = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
-    return _spans(table, row, index), count
-
-
-def spans_of_tokens(shard: Path, first: int, stop: int) -> RowSpans:
-    """The spans of a corpus shard that hold some of its tokens [first, stop)."""
-    return spans_of_ranges(shard, np.array([first]), np.array([stop]))[0]
+    return _make_spans(table, row, expand_ranges(first, count)), count
 
 
 def spans_of_ranges(shard: Path, first_N: I64, stop_N: I64) -> tuple[RowSpans, I64]:
     """The spans of a corpus shard that hold some of the tokens [first, stop) of each range, range
     by range, and how many each has, (N,)."""
-    table = _table(shard, _COLUMNS)
+    table = _read_columns(shard, _COLUMNS)
     end = table["token_end"].to_numpy()
     begin = np.searchsorted(end, first_N, side="right")
     count = np.searchsorted(end, stop_N) + 1 - begin
-    index = np.repeat(begin - np.cumsum(count) + count, count) + np.arange(count.sum())
-    return _spans(table, np.zeros(len(end), np.int64), index), count
+    return _make_spans(table, np.zeros(len(end), np.int64), expand_ranges(begin, count)), count
 
 
 def all_spans(dataset: SampleDataset, index: int) -> RowSpans:
     """The whole lineage of one shard."""
     shard = dataset.directory / dataset.shards[index].name
     is_corpus = dataset.layout is CORPUS
-    table = _table(shard, _COLUMNS if is_corpus else ["row", *_COLUMNS])
+    table = _read_columns(shard, _COLUMNS if is_corpus else ["row", *_COLUMNS])
     row = np.zeros(len(table), np.int64) if is_corpus else table["row"].to_numpy()
-    return _spans(table, row, np.arange(len(table)))
+    return _make_spans(table, row, np.arange(len(table)))
 
 
 def stream_rows(shard: Path) -> I64:
     """The row of the stream of every span of a shard, as lineage has it."""
-    return np.asarray(_table(shard, ["stream_row"])["stream_row"].to_numpy())
+    return np.asarray(_read_columns(shard, ["stream_row"])["stream_row"].to_numpy())
 
 
 def count_spans(shard: Path) -> int:
@@ -219,7 +213,7 @@ def count_spans(shard: Path) -> int:
         return int(pq.read_metadata(path).num_rows)
 
 
-def _table(shard: Path, columns: list[str]) -> pa.Table:
+def _read_columns(shard: Path, columns: list[str]) -> pa.Table:
     with (
         wrap_read_errors(lineage_path(shard)) as path,
         pq.ParquetFile(pa.memory_map(str(path))) as file,
@@ -227,7 +221,7 @@ def _table(shard: Path, columns: list[str]) -> pa.Table:
         return file.read(columns, use_threads=False)
 
 
-def _spans(table: pa.Table, row_N: npt.NDArray[np.integer], index_M: I64) -> RowSpans:
+def _make_spans(table: pa.Table, row_N: npt.NDArray[np.integer], index_M: I64) -> RowSpans:
     """Spans number `index_M` of a shard; `row_N` are the rows of all its spans."""
     end, doc, first = (table[name].to_numpy() for name in _COLUMNS)
     before = np.maximum(index_M - 1, 0)
@@ -252,7 +246,7 @@ class CorpusWindows:
 def windows_of_corpus(dataset: SampleDataset, rows_R: I64) -> CorpusWindows:
     """The lineage of these rows of a corpus, in this order."""
     starts, length = dataset.starts, dataset.max_sequence_length
-    row_P, shard_P = _pieces(rows_R * length, length, starts)
+    row_P, shard_P = _split_by_file(rows_R * length, length, starts)
     begin_P = rows_R[row_P] * length - starts[shard_P]
     size_P = starts[shard_P + 1] - starts[shard_P]
     low_P, high_P = np.maximum(begin_P, 0), np.minimum(begin_P + length + 1, size_P)
@@ -266,19 +260,18 @@ def windows_of_corpus(dataset: SampleDataset, rows_R: I64) -> CorpusWindows:
     piece_N = np.concatenate(pieces)
     order = np.argsort(piece_N, kind="stable")
     piece_N, spans = piece_N[order], RowSpans.joined(found).at(order)
-    return _cut(spans, shard_P[piece_N], begin_P[piece_N], length)
+    return _cut_spans(spans, shard_P[piece_N], begin_P[piece_N], length)
 
 
-def _pieces(first_R: I64, length: int, starts: I64) -> tuple[I64, I64]:
+def _split_by_file(first_R: I64, length: int, starts: I64) -> tuple[I64, I64]:
     """The files that hold the length + 1 tokens from `first` on of each row: row and file, (P,)."""
     shard_R = np.searchsorted(starts, first_R, side="right") - 1
     count_R = np.searchsorted(starts, first_R + length, side="right") - shard_R
     row_P = np.repeat(np.arange(len(first_R)), count_R)
-    within = np.arange(count_R.sum()) - np.repeat(np.cumsum(count_R) - count_R, count_R)
-    return row_P, shard_R[row_P] + within
+    return row_P, expand_ranges(shard_R, count_R)
 
 
-def _cut(spans: RowSpans, shard_N: I64, begin_N: I64, length: int) -> CorpusWindows:
+def _cut_spans(spans: RowSpans, shard_N: I64, begin_N: I64, length: int) -> CorpusWindows:
     """Spans cut to windows that begin at `begin` of their file, or before the file: negative."""
     end_N = begin_N + length
     first = np.maximum(spans.token_start, begin_N)
@@ -321,25 +314,26 @@ def taken_for_works(directory: Path, work_ids: Sequence[str]) -> dict[bytes, str
     """Documents (key -> why) that takedowns took for their text of one of these works. A takedown
     deletes what a rescan found, so that its record alone tells of them afterwards."""
     reasons = pa.array([text_of_work(work) for work in work_ids], pa.string())
-    found: dict[bytes, str] = {}
-    for file in sorted((directory / layout.TAKEDOWNS).glob("*.parquet")):
-        with wrap_read_errors(file) as path:
-            columns = ["doc_key", "because"]
-            chosen = pc.field("because").isin(reasons)
-            rows = pq.read_table(path, columns=columns, filters=chosen).to_pylist()
-        found |= {row["doc_key"]: f"{row['because']}, taken down" for row in rows}
-    return found
+    tables = _read_taken(directory, ["doc_key", "because"], pc.field("because").isin(reasons))
+    rows = [row for _, table in tables for row in table.to_pylist()]
+    return {row["doc_key"]: f"{row['because']}, taken down" for row in rows}
 
 
 def takedowns_of(directory: Path, key: bytes) -> tuple[str, ...]:
     """The takedowns of a run, by name, that took this document."""
-    wanted = pc.field("doc_key") == pa.scalar(key, pa.binary(len(key)))
-    found = []
-    for file in sorted((directory / layout.TAKEDOWNS).glob("*.parquet")):
-        with wrap_read_errors(file) as path:
-            if len(pq.read_table(path, columns=["doc"], filters=wanted)):
-                found.append(file.stem)
-    return tuple(found)
+    of_document = pc.field("doc_key") == pa.scalar(key, pa.binary(len(key)))
+    tables = _read_taken(directory, ["doc"], of_document)
+    return tuple(name for name, table in tables if len(table))
+
+
+def _read_taken(
+    directory: Path, columns: list[str], chosen: pc.Expression
+) -> Iterator[tuple[str, pa.Table]]:
+    """Every takedown of a run by name, and the chosen documents that it took."""
+    for path in sorted((directory / layout.TAKEDOWNS).glob("*.parquet")):
+        with wrap_read_errors(path):
+            table = pq.read_table(path, columns=columns, filters=chosen)
+        yield path.stem, table
 
 
 def read_masked_documents(directory: Path, dataset: SampleDataset) -> MaskedDocuments:

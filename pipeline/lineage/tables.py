@@ -1,26 +1,22 @@
-"""The tables of lineage, and their inverse.
+"""The tables of lineage and of its inverse, and what is read of them with documents.parquet.
 
-Lineage: which document every token of every HDF5 row came from.
-
-Per shard `X.lineage.parquet`, one row per span, sorted by (row, token_start): row int32 (inside the
-shard), token_start and token_end int32 (half-open, over `input_ids`), doc uint32 (row of
+Lineage says which document every token of every HDF5 row came from. Per shard
+`X.lineage.parquet`, one row per span, sorted by (row, token_start): row int32 (inside the shard),
+token_start and token_end int32 (half-open, over `input_ids`), doc uint32 (row of
 documents.parquet), doc_token_start int64 (where the span starts in the document's own tokens, EOS
 being its last), stream_row int64 (row of the split's stream before the row shuffle). Label j of a
 row is stream token stream_row * MSL + j + 1, so its document follows from the stream; in the `vsl`
-format it is the document of input j. `vsl` rows have one span per segment.
+format it is the document of input j, and rows have one span per segment. The `corpus` format has no
+rows: token_start and token_end int64 are places in the shard's tokens.
 
-The `corpus` format has no rows: token_start and token_end int64 are places in the shard's tokens.
-
-The inverse of lineage: from a document to its place in a split, in one look-up.
-
-`hdf5/SPLIT/inverse.parquet`, sorted by document. Of `sample` and `corpus` one row per copy of a
-document: doc uint32 (row of documents.parquet), stream_start int64 (the stream token it begins
-with); its rows follow from that, because stream row k stands at `row_positions(k)`. Of `vsl`, whose
-packer nobody can invert, one row per segment: doc, doc_token_start int64, row int64 (of the data
-set), token_start int32.
+The inverse leads from a document to its place in a split in one look-up:
+`hdf5/SPLIT/inverse.parquet`, sorted by document. Of `sample` and `corpus` one row per copy: doc
+uint32, stream_start int64 (the stream token it begins with); its rows follow from that, because
+stream row k is at `row_positions(k)`. Of `vsl`, whose packer nobody can invert, one row per
+segment: doc, doc_token_start int64, row int64 (of the data set), token_start int32.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +30,7 @@ from pipeline.core import rng
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.rng import invert, permute
 from pipeline.hdf5.read import SampleDataset
-from pipeline.runs.records import wrap_read_errors
+from pipeline.runs.records import DocumentTable, wrap_read_errors
 
 SCHEMA = pa.schema([
     ("row", pa.int32()), ("token_start", pa.int32()), ("token_end", pa.int32()),
@@ -73,8 +69,7 @@ def make_lineage(
     last = np.searchsorted(documents.start, end_token, side="left") - 1
     counts = last - first + 1
     row = np.repeat(np.arange(len(stream_rows_R)), counts)
-    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    index = first[row] + within
+    index = expand_ranges(first, counts)
     begin = np.maximum(documents.start[index], first_token[row])
     end = np.minimum(documents.end[index], end_token[row])
     columns = [
@@ -86,6 +81,36 @@ def make_lineage(
         stream_rows_R[row],
     ]
     return pa.table([pa.array(c) for c in columns], schema=SCHEMA)
+
+
+def expand_ranges(first_N: I64, count_N: I64) -> I64:
+    """The `count` numbers from `first` on, range by range.
+
+    >>> expand_ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    starts_N = np.cumsum(count_N) - count_N
+    return np.repeat(first_N - starts_N, count_N) + np.arange(count_N.sum())
+
+
+def describe_documents(table: DocumentTable, docs_N: I64, columns: Sequence[str]) -> pa.Table:
+    """`document` (key in hex), `source`, `path`, `line` (of a format of rows the row) and these
+    columns of documents, in the order asked for."""
+    documents = table.take(docs_N, ["doc_key", "source", "path_id", "line", *columns])
+    lines = documents["line"].to_numpy().copy()
+    unnumbered = lines == 0
+    lines[unnumbered] = table.take(docs_N[unnumbered], ["byte_offset"])["byte_offset"].to_numpy()
+    described = {
+        "document": pa.array([key.hex() for key in documents["doc_key"].to_pylist()], pa.string()),
+        "source": documents["source"].cast(pa.string()),
+        "path": pa.array(table.files, pa.string()).take(documents["path_id"].combine_chunks()),
+        "line": pa.array(lines),
+    }
+    for name in columns:
+        column = documents[name]
+        is_label = pa.types.is_dictionary(column.type)
+        described[name] = column.cast(pa.string()) if is_label else column
+    return pa.table(described)
 
 
 INVERSE = "inverse.parquet"
@@ -101,7 +126,7 @@ SEGMENT_SCHEMA = pa.schema(
 
 
 def inverse_path(split: Path) -> Path:
-    """The inverse beside the shards of a split."""
+    """The inverse next to the shards of a split."""
     return split / INVERSE
 
 
@@ -152,18 +177,19 @@ class Inverse:
 
     def of(self, docs_D: I64) -> pa.Table:
         """The rows of these documents, which are ascending, from the row groups that hold them."""
-        groups = [
-            group
-            for group, low, high in self._bounds()
-            if np.searchsorted(docs_D, low) < np.searchsorted(docs_D, high, side="right")
-        ]
+        groups = []
+        for group in range(self._file.num_row_groups):
+            bounds = self._file.metadata.row_group(group).column(0).statistics
+            if bounds is not None:  # the group is not empty
+                low = np.searchsorted(docs_D, bounds.min)
+                if low < np.searchsorted(docs_D, bounds.max, side="right"):
+                    groups.append(group)
         with wrap_read_errors(self._path):
             table = self._file.read_row_groups(groups)
         doc = table["doc"].to_numpy().astype(np.int64)
         first = np.searchsorted(doc, docs_D)
         count = np.searchsorted(doc, docs_D, side="right") - first
-        index = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
-        return table.take(pa.array(index))
+        return table.take(pa.array(expand_ranges(first, count)))
 
     def parts(self) -> Iterator[pa.Table]:
         """All rows, one row group at a time."""
@@ -178,11 +204,3 @@ class Inverse:
             if len(found):
                 return int(part["doc"][int(found[0])].as_py())
         raise IntegrityError(f"{self._path}: no document begins with token {stream_start:,}")
-
-    def _bounds(self) -> Iterator[tuple[int, int, int]]:
-        """Every row group that is not empty, its first and its last document."""
-        meta = self._file.metadata
-        for group in range(meta.num_row_groups):
-            statistics = meta.row_group(group).column(0).statistics
-            if statistics is not None:
-                yield group, statistics.min, statistics.max

@@ -4,7 +4,7 @@ decisions. What is listed for a step is exposure: that the step read it, not wha
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,21 @@ from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.lineage.shards import (
     RowSpans,
     read_masked_documents,
+    spans_of_ranges,
     spans_of_rows,
-    spans_of_tokens,
     windows_of_corpus,
 )
-from pipeline.lineage.tables import Inverse, row_positions, stream_rows_at
+from pipeline.lineage.tables import (
+    Inverse,
+    describe_documents,
+    row_positions,
+    stream_rows_at,
+)
 from pipeline.lineage.training import read_training
 from pipeline.runs.records import DocumentTable
 from pipeline.runs.references import shorten_list, split_row
 
-_COLUMNS = ["doc_key", "source", "path_id", "line", "licence", "decision", "rule", "tokens"]
+_COLUMNS = ["licence", "decision", "rule", "tokens"]
 
 _READERS = 4
 """Files of lineage that are decoded at a time; decoding holds no lock of the interpreter."""
@@ -84,7 +89,7 @@ def read_elsewhere(directory: Path, model_dir: Path, step: int) -> list[tuple[st
 
 def trace_row(directory: Path, file: Path, row: int) -> list[TokenSpan]:
     """The documents in one row of an HDF5 shard, given as a path inside the run directory."""
-    path, dataset, index = _shard(directory, file)
+    path, dataset, index = _find_shard(directory, file)
     shard = dataset.shards[index]
     if dataset.layout is CORPUS:
         raise ConfigError(f"{path}: a corpus has no rows; give tokens of the file with --tokens")
@@ -99,7 +104,7 @@ def trace_tokens(
 ) -> list[TokenSpan]:
     """The documents in tokens [first, stop) of a row's `input_ids`, or of a corpus shard; spans are
     cut to these tokens."""
-    path, dataset, index = _shard(directory, file)
+    path, dataset, index = _find_shard(directory, file)
     shard = dataset.shards[index]
     if (row is None) != (dataset.layout is CORPUS):
         wanted = "has no rows; leave out" if dataset.layout is CORPUS else "has rows; give one with"
@@ -108,28 +113,30 @@ def trace_tokens(
     if not 0 <= first < stop <= tokens:
         raise InputError(f"{path}: tokens {first}:{stop} are outside 0:{tokens}")
     if row is None:
-        found = spans_of_tokens(path, first, stop)
-        spans = _Tracer(directory, dataset).corpus(index, found)
+        found = spans_of_ranges(path, np.array([first]), np.array([stop]))[0]
+        spans = _Tracer(directory, dataset).spans(np.full(len(found), index), found, None, None)
     else:
         spans = [s for s in trace_row(directory, file, row) if s.token_start < s.token_end]
-    return [_cut(s, first, stop) for s in spans if s.token_start < stop and s.token_end > first]
+    return [
+        _cut_span(s, first, stop) for s in spans if s.token_start < stop and s.token_end > first
+    ]
 
 
-def _cut(span: TokenSpan, first: int, stop: int) -> TokenSpan:
-    """The part of a span that stands in tokens [first, stop), with the labels of these inputs."""
+def _cut_span(span: TokenSpan, first: int, stop: int) -> TokenSpan:
+    """The part of a span in tokens [first, stop), with the labels of these inputs."""
     begin, end = max(span.token_start, first), min(span.token_end, stop)
     labels: tuple[int | None, int | None] = (None, None)
     if span.label_start is not None and span.label_end is not None:
         low = max(span.label_start, first)
         labels = low, max(low, min(span.label_end, stop))
-    moved = {
-        "token_start": begin,
-        "token_end": end,
-        "label_start": labels[0],
-        "label_end": labels[1],
-        "doc_token_start": span.doc_token_start + begin - span.token_start,
-    }
-    return TokenSpan(**{**vars(span), **moved})
+    return replace(
+        span,
+        token_start=begin,
+        token_end=end,
+        label_start=labels[0],
+        label_end=labels[1],
+        doc_token_start=span.doc_token_start + begin - span.token_start,
+    )
 
 
 def trace_reference(directory: Path, wanted: str) -> list[TokenSpan] | None:
@@ -139,12 +146,12 @@ def trace_reference(directory: Path, wanted: str) -> list[TokenSpan] | None:
     return None if named is None else trace_row(directory, Path(named[0]), named[1])
 
 
-def _shard(directory: Path, file: Path) -> tuple[Path, SampleDataset, int]:
+def _find_shard(directory: Path, file: Path) -> tuple[Path, SampleDataset, int]:
     """A shard given as a path, or by a unique ending of its path in the run; or the one that has
     its rows since a takedown."""
     path = next((p for p in (file, directory / file) if p.is_file()), None)
     if path is None:
-        path = _shard_ending(directory, file)
+        path = _find_shard_ending(directory, file)
     dataset = open_dataset(path.parent)
     names = [shard.name for shard in dataset.shards]
     if path.name not in names:
@@ -154,7 +161,7 @@ def _shard(directory: Path, file: Path) -> tuple[Path, SampleDataset, int]:
     return path, dataset, names.index(path.name)
 
 
-def _shard_ending(directory: Path, file: Path) -> Path:
+def _find_shard_ending(directory: Path, file: Path) -> Path:
     wanted = os.path.abspath(file), f"/{_first_version(file.as_posix())}"
     found = []
     for params in sorted((directory / "hdf5").glob("*/data_params.json")):
@@ -194,7 +201,7 @@ class _Tracer:
         """Spans of rows of the data set, in this order; of a corpus rows are windows."""
         if self._dataset.layout is CORPUS:
             w = windows_of_corpus(self._dataset, rows_R)
-            return self._made(w.shard, w.spans, w.label_start, w.label_end)
+            return self.spans(w.shard, w.spans, w.label_start, w.label_end)
         starts = self._dataset.starts
         shard_R = np.searchsorted(starts, rows_R, side="right") - 1
         shards = np.unique(shard_R).tolist()
@@ -206,12 +213,8 @@ class _Tracer:
         order = np.argsort(rank, kind="stable")
         rank, spans = rank[order], RowSpans.joined([spans for spans, _ in found]).at(order)
         if self._dataset.layout is not SAMPLE:
-            return self._made(shard_R[rank], spans, spans.token_start, spans.token_end)
+            return self.spans(shard_R[rank], spans, spans.token_start, spans.token_end)
         return self._sample(rank, shard_R[rank], spans)
-
-    def corpus(self, index: int, spans: RowSpans) -> list[TokenSpan]:
-        """Spans of a corpus shard."""
-        return self._made(np.full(len(spans), index), spans, None, None)
 
     def _sample(self, rank: I64, shard: I64, spans: RowSpans) -> list[TokenSpan]:
         """With the labels of every span, and the documents that have a row's last label only."""
@@ -225,7 +228,7 @@ class _Tracer:
         none, end = np.zeros(len(ended), np.int64), spans.token_end[ended]
         added = RowSpans(spans.row[ended], end, end, behind, none)
         order = np.argsort(np.append(np.arange(len(spans)), ended), kind="stable")
-        return self._made(
+        return self.spans(
             np.append(shard, shard[ended])[order],
             RowSpans.joined([spans, added]).at(order),
             np.append(label_start, end - 1)[order],
@@ -249,13 +252,14 @@ class _Tracer:
             found.append(int(spans_of_rows(self._path(index), np.array([row]))[0].doc[0]))
         return np.array(found, np.int64)
 
-    def _made(
+    def spans(
         self, shard: I64, spans: RowSpans, label_start: I64 | None, label_end: I64 | None
     ) -> list[TokenSpan]:
+        """Spans of lineage with the labels of each, None in files of a corpus."""
         self._learn(spans.doc)
-        none = [None] * len(spans)
+        split, none = self._dataset.directory.name, [None] * len(spans)
         columns: tuple[list[Any], ...] = (
-            [self._name(index) for index in shard.tolist()],
+            [f"{split}/{self._path(index).name}" for index in shard.tolist()],
             none if self._dataset.layout is CORPUS else spans.row.tolist(),
             spans.token_start.tolist(),
             spans.token_end.tolist(),
@@ -265,36 +269,17 @@ class _Tracer:
         )
         masked = self._masked.at(spans.doc, self._version).tolist()
         about = (self._about[doc] for doc in spans.doc.tolist())
-        names, found = [field.name for field in fields(TokenSpan)], []
-        for place, known, gone in zip(zip(*columns, strict=True), about, masked, strict=True):
-            values: tuple[Any, ...] = (*place, *known[:-1], gone)
-            found.append(TokenSpan(**dict(zip(names, values, strict=True))))
-        return found
+        names = [field.name for field in fields(TokenSpan)]
+        rows = zip(zip(*columns, strict=True), about, masked, strict=True)
+        values = ((*place, *known[:-1], gone) for place, known, gone in rows)
+        return [TokenSpan(**dict(zip(names, row, strict=True))) for row in values]
 
     def _learn(self, doc_N: I64) -> None:
         """Read what spans say of these documents, and their tokens: `_about`, by dense index."""
         rows = np.array(sorted(set(doc_N.tolist()) - self._about.keys()), np.int64)
-        found, files = self._documents.take(rows, _COLUMNS), self._documents.files
-        columns = {name: found[name].to_numpy().tolist() for name in _COLUMNS}
-        lines = columns["line"]
-        unnumbered = [place for place, line in enumerate(lines) if not line]
-        offsets = self._documents.take(rows[unnumbered], ["byte_offset"])["byte_offset"]
-        for place, offset in zip(unnumbered, offsets.to_pylist(), strict=True):
-            lines[place] = offset
-        keys = [key.hex() for key in columns["doc_key"]]
-        paths = [files[path_id] for path_id in columns["path_id"]]
-        known = zip(
-            keys,
-            columns["source"],
-            paths,
-            lines,
-            columns["licence"],
-            columns["decision"],
-            columns["rule"],
-            columns["tokens"],
-            strict=True,
-        )
-        self._about.update(zip(rows.tolist(), known, strict=True))
+        about = describe_documents(self._documents, rows, _COLUMNS)
+        columns = (column.to_numpy().tolist() for column in about.columns)
+        self._about.update(zip(rows.tolist(), zip(*columns, strict=True), strict=True))
 
     def _tokens(self, doc_N: I64) -> I64:
         self._learn(doc_N)
@@ -302,6 +287,3 @@ class _Tracer:
 
     def _path(self, index: int) -> Path:
         return self._dataset.directory / self._dataset.shards[index].name
-
-    def _name(self, index: int) -> str:
-        return f"{self._dataset.directory.name}/{self._dataset.shards[index].name}"

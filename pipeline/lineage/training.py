@@ -78,7 +78,7 @@ class TrainedPart:
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecord:
     """A training run. `parts`: its data sets, in the order of the mixture; `last_step`: the last
-    one that was logged or stands in a checkpoint, 0 when none does; `max_sequence_length`: None in
+    one that was logged or is in a checkpoint, 0 when none does; `max_sequence_length`: None in
     a record that does not tell."""
 
     model_dir: Path
@@ -115,17 +115,14 @@ class TrainingRecord:
         """Which steps up to the last read which version of a data set; where it is none of the
         parts, which data sets they read instead."""
         index = self.part_of(dataset)
-        for part in self.parts if index is None else [self.parts[index]]:
-            yield from self._periods(dataset, part)
-
-    def _periods(self, dataset: SampleDataset, part: TrainedPart) -> Iterator[Period]:
         versions = [*dataset.ancestors, dataset.dataset_hash]
-        ends = [first for first, _ in part.versions[1:]] + [self.last_step + 1]
-        for (first, name), stop in zip(part.versions, ends, strict=True):
-            stop = min(stop, self.last_step + 1)
-            if first < stop:
-                version = versions.index(name) if name in versions else None
-                yield Period(first, stop, name, version)
+        for part in self.parts if index is None else [self.parts[index]]:
+            ends = [first for first, _ in part.versions[1:]] + [self.last_step + 1]
+            for (first, name), end in zip(part.versions, ends, strict=True):
+                stop = min(end, self.last_step + 1)
+                if first < stop:
+                    version = versions.index(name) if name in versions else None
+                    yield Period(first, stop, name, version)
 
     def version_at(self, dataset: SampleDataset, step: int) -> int:
         """The place among its ancestors of the data set that a step read; raises as
@@ -172,21 +169,31 @@ class TrainingRecord:
                 found.append((part.hash_at(step), count))
         return found
 
-    def readings(self, dataset: SampleDataset, rows_N: I64, last_step: int) -> Readings:
-        """Every time that a step up to `last_step` read one of these rows."""
-        index, order = self.part_of(dataset), self.order(dataset)
-        none = np.zeros(0, np.int64)
-        found = [(none, none, none)]
+    def sample_ranges(
+        self, dataset: SampleDataset, last_step: int
+    ) -> Iterator[tuple[int, int, int, int]]:
+        """Which part a data set is, its versions, and the samples [low, high) of the run that steps
+        up to `last_step` read of each."""
+        index = self.part_of(dataset)
+        if index is None:
+            return
         for period in self.periods(dataset):
             stop = min(period.stop, last_step + 1)
-            if index is None or period.version is None or stop <= period.first:
-                continue
-            low, high = (samples_before_step(step, self.schedule) for step in (period.first, stop))
+            if period.version is not None and period.first < stop:
+                low, high = (samples_before_step(s, self.schedule) for s in (period.first, stop))
+                yield index, period.version, low, high
+
+    def readings(self, dataset: SampleDataset, rows_N: I64, last_step: int) -> Readings:
+        """Every time that a step up to `last_step` read one of these rows."""
+        order = self.order(dataset)
+        none = np.zeros(0, np.int64)
+        found = [(none, none, none)]
+        for index, version, low, high in self.sample_ranges(dataset, last_step):
             for epoch in range(low // order.epoch_samples, -(-high // order.epoch_samples)):
                 which, sample = order.samples(index, rows_N, epoch)
                 here = (sample >= low) & (sample < high)
                 step = steps_of_samples(sample[here], self.schedule)
-                found.append((which[here], step, np.full(len(step), period.version)))
+                found.append((which[here], step, np.full(len(step), version)))
         columns = [np.concatenate(column) for column in zip(*found, strict=True)]
         by_step = np.argsort(columns[1], kind="stable")
         return Readings(*(column[by_step] for column in columns))
@@ -220,15 +227,15 @@ def read_training(model_dir: Path) -> TrainingRecord:
     try:
         record = json.loads(path.read_bytes())
         schedule = tuple((int(first), int(size)) for first, size in record["batch_size_schedule"])
-        parts = _parts(record["datasets"])
+        parts = _read_parts(record["datasets"])
         seed, length = int(record["seed"]), record.get("max_sequence_length")
         order: OrderName = "modelzoo" if record.get("order") == "modelzoo" else "keyed"
         if not schedule or not parts or not isinstance(length, int | None):
             raise ValueError("no batch size or no data set")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: cannot read; give the model_dir of a training run") from error
-    checkpoints = tuple(_checkpoints(model_dir))
-    last = max([_last_logged(model_dir / METRICS), *(c.step for c in checkpoints)])
+    checkpoints = tuple(_list_checkpoints(model_dir))
+    last = max([_read_last_step(model_dir / METRICS), *(c.step for c in checkpoints)])
     return TrainingRecord(
         model_dir=model_dir,
         seed=seed,
@@ -241,7 +248,7 @@ def read_training(model_dir: Path) -> TrainingRecord:
     )
 
 
-def _parts(entries: Sequence[Mapping[str, Any]]) -> tuple[TrainedPart, ...]:
+def _read_parts(entries: Sequence[Mapping[str, Any]]) -> tuple[TrainedPart, ...]:
     """The data sets of a record, part by part. Raises ValueError, KeyError or TypeError for what is
     no such list."""
     by_part: dict[int, list[Mapping[str, Any]]] = {}
@@ -271,7 +278,7 @@ def checkpoint_at(training: TrainingRecord, wanted: Path) -> TrainingCheckpoint:
     raise InputError(f"{wanted}: no checkpoint of {training.model_dir}; committed there: {names}")
 
 
-def _checkpoints(model_dir: Path) -> list[TrainingCheckpoint]:
+def _list_checkpoints(model_dir: Path) -> list[TrainingCheckpoint]:
     root = model_dir / CHECKPOINTS
     found = []
     for path in root.iterdir() if root.is_dir() else ():
@@ -281,17 +288,17 @@ def _checkpoints(model_dir: Path) -> list[TrainingCheckpoint]:
     return sorted(found, key=lambda checkpoint: checkpoint.step)
 
 
-def _last_logged(path: Path) -> int:
+def _read_last_step(path: Path) -> int:
     """The step of the last whole line; 0 when there is none."""
     if not path.is_file():
         return 0
     with open(path, "rb") as file:
         file.seek(max(0, path.stat().st_size - _LINE_BYTES))
         lines = file.read().splitlines(keepends=True)
-    return next((s for line in reversed(lines) if (s := _step_of(line)) is not None), 0)
+    return next((s for line in reversed(lines) if (s := _read_step(line)) is not None), 0)
 
 
-def _step_of(line: bytes) -> int | None:
+def _read_step(line: bytes) -> int | None:
     try:
         value: Any = json.loads(line) if line.endswith(b"\n") else None
         return int(value["step"])

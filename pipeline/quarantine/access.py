@@ -1,9 +1,8 @@
 """Looking at quarantined documents, where every look is an event, and purging them.
 
-Purging: the text of quarantined documents is deleted; key, hashes, rule and evidence stay.
-
-A purge is written down like a takedown (DIR/takedowns/purge-NNNN.json), withholds its documents
-from later runs by key, and touches no other copy of the same text.
+A purge deletes their text; key, hashes, rule and evidence stay. It is written down like a takedown
+(DIR/takedowns/purge-NNNN.json), withholds its documents from later runs by key, and touches no
+other copy of the same text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,6 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, escape_text
@@ -25,7 +23,7 @@ from pipeline.quarantine.store import read_days, read_retention
 from pipeline.runs import layout
 from pipeline.runs.events import append_event, append_line
 from pipeline.runs.held_texts import read_held_shards
-from pipeline.runs.records import wrap_read_errors
+from pipeline.runs.records import read_file_names
 from pipeline.screening.reviews import REVIEWS, Review
 from pipeline.stages.withheld import NAME
 from pipeline.takedown.apply import SignOff, apply, resume
@@ -65,13 +63,13 @@ class QuarantinedDocument:
 def list_quarantined(directory: Path) -> list[QuarantinedDocument]:
     """Every document in quarantine, without its text, by shard and row. Raises InputError for a run
     that screened nothing."""
-    return [about for about, _ in _rows(directory)]
+    return [about for about, _ in _list_rows(directory)]
 
 
 def show_quarantined(directory: Path, wanted: str, by: str) -> tuple[QuarantinedDocument, str]:
     """One document (its key, or the beginning) with its text; an event names who looked."""
-    about, text = _one(directory, wanted)
-    _note(directory, by, {"action": "show", "doc_key": about.key})
+    about, text = _find_one(directory, wanted)
+    _log_look(directory, by, {"action": "show", "doc_key": about.key})
     return about, text.as_py()
 
 
@@ -80,8 +78,8 @@ def export_quarantined(directory: Path, out: Path, by: str) -> int:
     many. Raises ConfigError when the file is there."""
     if out.exists():
         raise ConfigError(f"--out {out}: exists already; expected a new file")
-    rows = list(_rows(directory))
-    _note(directory, by, {"action": "export", "documents": len(rows), "to": out.name})
+    rows = list(_list_rows(directory))
+    _log_look(directory, by, {"action": "export", "documents": len(rows), "to": out.name})
     lines = ({**to_json_data(about), "text": text.as_py()} for about, text in rows)
     storage.publish(out, (msgspec.json.encode(line) + b"\n" for line in lines))
     return len(rows)
@@ -90,7 +88,7 @@ def export_quarantined(directory: Path, out: Path, by: str) -> int:
 def release_quarantined(directory: Path, wanted: str, by: str, note: str) -> QuarantinedDocument:
     """Record the review `allow` of a document; the next `prep run` puts it where it then belongs.
     Raises InputError when its text was purged."""
-    about, _ = _one(directory, wanted)
+    about, _ = _find_one(directory, wanted)
     if about.purged:
         raise InputError(f"{about.key}: its text was purged, so it cannot be released")
     if not by.strip() or not note.strip():
@@ -108,74 +106,54 @@ def release_quarantined(directory: Path, wanted: str, by: str, note: str) -> Qua
     return about
 
 
-def _note(directory: Path, by: str, what: dict[str, Any]) -> None:
+def _log_look(directory: Path, by: str, what: dict[str, Any]) -> None:
     if not by.strip():
         raise ConfigError("--by: expected the name of whoever looks, which is recorded")
     append_event(directory, "quarantine", by, what)
 
 
-def _one(directory: Path, wanted: str) -> tuple[QuarantinedDocument, pa.LargeStringScalar]:
-    found = [row for row in _rows(directory) if row[0].key.startswith(wanted.lower())]
+def _find_one(directory: Path, wanted: str) -> tuple[QuarantinedDocument, pa.LargeStringScalar]:
+    found = [row for row in _list_rows(directory) if row[0].key.startswith(wanted.lower())]
     if len(found) != 1 or len(wanted) < 6:
         what = f"{len(found):,} documents match" if found else "no such document in quarantine"
         raise InputError(f"{escape_text(wanted)}: {what}; give its key (`prep quarantine list`)")
     return found[0]
 
 
-def _rows(directory: Path) -> Iterator[tuple[QuarantinedDocument, pa.LargeStringScalar]]:
+def _list_rows(directory: Path) -> Iterator[tuple[QuarantinedDocument, pa.LargeStringScalar]]:
     """Every document, and its text, which is read as it is asked for."""
     if not manifest_path(directory, NAME).exists():
         raise InputError(
             f"{directory}: nothing was screened here; expected the directory of a `prep run` or "
             "`prep screen`"
         )
-    facts = _Facts(_files(directory), read_days(directory), read_retention(directory))
+    files, retention = read_file_names(directory / layout.SOURCES), read_retention(directory)
+    days = read_days(directory)
     for table in read_held_shards(directory):
         held = held_documents(directory, pc.unique(table["doc_key"]))
-        gone = pc.and_(
-            pc.equal(pc.binary_length(table["text"]), 0), pc.greater(table["text_bytes"], 0)
-        )
-        table = table.append_column("purged", gone)
+        is_empty = pc.equal(pc.binary_length(table["text"]), 0)
+        purged = pc.and_(is_empty, pc.greater(table["text_bytes"], 0)).to_pylist()
         for number, row in enumerate(table.drop_columns(["text"]).to_pylist()):
-            about = facts.about(row, held.get(row["doc_key"], ""))
+            key = row["doc_key"].hex()
+            since = days.get(key)
+            about = QuarantinedDocument(
+                key=key,
+                text_key=row["text_key"].hex(),
+                source=row["source"],
+                file=files[row["path_id"]],
+                line=row["line"] or row["byte_offset"],
+                rule=row["rule"],
+                reason=row["reason"],
+                evidence=tuple(row["evidence"] or ()),
+                text_bytes=row["text_bytes"],
+                purged=purged[number],
+                since=since,
+                until=since + timedelta(days=retention)
+                if since and retention is not None
+                else None,
+                held=held.get(row["doc_key"], ""),
+            )
             yield about, table["text"][number]
-
-
-@dataclass(frozen=True)
-class _Facts:
-    """What the store itself does not tell: names of raw shards, and days."""
-
-    files: list[str]
-    days: dict[str, date]
-    retention: int | None
-
-    def about(self, row: dict[str, Any], held: str) -> QuarantinedDocument:
-        """A row without its text."""
-        key = row["doc_key"].hex()
-        since, until = self.days.get(key), None
-        if since is not None and self.retention is not None:
-            until = since + timedelta(days=self.retention)
-        return QuarantinedDocument(
-            key=key,
-            text_key=row["text_key"].hex(),
-            source=row["source"],
-            file=self.files[row["path_id"]],
-            line=row["line"] or row["byte_offset"],
-            rule=row["rule"],
-            reason=row["reason"],
-            evidence=tuple(row["evidence"] or ()),
-            text_bytes=row["text_bytes"],
-            purged=row["purged"],
-            since=since,
-            until=until,
-            held=held,
-        )
-
-
-def _files(directory: Path) -> list[str]:
-    with wrap_read_errors(directory / layout.SOURCES) as path:
-        rows = pq.read_table(path, columns=["input", "path"]).to_pylist()
-    return [f"{row['input']}/{row['path']}" for row in rows]
 
 
 def to_json_data(about: QuarantinedDocument) -> dict[str, Any]:
@@ -241,22 +219,19 @@ def purge_documents(
     if not chosen:
         return None
     names = [about.key for about in chosen]
-    refuse_held(directory, key_array([bytes.fromhex(name) for name in names]), "purge")
+    array = key_array([bytes.fromhex(name) for name in names])
+    refuse_held(directory, array, "purge")
     run = open_run_tables(directory)
-    taken = take_exactly(
-        run,
-        run.rows_of(key_array([bytes.fromhex(name) for name in names])),
-        "purged from quarantine",
-    )
+    taken = take_exactly(run, run.rows_of(array), "purged from quarantine")
     taken = taken.set_column(
         taken.column_names.index("text_key"), "text_key", pa.nulls(len(taken), pa.binary(16))
     )
     plan = TakedownPlan(
         run=run,
-        loaded=_claim(directory, names, older_than, by, today),
+        loaded=_make_claim(directory, names, older_than, by, today),
         taken=taken,
         earlier=0,
-        told=(),
+        related=(),
         nothing=(),
         splits=(),
         exposed=(),
@@ -266,7 +241,7 @@ def purge_documents(
     return apply(plan, SignOff(by, today, PURGE))
 
 
-def _claim(
+def _make_claim(
     directory: Path, keys: list[str], older_than: int | None, by: str, today: date
 ) -> LoadedClaim:
     number = 1 + sum(takedown.mode == PURGE for takedown in read_takedowns(directory))

@@ -1,24 +1,22 @@
-"""The store of quarantined texts.
+"""The store of quarantined texts: since when they are in it, and how they get there and back.
 
-How long texts are in quarantine, and how long they are to stay.
+Since when a text is in quarantine is a fact of this directory and no part of what is published: it
+is in the journal. How long it is to stay is a setting of the run, which publishes it
+(`screen.quarantine_days`). Nothing is deleted here: `prep quarantine purge` does that.
 
-Since when is a fact of this directory and no part of what is published: it stands in the journal.
-How long is a setting of the run, which publishes it (`screen.quarantine_days`). Nothing is deleted
-here: `prep quarantine purge` does that.
-
-Takes the texts that stand in quarantine/ out of documents/, and puts them back.
-
-Both end a run or begin it, under its lock and with manifest.json gone. Out: the manifest of the
-clean stage is written first, marked and with the hashes that the shards will have; then the shards.
-Back: the shards first, then the manifest. So a shard that is marked has the texts or has them not,
-`finish_moving` settles which, and doing either again ends the same. The content hash of a shard
-stays that of what was read, and a shard whose texts are back has the bytes that it had.
+Texts leave documents/ at the end of a run and return at the beginning of one, under its lock and
+with manifest.json gone. Out: the manifest of the clean stage is written first, marked and with the
+hashes that the shards will have; then the shards. Back: the shards first, then the manifest. So a
+marked shard has the texts or has them not, `finish_moving` settles which, and doing either again
+ends the same. The content hash of a shard stays that of what was read, and a shard whose texts are
+back has the bytes that it had.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,7 +31,7 @@ from pipeline.engine.runner import TextsApartError, manifest_path
 from pipeline.engine.stage import arrow_output
 from pipeline.runs import layout
 from pipeline.runs.held_texts import keys_of, quarantine_path, read_held_shard, with_texts
-from pipeline.runs.records import wrap_read_errors
+from pipeline.runs.records import map_arrow
 from pipeline.runs.views import CleanOutput, QuarantineOutput
 from pipeline.stages.withheld import NAME
 from pipeline.takedown.scrub import scrub_documents, with_shards
@@ -80,14 +78,6 @@ def read_retention(directory: Path) -> int | None:
 _CLEAN = "clean"
 
 
-@dataclass(frozen=True)
-class _ShardCall:
-    """What travels to a worker: a shard of documents/."""
-
-    directory: Path
-    shard: Shard
-
-
 def keep_apart(
     directory: Path, stages: Mapping[str, StageManifest], where: Executor
 ) -> dict[str, StageManifest]:
@@ -106,18 +96,14 @@ def keep_apart(
     if not left:
         return dict(stages)
     storage.remove(directory / layout.MANIFEST)
-    marked = [shard for _, shard in where.run(_marked, *_calls(directory, left))]
+    labels = [f"quarantined texts of {shard.path}" for shard in left]
+    marks = dict(where.run(partial(_mark, directory), left, labels))
+    marked = [marks[place] for place in range(len(left))]
     clean = with_shards(clean, {shard.path: shard for shard in marked})
     write_manifest(manifest_path(directory, _CLEAN), clean)
-    for _ in where.run(_take_out, *_calls(directory, marked)):
+    for _ in where.run(partial(_take_out, directory), marked, labels):
         pass
     return {**stages, _CLEAN: clean}
-
-
-def _calls(directory: Path, shards: Sequence[Shard]) -> tuple[list[_ShardCall], list[str]]:
-    return [_ShardCall(directory, s) for s in shards], [
-        f"quarantined texts of {s.path}" for s in shards
-    ]
 
 
 def finish_moving(directory: Path) -> None:
@@ -125,9 +111,9 @@ def finish_moving(directory: Path) -> None:
     is without its texts. What is damaged is left to the run, which reads its raw shards again."""
     if (directory / layout.MANIFEST).exists():
         return
-    for shard in _apart(_read(directory, _CLEAN)):
+    for shard in _select_apart(_read_stage(directory, _CLEAN)):
         try:
-            _take_out(_ShardCall(directory, shard))
+            _take_out(directory, shard)
         except IntegrityError:
             continue
 
@@ -138,12 +124,12 @@ def restore_texts(directory: Path) -> bool:
 
     A shard that cannot be put together is deleted: the run then reads its raw shards again.
     """
-    clean = _read(directory, _CLEAN)
-    apart = _apart(clean)
+    clean = _read_stage(directory, _CLEAN)
+    apart = _select_apart(clean)
     if clean is None or not apart:
         return False
     storage.remove(directory / layout.MANIFEST)
-    held = _read(directory, NAME)
+    held = _read_stage(directory, NAME)
     hashes = {shard.path: shard.hash for shard in held.shards} if held else {}
     changed: dict[str, Shard] = {}
     for shard in apart:
@@ -157,40 +143,38 @@ def restore_texts(directory: Path) -> bool:
     return True
 
 
-def _read(directory: Path, stage: str) -> StageManifest | None:
+def _read_stage(directory: Path, stage: str) -> StageManifest | None:
     try:
         return read_manifest(manifest_path(directory, stage))
     except IntegrityError:
         return None
 
 
-def _apart(clean: StageManifest | None) -> list[Shard]:
+def _select_apart(clean: StageManifest | None) -> list[Shard]:
     return [s for s in CleanOutput(clean).documents if s.is_apart] if clean else []
 
 
-def _marked(call: _ShardCall) -> Shard:
+def _mark(directory: Path, shard: Shard) -> Shard:
     """The shard as it will be."""
-    directory, shard = call.directory, call.shard
     storage.verify_file(directory / shard.path, shard.hash)
-    data = _without_texts(directory, shard)
+    data = _empty_texts(directory, shard)
     scrubbed = (*shard.scrubbed, APART)
     return replace(shard, size=len(data), hash=storage.hash_bytes(data), scrubbed=scrubbed)
 
 
-def _take_out(call: _ShardCall) -> None:
+def _take_out(directory: Path, shard: Shard) -> None:
     """Bring a marked shard to the bytes that its manifest names. Raises IntegrityError when it is
     neither these nor the same with texts."""
-    directory, shard = call.directory, call.shard
     path = directory / shard.path
     if path.exists() and storage.hash_file(path) == shard.hash:
         return
-    data = _without_texts(directory, shard)
+    data = _empty_texts(directory, shard)
     if storage.hash_bytes(data) != shard.hash:
         raise IntegrityError(f"{path}: damaged; run the command that made it again")
     storage.publish(path, data)
 
 
-def _without_texts(directory: Path, shard: Shard) -> bytes:
+def _empty_texts(directory: Path, shard: Shard) -> bytes:
     held = read_held_shard(directory / quarantine_path(shard.path))
     data = scrub_documents(directory / shard.path, keys_of(held))
     if data is None:
@@ -209,8 +193,7 @@ def _put_back(directory: Path, shard: Shard, held_hash: str | None) -> Shard:
     if held_hash is not None:
         storage.verify_file(beside_it, held_hash)
     held = read_held_shard(beside_it)
-    with wrap_read_errors(path):
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    table = map_arrow(path)
     _check_texts(beside_it, table, held)
     published = storage.publish(path, arrow_output(shard.path, with_texts(table, held)).data)
     marks = tuple(mark for mark in shard.scrubbed if mark != APART)

@@ -5,8 +5,8 @@ and all the documents it stands for; its size counts both. Everything is grouped
 cost per document is that of a hash table and the results are small.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -100,27 +100,23 @@ class Cluster:
     @property
     def lowest(self) -> tuple[float | None, bool]:
         """The lower of the two, and whether it is the estimate."""
-        known = [
-            (v, e)
-            for v, e in ((self.lowest_jaccard, False), (self.lowest_estimate, True))
-            if v is not None
-        ]
-        return min(known, default=(None, False))
+        both = ((self.lowest_jaccard, False), (self.lowest_estimate, True))
+        return min(((v, e) for v, e in both if v is not None), default=(None, False))
 
 
 def summarize(clusters: pa.Table) -> ClusterSummary:
     """The summary of all rows of the table."""
     sizes = clusters.group_by(_CLUSTER, use_threads=False).aggregate([("member", "count")])
-    similarities, not_computed = _similarities(clusters)
+    similarities, not_computed = _count_similarities(clusters)
     return ClusterSummary(
         clusters=len(sizes),
         documents=len(clusters),
-        kinds=_counts(clusters, "kind"),
-        states=_counts(clusters, "member_state"),
-        sizes=_sizes(sizes["member_count"].to_numpy() + 1),
+        kinds=_count_values(clusters, "kind"),
+        states=_count_values(clusters, "member_state"),
+        sizes=_count_sizes(sizes["member_count"].to_numpy() + 1),
         similarities=similarities,
         not_computed=not_computed,
-        matrix=_matrix(clusters),
+        matrix=_count_matrix(clusters),
     )
 
 
@@ -134,8 +130,21 @@ def select_largest(clusters: pa.Table, top: int) -> list[Cluster]:
     order = [("member_count", "descending"), ("index", "ascending"), ("kept", "ascending")]
     rows = grouped.sort_by(order).slice(0, top).to_pylist()
     kept = pa.array([row["kept"] for row in rows], pa.binary(ids.KEY_BYTES))
-    members = clusters.filter(pc.is_in(clusters["kept"], kept))
-    return [_cluster(row, of_cluster(members, row["index"], row["kept"])) for row in rows]
+    all_members = clusters.filter(pc.is_in(clusters["kept"], kept))
+    largest = []
+    for row in rows:
+        members = of_cluster(all_members, row["index"], row["kept"])
+        cluster = Cluster(
+            kept=row["kept"].hex(),
+            index=row["index"],
+            size=row["member_count"] + 1,
+            kinds=_count_values(members, "kind"),
+            sources=_count_values(members, "source"),
+            lowest_jaccard=row["jaccard_min"],
+            lowest_estimate=row["estimate_min"],
+        )
+        largest.append(cluster)
+    return largest
 
 
 def of_cluster(clusters: pa.Table, index: str, kept: bytes) -> pa.Table:
@@ -145,29 +154,17 @@ def of_cluster(clusters: pa.Table, index: str, kept: bytes) -> pa.Table:
     return rows.sort_by([("similarity", "ascending"), ("member", "ascending")])
 
 
-def _cluster(row: dict[str, Any], members: pa.Table) -> Cluster:
-    return Cluster(
-        kept=row["kept"].hex(),
-        index=row["index"],
-        size=row["member_count"] + 1,
-        kinds=_counts(members, "kind"),
-        sources=_counts(members, "source"),
-        lowest_jaccard=row["jaccard_min"],
-        lowest_estimate=row["estimate_min"],
-    )
-
-
-def _counts(table: pa.Table, column: str) -> dict[str, int]:
+def _count_values(table: pa.Table, column: str) -> dict[str, int]:
     """Rows by value, by falling count, then by value."""
     counts = pc.value_counts(table[column].cast(pa.string())).to_pylist()
     pairs = [(str(entry["values"]), int(entry["counts"])) for entry in counts]
     return dict(sorted(pairs, key=lambda pair: (-pair[1], pair[0])))
 
 
-def _sizes(sizes: npt.NDArray[np.int64]) -> tuple[SizeBin, ...]:
+def _count_sizes(sizes: npt.NDArray[np.int64]) -> tuple[SizeBin, ...]:
     """Sizes 2, 3, 4, 5-8, 9-16, ..., without empty ends.
 
-    >>> _sizes(np.array([2, 2, 7]))
+    >>> _count_sizes(np.array([2, 2, 7]))
     (SizeBin(low=2, high=2, clusters=2), SizeBin(low=3, high=3, clusters=0), \
 SizeBin(low=4, high=4, clusters=0), SizeBin(low=5, high=8, clusters=1))
     """
@@ -177,7 +174,7 @@ SizeBin(low=4, high=4, clusters=0), SizeBin(low=5, high=8, clusters=1))
     return (*small, *(SizeBin((1 << n - 1) + 1, 1 << n, c) for n, c in enumerate(counts[3:], 3)))
 
 
-def _similarities(clusters: pa.Table) -> tuple[tuple[SimilarityBin, ...], int]:
+def _count_similarities(clusters: pa.Table) -> tuple[tuple[SimilarityBin, ...], int]:
     """Bins from the smallest value to 1, and how many documents have no similarity."""
     exact = clusters["jaccard"].drop_null().to_numpy()
     rest = clusters.filter(pc.is_null(clusters["jaccard"]))["estimate"].drop_null().to_numpy()
@@ -197,44 +194,36 @@ def _similarities(clusters: pa.Table) -> tuple[tuple[SimilarityBin, ...], int]:
     return tuple(found), len(clusters) - len(both)
 
 
-def _matrix(clusters: pa.Table) -> Matrix:
+def _count_matrix(clusters: pa.Table) -> Matrix:
+    """Duplicates by source and place; beyond the largest, sources and columns are summed up."""
     duplicates = clusters.filter(pc.equal(clusters["member_state"], DUPLICATE))
-    columns = ["source", "kept_source", "index"]
-    grouped = duplicates.group_by(columns, use_threads=False).aggregate([("member", "count")])
-    cells: dict[tuple[str, MatrixColumn], int] = {}
+    keys = ["source", "kept_source", "index"]
+    grouped = duplicates.group_by(keys, use_threads=False).aggregate([("member", "count")])
+    cells: Counter[tuple[str, MatrixColumn]] = Counter()
+    by_row: Counter[str] = Counter()
+    by_column: Counter[MatrixColumn] = Counter()
     for row in grouped.to_pylist():
-        cell = row["source"], MatrixColumn(row["kept_source"] or "", row["index"])
-        cells[cell] = cells.get(cell, 0) + row["member_count"]
-    return _folded(cells, _SHOWN_SOURCES)
-
-
-def _folded(cells: dict[tuple[str, MatrixColumn], int], most: int) -> Matrix:
-    """The matrix of these cells; beyond the `most` largest, sources and columns are summed up."""
-    by_row: dict[str, int] = {}
-    by_column: dict[MatrixColumn, int] = {}
-    for (source, column), count in cells.items():
-        by_row[source] = by_row.get(source, 0) + count
-        by_column[column] = by_column.get(column, 0) + count
+        source, column = row["source"], MatrixColumn(row["kept_source"] or "", row["index"])
+        cells[source, column] += row["member_count"]
+        by_row[source] += row["member_count"]
+        by_column[column] += row["member_count"]
+    most = _SHOWN_SOURCES
     rows = sorted(by_row, key=lambda source: (-by_row[source], source))
     columns = sorted(by_column, key=lambda c: (-by_column[c], c.index, c.source))
-    # Sources stand in the same order in rows and columns; indexes come behind them.
+    # Sources are in the same order in rows and columns; indexes come behind them.
     ranks = {source: rank for rank, source in enumerate(rows)}
     fit = most if len(columns) <= most else most - 1
     columns[:fit] = sorted(
         columns[:fit], key=lambda c: (c.index, ranks.get(c.source, len(ranks)), c.source)
     )
-    counts = np.zeros((min(len(rows), most), min(len(columns), most)), np.int64)
+    sums = np.zeros((min(len(rows), most), min(len(columns), most)), np.int64)
     column_of = {column: min(place, most - 1) for place, column in enumerate(columns)}
     for (source, column), count in cells.items():
-        counts[min(ranks[source], most - 1), column_of[column]] += count
+        sums[min(ranks[source], most - 1), column_of[column]] += count
     return Matrix(
         tuple(rows[:most]),
         tuple(columns[:most]),
-        tuple(map(tuple, counts.tolist())),
-        _beyond(len(rows), most),
-        _beyond(len(columns), most),
+        tuple(map(tuple, sums.tolist())),
+        len(rows) - most + 1 if len(rows) > most else 0,
+        len(columns) - most + 1 if len(columns) > most else 0,
     )
-
-
-def _beyond(names: int, most: int) -> int:
-    return names - most + 1 if names > most else 0

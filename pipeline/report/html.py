@@ -13,16 +13,6 @@ from pipeline.core.words import pluralise
 from pipeline.report import page
 from pipeline.report.cluster_summary import Cluster, ClusterSummary, Matrix, SimilarityBin, SizeBin
 from pipeline.report.model import Bin, Report, Sample, SourceRow
-from pipeline.report.page import (
-    BarPart,
-    ChartColumn,
-    ColumnChart,
-    chart,
-    format_power,
-    parts_of,
-    render_page,
-    size_label,
-)
 from pipeline.report.side_by_side import Piece
 from pipeline.runs import layout
 
@@ -43,23 +33,25 @@ def render_report(report: Report) -> bytes:
     rows = sorted(report.sources, key=lambda row: (-row.records, row.label))
     sizes = [size for size in report.clusters.sizes if size.clusters]
     top = max((size.clusters for size in sizes), default=1)
-    return render_page(
+    return page.render_page(
         "report.html.j2",
         report=report,
         floor=page.FLOOR,
         total=total,
         rows=SourceRow.fold(rows, _SHOWN_SOURCES),
-        segments=_segments,
+        segments=_split_states,
         drop_reasons=sorted(dropped, key=lambda reason: (-dropped[reason], reason)),
         imbalances=[row.label for row in (*report.sources, total) if not _balances(row)],
         clusters=report.clusters,
-        cluster_bars=[(size_label(s), s.clusters, f"{100 * s.clusters / top:.2f}") for s in sizes],
+        cluster_bars=[
+            (page.size_label(s), s.clusters, f"{100 * s.clusters / top:.2f}") for s in sizes
+        ],
         cluster_page=layout.CLUSTER_REPORT,
-        requested=_requested,
+        requested=_describe_request,
         mixture_tokens=sum(row.stream_tokens for row in report.mixture.values()),
-        kinds=parts_of(report.clusters.kinds),
-        bytes_chart=_length_chart(report.document_bytes, "bytes"),
-        tokens_chart=_length_chart(report.document_tokens, "tokens"),
+        kinds=page.parts_of(report.clusters.kinds),
+        bytes_chart=_chart_lengths(report.document_bytes, "bytes"),
+        tokens_chart=_chart_lengths(report.document_tokens, "tokens"),
     )
 
 
@@ -67,27 +59,27 @@ def _balances(row: SourceRow) -> bool:
     return row.documents == row.dropped_total + row.quarantined + row.duplicates + row.kept
 
 
-def _segments(row: SourceRow) -> list[BarPart]:
+def _split_states(row: SourceRow) -> list[page.BarPart]:
     """The terminal states of a source as parts of a bar, empty ones left out."""
     counts = {state: getattr(row, state) for state in _STATES} | {"dropped": row.dropped_total}
-    return parts_of(counts, _STATES)
+    return page.parts_of(counts, _STATES)
 
 
-def _requested(mixture: MixtureLedger) -> str:
+def _describe_request(mixture: MixtureLedger) -> str:
     """What the config asks of a source: epochs, or a share of the tokens."""
     if mixture.asked_share is not None:
         return f"{mixture.asked_share:.2%}"
     return "1 epoch" if mixture.asked_epochs == 1 else f"{mixture.asked_epochs:g} epochs"
 
 
-def _length_chart(bins: Sequence[Bin], unit: str) -> ColumnChart | None:
+def _chart_lengths(bins: Sequence[Bin], unit: str) -> page.ColumnChart | None:
     """Documents by length, the kept ones set apart."""
     columns = []
     for b in bins:
         documents = pluralise(b.count, "document")
         title = f"{b.low:,} to {b.high - 1:,} {unit}: {documents}, {b.kept:,} kept"
-        columns.append(ChartColumn(format_power(b.low), title, b.count, b.kept))
-    return chart(columns)
+        columns.append(page.ChartColumn(page.format_power(b.low), title, b.count, b.kept))
+    return page.chart(columns)
 
 
 _SHOWN_SHARES = 40
@@ -111,7 +103,7 @@ class SourceShare:
 
 @dataclass(frozen=True, kw_only=True)
 class MemberExcerpt:
-    """A document of a cluster beside the kept one: the passages around their first difference.
+    """A document of a cluster next to the kept one: the passages around their first difference.
 
     Both are empty when the texts are equal (`equal`) or the kept text is not in this run.
     """
@@ -129,7 +121,7 @@ class MemberExcerpt:
 
 @dataclass(frozen=True)
 class ClusterExcerpt:
-    """A cluster, its kept document (None: it stands in an earlier index) and some members. The
+    """A cluster, its kept document (None: it is in an earlier index) and some members. The
     state of the kept one is another than `kept` when a rule of the policy took the whole cluster.
     """
 
@@ -152,48 +144,48 @@ class ClusterPage:
     clusters: tuple[ClusterExcerpt, ...] = ()
 
 
-def render_clusters(page: ClusterPage) -> bytes:
-    """The HTML page in UTF-8; a pure function of `page`."""
+def render_clusters(shown: ClusterPage) -> bytes:
+    """The HTML page in UTF-8; a pure function of `shown`."""
     shares = sorted(
-        (share for share in page.shares if share.duplicates),
+        (share for share in shown.shares if share.duplicates),
         key=lambda share: (-share.duplicates / share.compared, -share.duplicates, share.source),
     )
-    return render_page(
+    return page.render_page(
         "clusters.html.j2",
-        page=page,
-        summary=page.summary,
+        page=shown,
+        summary=shown.summary,
         report_page=layout.REPORT,
-        compared=sum(share.compared for share in page.shares),
-        duplicates=sum(share.duplicates for share in page.shares),
-        largest=max((c.cluster.size for c in page.clusters), default=0),
-        kinds=parts_of(page.summary.kinds, KINDS),
-        sizes=_size_chart(page.summary.sizes),
-        similarities=_similarity_chart(page.summary.similarities),
-        heat=_heat(page.summary.matrix),
+        compared=sum(share.compared for share in shown.shares),
+        duplicates=sum(share.duplicates for share in shown.shares),
+        largest=max((c.cluster.size for c in shown.clusters), default=0),
+        kinds=page.parts_of(shown.summary.kinds, KINDS),
+        sizes=_chart_sizes(shown.summary.sizes),
+        similarities=_chart_similarities(shown.summary.similarities),
+        heat=_shade_matrix(shown.summary.matrix),
         shares=shares[:_SHOWN_SHARES],
         more_shares=len(shares[_SHOWN_SHARES:]),
     )
 
 
-def _size_chart(sizes: Sequence[SizeBin]) -> ColumnChart | None:
+def _chart_sizes(sizes: Sequence[SizeBin]) -> page.ColumnChart | None:
     columns = []
     for s in sizes:
-        title = f"{size_label(s)} documents: {pluralise(s.clusters, 'cluster')}"
-        columns.append(ChartColumn(size_label(s), title, s.clusters, s.clusters))
-    return chart(columns)
+        title = f"{page.size_label(s)} documents: {pluralise(s.clusters, 'cluster')}"
+        columns.append(page.ChartColumn(page.size_label(s), title, s.clusters, s.clusters))
+    return page.chart(columns)
 
 
-def _similarity_chart(bins: Sequence[SimilarityBin]) -> ColumnChart | None:
+def _chart_similarities(bins: Sequence[SimilarityBin]) -> page.ColumnChart | None:
     columns = []
     for b in bins:
         label = "1" if b.low == b.high else f"{b.low:.2f}"
         values = label if b.low == b.high else f"{label} to {b.high:.2f}"
         title = f"{values}: {b.exact:,} exact" + f", {b.estimated:,} estimated" * bool(b.estimated)
-        columns.append(ChartColumn(label, title, b.exact + b.estimated, b.exact))
-    return chart(columns)
+        columns.append(page.ChartColumn(label, title, b.exact + b.estimated, b.exact))
+    return page.chart(columns)
 
 
-def _heat(matrix: Matrix) -> list[list[tuple[int, str]]]:
+def _shade_matrix(matrix: Matrix) -> list[list[tuple[int, str]]]:
     """(count, opacity of the cell) by row; a cell is as dark as its share of the row."""
     return [
         [(count, f"{0.08 + 0.72 * count / max(1, sum(row)):.3f}") for count in row]

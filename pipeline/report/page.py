@@ -1,10 +1,9 @@
-"""What the pages of a report share; histograms as inline SVG, whose geometry has fixed precision
-and whose colours come from style rules.
+"""What the pages of a report share: their environment, charts as inline SVG of fixed precision, and
+what every text about provenance says of itself.
 
-What every provenance text says of itself: the floor statements and the limits behind them.
-
-They are facts about the method, never findings about a document. `tests/pipeline/provenance/
-test_wording.py` requires the floor in reports and cards, and refuses verdicts in all emitted text.
+These statements are facts about the method, never findings about a document.
+`tests/pipeline/test_wording.py` requires the floor in reports and cards, and refuses verdicts in
+all emitted text.
 """
 
 import functools
@@ -126,16 +125,16 @@ def report_environment(package: str = _PACKAGE) -> Environment:
             "short": abbreviate_count,
             "size": format_bytes,
             "share": format_percent,
-            "marked": _marked,
-            "pieces": _pieces,
+            "marked": _mark_hidden,
+            "pieces": _mark_differences,
         },
     )
 
 
-def _marked(text: str) -> Markup:
+def _mark_hidden(text: str) -> Markup:
     """`text` escaped, with runs of spelled-out characters set apart.
 
-    >>> print(_marked("<b>\\x1b[31m"))
+    >>> print(_mark_hidden("<b>\\x1b[31m"))
     &lt;b&gt;<span class="ctl">\\x1b</span>[31m
     """
     pieces = []
@@ -149,14 +148,16 @@ def _marked(text: str) -> Markup:
     return Markup("").join(pieces)
 
 
-def _pieces(pieces: Sequence[tuple[str, bool]]) -> Markup:
+def _mark_differences(pieces: Sequence[tuple[str, bool]]) -> Markup:
     """Stretches of text, those that differ set apart.
 
-    >>> print(_pieces([("one ", False), ("<two>", True)]))
+    >>> print(_mark_differences([("one ", False), ("<two>", True)]))
     one <em class="differs">&lt;two&gt;</em>
     """
     marked = (
-        Markup('<em class="differs">{}</em>').format(_marked(text)) if differs else _marked(text)
+        Markup('<em class="differs">{}</em>').format(_mark_hidden(text))
+        if differs
+        else _mark_hidden(text)
         for text, differs in pieces
     )
     return Markup("").join(marked)
@@ -202,19 +203,11 @@ class _Bar:
 
 
 @dataclass(frozen=True)
-class _Tick:
-    """One horizontal grid line."""
-
-    y: str
-    label: str
-
-
-@dataclass(frozen=True)
 class ColumnChart:
-    """A histogram ready to be drawn."""
+    """A histogram ready to be drawn; ticks are (y, label) of horizontal grid lines."""
 
     bars: tuple[_Bar, ...]
-    ticks: tuple[_Tick, ...]
+    ticks: tuple[tuple[str, str], ...]
     width: int = _WIDTH
     height: int = _HEIGHT
     left: int = _LEFT
@@ -225,44 +218,42 @@ def chart(columns: Sequence[ChartColumn]) -> ColumnChart | None:
     if not columns:
         return None
     largest = max(1, *(column.count for column in columns))
-    step = _nice_step(largest)
+    step = _choose_step(largest)
     top = step * -(-largest // step)
     slot = min(_WIDEST, (_WIDTH - _LEFT) / len(columns))
     every = -(-len(columns) // _MOST_LABELS)
-    bars = tuple(
-        _bar(column, _LEFT + (i + 0.06) * slot, slot * 0.88, top, i % every == 0)
-        for i, column in enumerate(columns)
+    bars = []
+    for number, column in enumerate(columns):
+        (y, height), (part_y, part_height) = (
+            _place_column(n, top) for n in (column.count, column.part)
+        )
+        bar = _Bar(
+            x=f"{_LEFT + (number + 0.06) * slot:.2f}",
+            width=f"{slot * 0.88:.2f}",
+            y=y,
+            height=height,
+            part_y=part_y,
+            part_height=part_height,
+            title=column.title,
+            label=column.label if number % every == 0 else "",
+        )
+        bars.append(bar)
+    ticks = (
+        (_place_column(value, top)[0], abbreviate_count(value)) for value in range(0, top + 1, step)
     )
-    return ColumnChart(
-        bars, tuple(_Tick(_y(v, top), abbreviate_count(v)) for v in range(0, top + 1, step))
-    )
+    return ColumnChart(tuple(bars), tuple(ticks))
 
 
-def _bar(column: ChartColumn, x: float, width: float, top: int, labelled: bool) -> _Bar:
-    return _Bar(
-        x=f"{x:.2f}",
-        width=f"{width:.2f}",
-        y=_y(column.count, top),
-        height=f"{_height(column.count, top):.2f}",
-        part_y=_y(column.part, top),
-        part_height=f"{_height(column.part, top):.2f}",
-        title=column.title,
-        label=column.label if labelled else "",
-    )
+def _place_column(count: int, top: int) -> tuple[str, str]:
+    """Where a column of so many begins, and its height."""
+    height = (_HEIGHT - _TOP - _BOTTOM) * count / top
+    return f"{_HEIGHT - _BOTTOM - height:.2f}", f"{height:.2f}"
 
 
-def _height(count: int, top: int) -> float:
-    return (_HEIGHT - _TOP - _BOTTOM) * count / top
-
-
-def _y(count: int, top: int) -> str:
-    return f"{_HEIGHT - _BOTTOM - _height(count, top):.2f}"
-
-
-def _nice_step(largest: int) -> int:
+def _choose_step(largest: int) -> int:
     """A round distance between grid lines that gives at most five of them.
 
-    >>> [_nice_step(n) for n in (1, 7, 420, 843)]
+    >>> [_choose_step(n) for n in (1, 7, 420, 843)]
     [1, 2, 100, 200]
     """
     step = 1

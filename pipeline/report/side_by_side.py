@@ -34,7 +34,7 @@ Piece = tuple[str, bool]
 class LinePair:
     """A line of each text: 1-based line numbers (0 where a side has none) and their pieces.
 
-    A row with `skipped` stands for so many equal lines that are not shown.
+    A row with `skipped` is for so many equal lines that are not shown.
     """
 
     left_line: int
@@ -60,13 +60,20 @@ def compare_texts(left: str, right: str, context: int | None = CONTEXT) -> list[
     >>> compare_texts("one\\ntwo words", "one\\ntwo birds")[1].right
     (('two ', False), ('birds', True))
     """
-    rows = list(_rows(left.split("\n"), right.split("\n")))
-    return rows if context is None else _with_context(rows, context)
+    rows = list(_pair_rows(left.split("\n"), right.split("\n")))
+    return rows if context is None else _keep_context(rows, context)
 
 
 def shorten_row(row: LinePair) -> LinePair:
     """The row with the middle of long stretches left out, for people."""
-    return replace(row, left=_shortened(row.left), right=_shortened(row.right))
+    left, right = (
+        tuple(
+            (_shorten_piece(text, differs, i, len(side) - 1), differs)
+            for i, (text, differs) in enumerate(side)
+        )
+        for side in (row.left, row.right)
+    )
+    return replace(row, left=left, right=right)
 
 
 def find_first_difference(
@@ -81,12 +88,14 @@ def find_first_difference(
     """
     if left == right:
         return None
-    start = max(0, _common(left, right) - before)
+    start = max(0, _measure_common(left, right) - before)
     a, b = (_WORD.findall(text[start:]) for text in (left, right))
-    if max(len(a), len(b)) - _common(a[::-1], b[::-1]) > MOST_WORDS:
+    if max(len(a), len(b)) - _measure_common(a[::-1], b[::-1]) > MOST_WORDS:
         a, b = a[:MOST_WORDS], b[:MOST_WORDS]
     opening: list[Piece] = [("…", False)] if start else []
-    first, second = (_joined([*opening, *_cut_passage(side, length)]) for side in _pieces(a, b))
+    first, second = (
+        _join_pieces([*opening, *_cut_passage(side, length)]) for side in _mark_pieces(a, b)
+    )
     return first, second
 
 
@@ -106,40 +115,40 @@ def _cut_passage(side: tuple[Piece, ...], length: int) -> Iterator[Piece]:
         length -= len(text)
 
 
-def _rows(left: list[str], right: list[str]) -> Iterator[LinePair]:
-    head = _common(left, right)
-    tail = _common(left[head:][::-1], right[head:][::-1])
+def _pair_rows(left: list[str], right: list[str]) -> Iterator[LinePair]:
+    head = _measure_common(left, right)
+    tail = _measure_common(left[head:][::-1], right[head:][::-1])
     middle_left, middle_right = left[head : len(left) - tail], right[head : len(right) - tail]
     a, b = middle_left[:MOST_LINES], middle_right[:MOST_LINES]
-    yield from (_equal(left[i], i, i) for i in range(head))
+    yield from (_make_equal(left[i], i, i) for i in range(head))
     for tag, i, i_end, j, j_end in SequenceMatcher(None, a, b).get_opcodes():
         if tag == "equal":
-            yield from (_equal(a[k], head + k, head + k - i + j) for k in range(i, i_end))
+            yield from (_make_equal(a[k], head + k, head + k - i + j) for k in range(i, i_end))
         else:
-            yield from _changed(a[i:i_end], b[j:j_end], head + i, head + j)
-    yield from _beyond(middle_left[MOST_LINES:], middle_right[MOST_LINES:], head + MOST_LINES)
+            yield from _pair_changed(a[i:i_end], b[j:j_end], head + i, head + j)
+    yield from _pair_beyond(middle_left[MOST_LINES:], middle_right[MOST_LINES:], head + MOST_LINES)
     first, second = len(left) - tail, len(right) - tail
-    yield from (_equal(left[first + k], first + k, second + k) for k in range(tail))
+    yield from (_make_equal(left[first + k], first + k, second + k) for k in range(tail))
 
 
-def _equal(line: str, i: int, j: int) -> LinePair:
+def _make_equal(line: str, i: int, j: int) -> LinePair:
     pieces = ((line, False),)
     return LinePair(i + 1, j + 1, pieces, pieces)
 
 
-def _changed(left: list[str], right: list[str], i: int, j: int) -> Iterator[LinePair]:
+def _pair_changed(left: list[str], right: list[str], i: int, j: int) -> Iterator[LinePair]:
     """Rows of two different blocks of lines that start at 0-based lines i and j."""
-    for x, y in _paired(left, right):
+    for x, y in _pair_lines(left, right):
         if x is None and y is not None:
             yield LinePair(0, j + y + 1, (), ((right[y], True),))
         elif y is None and x is not None:
             yield LinePair(i + x + 1, 0, ((left[x], True),), ())
         elif x is not None and y is not None:
-            a, b = _pieces(_WORD.findall(left[x]), _WORD.findall(right[y]))
+            a, b = _mark_pieces(_WORD.findall(left[x]), _WORD.findall(right[y]))
             yield LinePair(i + x + 1, j + y + 1, a, b)
 
 
-def _beyond(left: list[str], right: list[str], start: int) -> Iterator[LinePair]:
+def _pair_beyond(left: list[str], right: list[str], start: int) -> Iterator[LinePair]:
     """Rows of lines that are too many to be aligned; both blocks start at 0-based line `start`, or
     one is empty."""
     for k in range(max(len(left), len(right))):
@@ -147,24 +156,24 @@ def _beyond(left: list[str], right: list[str], start: int) -> Iterator[LinePair]
         yield LinePair(start + k + 1 if a else 0, start + k + 1 if b else 0, a, b)
 
 
-def _paired(left: list[str], right: list[str]) -> Iterator[tuple[int | None, int | None]]:
-    """Which line stands beside which, in order: those with many words in common, and between them
-    the others as they come."""
+def _pair_lines(left: list[str], right: list[str]) -> Iterator[tuple[int | None, int | None]]:
+    """Which lines are shown side by side, in order: those with many words in common, and between
+    them the others as they come."""
     i = j = 0
-    for x, y in [*_alike(left, right), (len(left), len(right))]:
+    for x, y in [*_align_alike(left, right), (len(left), len(right))]:
         yield from zip_longest(range(i, x), range(j, y))
         if x < len(left):
             yield x, y
         i, j = x + 1, y + 1
 
 
-def _alike(left: list[str], right: list[str]) -> list[tuple[int, int]]:
+def _align_alike(left: list[str], right: list[str]) -> list[tuple[int, int]]:
     """The pairs of lines, in order in both, that have the most words in common."""
     n, m = len(left), len(right)
     if max(n, m) > _ALIGNED:
         return []
-    bags = [[_words(line) for line in side] for side in (left, right)]
-    alike = [[_likeness(a, b) for b in bags[1]] for a in bags[0]]
+    bags = [[_count_words(line) for line in side] for side in (left, right)]
+    alike = [[_measure_likeness(a, b) for b in bags[1]] for a in bags[0]]
     best = [[0.0] * (m + 1) for _ in range(n + 1)]
     for x in range(n - 1, -1, -1):
         for y in range(m - 1, -1, -1):
@@ -183,20 +192,20 @@ def _alike(left: list[str], right: list[str]) -> list[tuple[int, int]]:
     return pairs
 
 
-def _words(line: str) -> Counter[str]:
+def _count_words(line: str) -> Counter[str]:
     return Counter(word for word in _WORD.findall(line)[:_COUNTED] if not word.isspace())
 
 
-def _likeness(a: Counter[str], b: Counter[str]) -> float:
+def _measure_likeness(a: Counter[str], b: Counter[str]) -> float:
     """Share of words in common (Dice), 0 to 1."""
     whole = a.total() + b.total()
     return 2 * (a & b).total() / whole if whole else 1.0
 
 
-def _pieces(a: list[str], b: list[str]) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
+def _mark_pieces(a: list[str], b: list[str]) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
     """Both word lists as pieces, equal and different ones in turn."""
-    head = _common(a, b)
-    tail = _common(a[head:][::-1], b[head:][::-1])
+    head = _measure_common(a, b)
+    tail = _measure_common(a[head:][::-1], b[head:][::-1])
     stops = len(a) - tail, len(b) - tail
     left: list[Piece] = [("".join(a[:head]), False)]
     right: list[Piece] = [("".join(b[:head]), False)]
@@ -214,10 +223,10 @@ def _pieces(a: list[str], b: list[str]) -> tuple[tuple[Piece, ...], tuple[Piece,
         right.append((pair[1], differs))
     left.append(("".join(a[stops[0] :]), False))
     right.append(("".join(b[stops[1] :]), False))
-    return _joined(left), _joined(right)
+    return _join_pieces(left), _join_pieces(right)
 
 
-def _joined(pieces: list[Piece]) -> tuple[Piece, ...]:
+def _join_pieces(pieces: list[Piece]) -> tuple[Piece, ...]:
     """Without empty pieces, neighbours of a kind put together."""
     joined: list[Piece] = []
     for text, differs in pieces:
@@ -228,10 +237,10 @@ def _joined(pieces: list[Piece]) -> tuple[Piece, ...]:
     return tuple(joined)
 
 
-def _common(a: Sequence[object], b: Sequence[object]) -> int:
+def _measure_common(a: Sequence[object], b: Sequence[object]) -> int:
     """Length of the common beginning.
 
-    >>> _common("winter", "winner")
+    >>> _measure_common("winter", "winner")
     3
     """
     low, high = 0, min(len(a), len(b))
@@ -241,7 +250,7 @@ def _common(a: Sequence[object], b: Sequence[object]) -> int:
     return low
 
 
-def _with_context(rows: list[LinePair], context: int) -> list[LinePair]:
+def _keep_context(rows: list[LinePair], context: int) -> list[LinePair]:
     """The rows near a difference, and one for every stretch of two and more left out between."""
     near = [False] * len(rows)
     for index, row in enumerate(rows):
@@ -258,16 +267,11 @@ def _with_context(rows: list[LinePair], context: int) -> list[LinePair]:
     return kept
 
 
-def _shortened(side: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    last = len(side) - 1
-    return tuple((_cut(text, differs, i, last), differs) for i, (text, differs) in enumerate(side))
-
-
-def _cut(text: str, differs: bool, index: int, last: int) -> str:
+def _shorten_piece(text: str, differs: bool, index: int, last: int) -> str:
     """A long piece, `index` of 0 to `last`: of a different one the beginning stays, of an equal one
     the ends next to a difference.
 
-    >>> len(_cut("x" * 1000, False, 1, 2)), _cut("short", False, 0, 0)
+    >>> len(_shorten_piece("x" * 1000, False, 1, 2)), _shorten_piece("short", False, 0, 0)
     (121, 'short')
     """
     if differs:

@@ -100,9 +100,7 @@ class RunRecords:
             raise InputError(f"{directory}: no {layout.INPUTS}; expected a run directory")
         self.directory = directory
         self.finished = (directory / layout.MANIFEST).exists()
-        with wrap_read_errors(directory / layout.INPUTS) as path:
-            inputs = pq.read_table(path, columns=["input", "path"]).to_pylist()
-        self._files = [f"{row['input']}/{row['path']}" for row in inputs]
+        self._files = read_file_names(directory / layout.INPUTS)
 
     def find(self, name: str) -> RunRecord:
         """The record that a name means (see `DocumentTable.find`); of FILE, if it has one record.
@@ -220,9 +218,7 @@ class DocumentTable:
         self._meta = self._file.metadata
         sizes = [self._meta.row_group(g).num_rows for g in range(self._meta.num_row_groups)]
         self._starts = np.cumsum([0, *sizes])
-        with wrap_read_errors(directory / layout.SOURCES) as path:
-            sources = pq.read_table(path, columns=["input", "path"]).to_pylist()
-        self.files = [f"{row['input']}/{row['path']}" for row in sources]
+        self.files = read_file_names(directory / layout.SOURCES)
         """Input and path of every raw shard, by path_id."""
 
     def __len__(self) -> int:
@@ -315,6 +311,13 @@ def wrap_read_errors(path: Path) -> Iterator[Path]:
         raise IntegrityError(
             f"{path}: missing or damaged ({type(error).__name__}); `prep verify` names all damage"
         ) from error
+
+
+def read_file_names(path: Path) -> list[str]:
+    """Input and path of every raw shard, by path_id, from inputs.parquet or sources.parquet."""
+    with wrap_read_errors(path):
+        rows = pq.read_table(path, columns=["input", "path"]).to_pylist()
+    return [f"{row['input']}/{row['path']}" for row in rows]
 
 
 def select_texts(table: pa.Table, keys: pa.Array, most_bytes: int | None) -> dict[bytes, str]:

@@ -264,7 +264,7 @@ def run_preparation(
                         f"{out_directory}: {frozen}, and documents were taken down from it; remove "
                         "their lines from the raw shards and choose another --out"
                     ) from None
-                now = replace(now, takedowns=now.takedowns.written_anew())
+                now = replace(now, takedowns=now.takedowns.write_again())
                 progress.note(
                     f"{frozen}: writing the data set again without the documents taken down"
                 )

@@ -1,20 +1,18 @@
-"""Applying a takedown: mask the data sets, scrub the stored text, write again the HTML pages of the
-run that show text of documents, write it down. The form says what was removed where, what was not,
-and who answers for it.
-
-Applying a takedown: mask the data sets, scrub the stored text, write it down.
+"""Applying a takedown: mask the data sets, scrub the stored text, write the pages again, and write
+all of it down in a record and in a form for people.
 
 The order makes any kill harmless. First the documents and all that was planned are written down
 (ID.pending.json); from then on later runs withhold the texts, and the same command goes on from
 there, without the claim's texts, which may be gone by then. manifest.json goes, so that nothing
 takes the run for finished. Then, each step so that it can be done again: the data sets
-(`data_set`), the text (`stored`), the intermediates, the pages. Last the record, an event, and the
+(`data_set`), the text (`scrub`), the intermediates, the pages. Last the record, an event, and the
 new manifest.json, the commit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ import pyarrow as pa
 from pipeline.core import journal, storage
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
 from pipeline.core.journal import DIRECTORY as JOURNAL
-from pipeline.core.manifest import StageManifest, read_manifest, read_sealed, write_sealed
+from pipeline.core.manifest import StageManifest, read_manifest, write_sealed
 from pipeline.core.words import pluralise
 from pipeline.engine.runner import manifest_path, removed_note
 from pipeline.engine.stage import Inputs, parquet_output
@@ -38,27 +36,24 @@ from pipeline.stages.report import report_stage
 from pipeline.takedown.copies import RunTables
 from pipeline.takedown.data_set import mask_split
 from pipeline.takedown.holds import refuse_held
-from pipeline.takedown.plan import TakedownPlan, docs_of, gone_and_tokens
+from pipeline.takedown.plan import TakedownPlan, gone_and_tokens
 from pipeline.takedown.record import (
     MASK,
     PURGE,
     REWRITE,
     Takedown,
-    documents_path,
-    form_path,
-    pending_path,
     read_takedowns,
-    record_path,
+    takedown_file,
     write_takedown,
 )
-from pipeline.takedown.scrub import STORES, Scrubbing, scrub_written
+from pipeline.takedown.scrub import STORES, Scrubbing, output_bytes, scrub_written
 
 _SHOWN_LINES = 20
 Lines = Iterator[tuple[str, str]]
 """(kind, text): `title`, `head`, `item` or `text`."""
 
 
-def _lines(record: Mapping[str, Any]) -> Lines:
+def _describe_record(record: Mapping[str, Any]) -> Lines:
     claim, documents = record["claim"], record["documents"]
     yield "title", f"Takedown {record['id']}"
     yield "item", f"Claimant: {claim['claimant']}"
@@ -76,7 +71,7 @@ def _lines(record: Mapping[str, Any]) -> Lines:
         before = pluralise(documents["taken_down_before"], "document")
         yield "item", f"taken down before: {before} of the claim"
     yield "item", f"their keys and places: takedowns/{record['id']}.parquet"
-    yield from _data_sets(record)
+    yield from _describe_data_sets(record)
     yield "head", "Stored copies"
     for copy in record["copies"]:
         count = f", {pluralise(copy['documents'], 'document')}" if copy["documents"] else ""
@@ -96,7 +91,7 @@ def _lines(record: Mapping[str, Any]) -> Lines:
     yield "text", f"{record['by']}, {record['on']}"
 
 
-def _data_sets(record: Mapping[str, Any]) -> Lines:
+def _describe_data_sets(record: Mapping[str, Any]) -> Lines:
     yield "head", "Data sets"
     if not record["splits"]:
         yield "item", "none of the documents is in a data set of this run"
@@ -105,16 +100,16 @@ def _data_sets(record: Mapping[str, Any]) -> Lines:
         of_all = pluralise(split["of_labels"], unit)
         counts = f"{split['labels']:,} of {of_all} ({split['share']:.6%})"
         shards = f"{split['shards']:,} of {pluralise(split['of_shards'], 'shard')}"
-        told = f"{split['over_deletion']:.3f} {unit}s masked per token of the documents"
-        yield "item", f"{split['split']} ({split['format']}): {counts} in {shards}; {told}"
+        ratio = f"{split['over_deletion']:.3f} {unit}s masked per token of the documents"
+        yield "item", f"{split['split']} ({split['format']}): {counts} in {shards}; {ratio}"
         new = record["data_sets"].get(split["split"])
         if new:
             yield "item", f"{split['split']}: data set {split['dataset_hash']} became {new}"
     for run in record["exposed"]:
-        yield "item", _exposure(run)
+        yield "item", _describe_exposure(run)
 
 
-def _exposure(run: Mapping[str, Any]) -> str:
+def _describe_exposure(run: Mapping[str, Any]) -> str:
     if not run["steps"]:
         steps = pluralise(run["last_step"], "step")
         return f"{run['model_dir']}: none of {steps} read a label of these documents"
@@ -129,31 +124,21 @@ def _exposure(run: Mapping[str, Any]) -> str:
 
 
 def as_markdown(record: Mapping[str, Any]) -> bytes:
-    """The form as Markdown."""
+    """The form as Markdown, each text on one line and without what Markdown or a terminal would
+    take for more than text."""
     marks = {"title": "# ", "head": "\n## ", "item": "- ", "text": ""}
-    lines = [marks[kind] + _plain(text) for kind, text in _lines(record)]
-    return ("\n".join(lines) + "\n").encode()
-
-
-def _plain(text: str) -> str:
-    """On one line, without what Markdown or a terminal would take for more than text."""
-    shown = escape_text(text, len(text))
-    return "".join(f"\\{c}" if c in "\\`*_[]<>#|" else c for c in shown)
-
-
-@dataclass
-class _Section:
-    """What stands below one heading."""
-
-    head: str
-    items: list[str] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
+    lines = []
+    for kind, text in _describe_record(record):
+        shown = escape_text(text, len(text))
+        plain = "".join(f"\\{c}" if c in "\\`*_[]<>#|" else c for c in shown)
+        lines.append(marks[kind] + plain + "\n")
+    return "".join(lines).encode()
 
 
 def as_html(record: Mapping[str, Any]) -> bytes:
     """The form as one HTML page without scripts or links, in the style of the reports."""
     title, sections = "", [_Section("Claim")]
-    for kind, text in _lines(record):
+    for kind, text in _describe_record(record):
         if kind == "title":
             title = text
         elif kind == "head":
@@ -162,6 +147,13 @@ def as_html(record: Mapping[str, Any]) -> bytes:
             (sections[-1].items if kind == "item" else sections[-1].texts).append(text)
     template = report_environment("pipeline.takedown").get_template("form.html.j2")
     return template.render(title=title, sections=sections).encode()
+
+
+@dataclass
+class _Section:
+    head: str
+    items: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
 
 
 _NOTICE = b"""<!doctype html>
@@ -179,7 +171,6 @@ class Pages:
     directory: Path
     name: str
     order: Sequence[str]
-    _rendered: Mapping[str, bytes] = field(default_factory=dict)
 
     def scrub(self, path: Path, keys: pa.Array) -> bytes | None:
         """The page without these documents, or a notice where it cannot be rendered; None when it
@@ -187,27 +178,20 @@ class Pages:
         data = path.read_bytes()
         if not any(key.hex().encode() in data for key in keys.to_pylist()):
             return None
-        if not self._rendered:
-            self._rendered = self._render()
         return self._rendered.get(path.relative_to(self.directory).as_posix(), _NOTICE)
 
-    def _render(self) -> dict[str, bytes]:
+    @cached_property
+    def _rendered(self) -> dict[str, bytes]:
         report = read_manifest(manifest_path(self.directory, "report"))
         notes = ReportOutput(report).notes if report else None
         if notes is None:
-            return {layout.REPORT: _NOTICE}
+            return {}
         before = self.order[: self.order.index("report")]
         read = {stage: read_manifest(manifest_path(self.directory, stage)) for stage in before}
         manifests = {stage: manifest for stage, manifest in read.items() if manifest is not None}
         stage = report_stage(self.name, manifests, tuple(notes))
         result = stage.function(stage.tasks[0].job, Inputs(self.directory))
-        return {
-            output.path: output.data if isinstance(output.data, bytes) else b"".join(output.data)
-            for output in result.outputs
-        }
-
-
-MODES = (MASK, REWRITE)
+        return {output.path: output_bytes(output) for output in result.outputs}
 
 
 @dataclass(frozen=True)
@@ -257,38 +241,44 @@ def begin_takedown(plan: TakedownPlan, signed: SignOff) -> dict[str, Any]:
     }
     output = parquet_output("", plan.taken)
     value["documents"]["content_hash"] = output.content_hash
-    storage.publish(documents_path(directory, name), output.data)
-    write_takedown(pending_path(directory, name), value)
+    storage.publish(takedown_file(directory, f"{name}.parquet"), output.data)
+    write_takedown(takedown_file(directory, name + layout.PENDING), value)
     return value
 
 
-def carry_out(directory: Path, takedown: Takedown) -> None:
-    """Do all of a takedown that was begun, or what is left of it. The caller holds the run's lock.
+def finish_takedown(directory: Path, name: str) -> Takedown:
+    """Do all of a takedown that was begun, or what is left of it; returns its record. The caller
+    holds the run's lock.
 
     Raises IntegrityError for damaged files, naming them; the same command then goes on when they
     are mended.
     """
-    value, name = takedown.value, takedown.id
+    takedown = find_begun(directory, name)
+    assert takedown is not None, "it was begun"
+    value = takedown.value
     storage.sweep_temps(directory)
     storage.remove(directory / layout.MANIFEST)
     storage.remove_tree(directory / JOURNAL / "records")
     run = RunTables(directory, {})
-    docs = docs_of(takedown.documents(directory, ["doc"]))
+    taken = takedown.documents(directory)
     if takedown.mode == MASK:
-        gone, tokens = gone_and_tokens(run, docs)
+        gone, tokens = gone_and_tokens(run, taken)
         for split in run.splits():
             mask_split(directory, split, name, gone, tokens)
     removed = _delete_intermediates(directory, value["run"]["removed"])
-    keys = takedown.documents(directory, ["doc_key"])["doc_key"].combine_chunks()
+    keys = taken["doc_key"].combine_chunks()
     Scrubbing(directory, name, keys).run(STORES)
-    scrub_written(run, name, takedown.documents(directory))
+    scrub_written(run, name, taken)
     pages = Pages(directory, value["run"]["config"], value["run"]["stages"])
     rendered = {path.name: pages.scrub for path in directory.glob("*.html")}
     Scrubbing(directory, name, keys).run(rendered)
     _write_down(directory, takedown)
     if takedown.mode != REWRITE:
         _commit(directory, value, removed)
-    storage.remove(pending_path(directory, name))
+    storage.remove(takedown_file(directory, name + layout.PENDING))
+    done = find_begun(directory, name)
+    assert done is not None, "its record was written"
+    return done
 
 
 def _delete_intermediates(directory: Path, before: list[str]) -> frozenset[str]:
@@ -301,34 +291,28 @@ def _delete_intermediates(directory: Path, before: list[str]) -> frozenset[str]:
 
 
 def _write_down(directory: Path, takedown: Takedown) -> None:
-    """The record, the forms, and the event, which is not told twice."""
+    """The record, the forms, and the event, which is logged once."""
     name = takedown.id
     hidden = ("run", "format")
     value = {k: v for k, v in takedown.value.items() if k not in hidden}
-    record = {**value, "data_sets": _hashes_since(directory, name)}
-    storage.publish(form_path(directory, name, ".md"), as_markdown(record))
-    storage.publish(form_path(directory, name, ".html"), as_html(record))
-    write_takedown(record_path(directory, name), record)
+    record = {**value, "data_sets": _find_new_hashes(directory, name)}
+    storage.publish(takedown_file(directory, f"takedown-{name}.md"), as_markdown(record))
+    storage.publish(takedown_file(directory, f"takedown-{name}.html"), as_html(record))
+    path = takedown_file(directory, f"{name}.json")
+    write_takedown(path, record)
     kind: Kind = "purge" if takedown.mode == PURGE else "takedown"
-    told = {e.what.get("id") for e in verify_events(directory).events if e.kind == kind}
-    if name not in told:
-        digest = read_sealed_digest(record_path(directory, name))
+    logged = {e.what.get("id") for e in verify_events(directory).events if e.kind == kind}
+    if name not in logged:
         what = {
             "id": name,
             "mode": takedown.mode,
             "documents": value["documents"]["count"],
-            "record": digest,
+            "record": storage.hash_file(path),
         }
         append_event(directory, kind, value["by"], what)
 
 
-def read_sealed_digest(path: Path) -> str:
-    """The hash of a sealed file that is sound."""
-    read_sealed(path)
-    return storage.hash_file(path)
-
-
-def _hashes_since(directory: Path, name: str) -> dict[str, str]:
+def _find_new_hashes(directory: Path, name: str) -> dict[str, str]:
     """The data sets that this takedown made, by split: the hash each has since."""
     found = {}
     for split in RunTables(directory, {}).splits():
@@ -363,13 +347,3 @@ def resume(directory: Path, name: str) -> Takedown:
     """Go on with a takedown that was begun."""
     with journal.hold_lock(directory):
         return finish_takedown(directory, name)
-
-
-def finish_takedown(directory: Path, name: str) -> Takedown:
-    """Carry out a takedown that was begun; returns its record. The caller holds the run's lock."""
-    found = find_begun(directory, name)
-    assert found is not None, "it was begun"
-    carry_out(directory, found)
-    done = find_begun(directory, name)
-    assert done is not None, "its record was written"
-    return done

@@ -15,13 +15,13 @@ from pipeline.core.ids import table_hash
 from pipeline.core.words import pluralise
 from pipeline.hdf5.format import CORPUS
 from pipeline.hdf5.read import SampleDataset
-from pipeline.lineage.shards import read_lineage
+from pipeline.lineage.shards import MaskedSpans, read_lineage
 from pipeline.runs import layout
 from pipeline.runs.catalogue import TEXT_COLUMNS
-from pipeline.runs.records import wrap_read_errors
+from pipeline.runs.records import map_arrow, wrap_read_errors
 from pipeline.takedown.copies import RunTables
-from pipeline.takedown.data_set import MaskedSpans, count_left_over, find_document_places
-from pipeline.takedown.record import Takedown, keys_taken, read_takedowns
+from pipeline.takedown.data_set import count_left_over, find_document_places
+from pipeline.takedown.record import Takedown, keys_taken, read_takedowns, takedown_file
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def check_takedowns(directory: Path) -> str | None:
     for store, column in TEXT_COLUMNS.items():
         for path in sorted((directory / store).glob("*")):
             files += 1
-            if _left(path, column, keys):
+            if _has_text_left(path, column, keys):
                 raise IntegrityError(f"{path}: holds {column} of documents that were taken down")
     _check_evidence(directory, keys)
     what = f"{pluralise(len(takedowns), 'takedown')}, {pluralise(len(keys), 'document')}"
@@ -59,26 +59,23 @@ def check_takedowns(directory: Path) -> str | None:
 
 def _check_record(directory: Path, takedown: Takedown) -> None:
     if takedown.pending:
-        raise IntegrityError(
-            f"{directory}: the takedown {takedown.id} is not finished; run the `prep takedown` "
-            "command that began it again, with --apply"
-        )
+        raise IntegrityError(takedown.describe_pending(directory))
     found = table_hash(takedown.documents(directory))
     expected = takedown.value["documents"]["content_hash"]
     if found != expected:
         raise IntegrityError(
-            f"{directory / layout.TAKEDOWNS}/{takedown.id}.parquet: its documents are not those "
-            f"in its record (content {found}, expected {expected})"
+            f"{takedown_file(directory, takedown.id)}.parquet: its documents are not those in its "
+            f"record (content {found}, expected {expected})"
         )
 
 
-def _left(path: Path, column: str, keys: pa.Array) -> bool:
+def _has_text_left(path: Path, column: str, keys: pa.Array) -> bool:
     """Whether a file has a value of the column for one of these documents."""
     with wrap_read_errors(path):
         if path.suffix == ".parquet":
             table = pq.read_table(path, columns=["doc_key", column])
         else:
-            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+            table = map_arrow(path)
         found = table.filter(pc.is_in(table["doc_key"], keys))[column]
     is_list = pa.types.is_large_list(found.type) or pa.types.is_list(found.type)
     sizes = pc.list_value_length(found) if is_list else pc.binary_length(found)
@@ -138,11 +135,11 @@ def check_masked(directory: Path, dataset: SampleDataset) -> Holes:
         sum(p.labels.columns for p in places),
         sum(p.inputs.columns for p in places) if is_corpus else 0,
         sum(len(p.first_docs) for p in places),
-        any(_begins_with(dataset, gone)),
+        any(_check_first_document(dataset, gone)),
     )
 
 
-def _begins_with(dataset: SampleDataset, gone: Mask) -> Iterator[bool]:
+def _check_first_document(dataset: SampleDataset, gone: Mask) -> Iterator[bool]:
     """For the shard with the first row of the stream: whether its first document is gone."""
     if dataset.layout is CORPUS:
         return

@@ -80,13 +80,13 @@ def load_claim(path: Path, texts_from: Path | None = None) -> LoadedClaim:
     """
     claim = parse(Claim, load_yaml(path))
     directory = path.parent if texts_from is None else texts_from
-    texts = tuple((name, _text(_place(directory, name))) for name in claim.what.texts)
+    texts = tuple((name, _read_text(_find_text(directory, name))) for name in claim.what.texts)
     digests = [hash_bytes(text.encode()) for _, text in texts]
     value = {"claim": claim.model_dump(mode="json"), "texts": digests}
     return LoadedClaim(claim, texts, fingerprint_of(value))
 
 
-def _place(directory: Path, name: str) -> Path:
+def _find_text(directory: Path, name: str) -> Path:
     """A claim comes from outside: it names no file of this machine but those put next to it."""
     path = (directory / name).resolve()
     if not path.is_relative_to(directory.resolve()):
@@ -97,7 +97,7 @@ def _place(directory: Path, name: str) -> Path:
     return path
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"{path}: expected a file with a text; what.texts names it")

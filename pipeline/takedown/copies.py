@@ -16,25 +16,13 @@ import pyarrow.parquet as pq
 from dedup.arrays import I64
 from pipeline.core import ids
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.core.manifest import StageManifest, read_manifest, read_sealed
-from pipeline.engine.runner import STAGE_MANIFESTS
+from pipeline.core.manifest import read_sealed
 from pipeline.runs import layout
 from pipeline.runs.catalogue import TEXT_INTERMEDIATES, story_entry
 from pipeline.runs.held_texts import keys_of, quarantine_path, read_held_shard, with_texts
-from pipeline.runs.records import wrap_read_errors
+from pipeline.runs.records import map_arrow, read_file_names, wrap_read_errors
 
-_COLUMNS = [
-    "doc_key",
-    "source",
-    "path_id",
-    "line",
-    "byte_offset",
-    "byte_length",
-    "text_bytes",
-    "state",
-    "split",
-    "tokens",
-]
+_COLUMNS = ["doc_key", "source", "path_id", "byte_offset", "byte_length", "state", "tokens"]
 
 
 @dataclass(frozen=True)
@@ -53,16 +41,7 @@ class RunTables:
     @cached_property
     def files(self) -> list[str]:
         """Input and path of every raw shard, by path_id."""
-        with wrap_read_errors(self.directory / layout.SOURCES) as path:
-            rows = pq.read_table(path, columns=["input", "path"]).to_pylist()
-        return [f"{row['input']}/{row['path']}" for row in rows]
-
-    @cached_property
-    def stages(self) -> dict[str, StageManifest]:
-        """Every stage that is committed."""
-        paths = sorted((self.directory / STAGE_MANIFESTS).glob("*.json"))
-        found = {path.stem: read_manifest(path) for path in paths}
-        return {name: stage for name, stage in found.items() if stage is not None}
+        return read_file_names(self.directory / layout.SOURCES)
 
     def rows_of(self, keys: pa.Array) -> I64:
         """Rows of the documents with these keys, ascending; keys of no document are left out."""
@@ -77,8 +56,7 @@ class RunTables:
         """Every shard of documents/ that is there, memory-mapped; and, once more, those of its rows
         whose texts are in quarantine, with these."""
         for path in sorted((self.directory / "documents").glob("*.arrow")):
-            with wrap_read_errors(path):
-                table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+            table = map_arrow(path)
             yield table
             held = read_held_shard(self.directory / quarantine_path(path.name))
             if len(held):
@@ -117,8 +95,9 @@ def key_array(keys: list[bytes]) -> pa.Array:
     return pa.array(keys, pa.binary(ids.KEY_BYTES))
 
 
-EMPTIED, MASKED, DELETED, WRITTEN_ANEW = "emptied", "masked", "deleted", "written again"
+EMPTIED, DELETED, WRITTEN_AGAIN = "emptied", "deleted", "written again"
 _LISTED_LINES = 1000
+_NAMING_KEYS = ("documents", "drops", "tokens", "quarantine", layout.EVIDENCE, layout.DECISIONS)
 
 
 @dataclass(frozen=True)
@@ -143,67 +122,37 @@ class OutsideCopy:
 
 
 def stored_copies(run: RunTables, taken: pa.Table) -> tuple[Copy, ...]:
-    """What stands in the run directory."""
+    """What is in the run directory."""
     keys = taken["doc_key"].combine_chunks()
-    found = [
-        _counted(run, "documents", "*.arrow", keys, EMPTIED),
-        _counted(run, "drops", "*.parquet", keys, EMPTIED),
-        _counted(run, "tokens", "*.arrow", keys, EMPTIED),
-        _counted(run, "quarantine", "*.arrow", keys, EMPTIED),
-        _in_table(run, layout.EVIDENCE, keys),
-        _in_table(run, layout.DECISIONS, keys),
-        *_written(run, taken),
-        *_pages(run, keys),
-    ]
+    found = [_count_copies(run, store, keys) for store in _NAMING_KEYS]
+    kept = taken.filter(pc.equal(taken["state"], "kept"))
+    for store in (layout.RECORDS, layout.CLEANED):
+        if (run.directory / store).is_dir() and len(kept):
+            files = len(pc.unique(kept["file"]))
+            found.append(Copy(store, files, len(kept), WRITTEN_AGAIN))
+    names = [key.hex().encode() for key in keys.to_pylist()]
+    for path in sorted(run.directory.glob("*.html")):
+        data = path.read_bytes()
+        count = sum(name in data for name in names)
+        found.append(Copy(path.name, int(count > 0), count, WRITTEN_AGAIN))
     for name in TEXT_INTERMEDIATES:
-        files = [p for p in (run.directory / name).rglob("*") if p.is_file()]
-        if files:
-            found.append(Copy(name, len(files), 0, DELETED))
+        count = sum(path.is_file() for path in (run.directory / name).rglob("*"))
+        found.append(Copy(name, count, 0, DELETED))
     return tuple(copy for copy in found if copy.files)
 
 
-def _counted(run: RunTables, store: str, pattern: str, keys: pa.Array, done: str) -> Copy:
-    counts = [_holds(path, keys) for path in sorted((run.directory / store).glob(pattern))]
-    return Copy(store, sum(count > 0 for count in counts), sum(counts), done)
-
-
-def _in_table(run: RunTables, name: str, keys: pa.Array) -> Copy:
-    path = run.directory / name
-    count = _holds(path, keys) if path.exists() else 0
-    return Copy(name, int(count > 0), count, EMPTIED)
-
-
-def _holds(path: Path, keys: pa.Array) -> int:
-    """How many of these documents a file names."""
-    import pyarrow.parquet as pq
-
-    if path.suffix == ".parquet":
-        column = pq.read_table(path, columns=["doc_key"])["doc_key"]
-    else:
-        column = pa.ipc.open_file(pa.memory_map(str(path))).read_all()["doc_key"]
-    return len(pc.unique(column.filter(pc.is_in(column, keys))))
-
-
-def _written(run: RunTables, taken: pa.Table) -> list[Copy]:
-    """Records that `prep dedup` or `prep clean` wrote."""
-    kept = pc.sum(pc.equal(taken["state"], "kept")).as_py() or 0
-    found = []
-    for store in (layout.RECORDS, layout.CLEANED):
-        if (run.directory / store).is_dir() and kept:
-            files = len(set(pc.filter(taken["file"], pc.equal(taken["state"], "kept")).to_pylist()))
-            found.append(Copy(store, files, kept, WRITTEN_ANEW))
-    return found
-
-
-def _pages(run: RunTables, keys: pa.Array) -> list[Copy]:
-    wanted = [key.hex().encode() for key in keys.to_pylist()]
-    found = []
-    for path in sorted(run.directory.glob("*.html")):
-        data = path.read_bytes()
-        count = sum(key in data for key in wanted)
-        if count:
-            found.append(Copy(path.name, 1, count, WRITTEN_ANEW))
-    return found
+def _count_copies(run: RunTables, store: str, keys: pa.Array) -> Copy:
+    """The files of a directory, or the one file, that name these documents, and how many."""
+    path = run.directory / store
+    paths = sorted([*path.glob("*.arrow"), *path.glob("*.parquet"), *([path] * path.is_file())])
+    counts = []
+    for file in paths:
+        if file.suffix == ".parquet":
+            column = pq.read_table(file, columns=["doc_key"])["doc_key"]
+        else:
+            column = map_arrow(file)["doc_key"]
+        counts.append(len(pc.unique(column.filter(pc.is_in(column, keys)))))
+    return Copy(store, sum(count > 0 for count in counts), sum(counts), EMPTIED)
 
 
 def outside_copies(
@@ -214,19 +163,25 @@ def outside_copies(
 ) -> tuple[OutsideCopy, ...]:
     """Raw shards with the lines in them, weights, exports, the run that a repacked one was packed
     from, and what nobody can list."""
-    found = [*_raw_shards(taken)]
-    if has_origin:
-        found.append(
+    table = taken.select(["file", "line"]).group_by("file", use_threads=False)
+    rows = table.aggregate([("line", "list")]).sort_by("file").to_pylist()
+    origin = (
+        "this run was packed from the tokens of another run, which has the texts; apply the claim "
+        "there too"
+    )
+    return (
+        *(
             OutsideCopy(
-                "texts",
-                "",
-                (),
-                "this run was packed from the tokens of another run, which has the texts; apply "
-                "the claim there too",
+                "raw shard",
+                row["file"],
+                tuple(sorted(row["line_list"])[:_LISTED_LINES]),
+                "delete these lines (in parquet, these rows) from the raw shard, or delete the "
+                "shard; until then every run in this directory leaves their text out",
             )
-        )
-    for model_dir in model_dirs:
-        found.append(
+            for row in rows
+        ),
+        *([OutsideCopy("texts", "", (), origin)] if has_origin else []),
+        *(
             OutsideCopy(
                 "weights",
                 model_dir.as_posix(),
@@ -235,38 +190,22 @@ def outside_copies(
                 "train again from an earlier one is for whoever is responsible for the model to "
                 "decide",
             )
-        )
-    for export in exports:
-        found.append(
+            for model_dir in model_dirs
+        ),
+        *(
             OutsideCopy(
                 "export",
                 export.as_posix(),
                 (),
                 "delete it and export again with `prep export`, which leaves these documents out",
             )
-        )
-    found.append(
+            for export in exports
+        ),
         OutsideCopy(
             "backups",
             "",
             (),
             "not known here, and neither are snapshots, exports that were not named, runs repacked "
             "from this one, and other runs of the same raw shards; look for them",
-        )
+        ),
     )
-    return tuple(found)
-
-
-def _raw_shards(taken: pa.Table) -> list[OutsideCopy]:
-    table = taken.select(["file", "line"]).group_by("file", use_threads=False)
-    rows = table.aggregate([("line", "list")]).sort_by("file").to_pylist()
-    return [
-        OutsideCopy(
-            "raw shard",
-            row["file"],
-            tuple(sorted(row["line_list"])[:_LISTED_LINES]),
-            "delete these lines (in parquet, these rows) from the raw shard, or delete the shard; "
-            "until then every run in this directory leaves their text out",
-        )
-        for row in rows
-    ]

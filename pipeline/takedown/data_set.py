@@ -1,21 +1,15 @@
-"""Documents leave a data set: where they are in a split's shards, the arrays of a shard with them
-masked, and new versions of the shards and of the data set that follows.
-
-Where documents stand in a split's shards: spans of input ids, and spans of labels.
+"""Documents leave a data set: where they are in a split's shards, the shards with them masked, and
+the data set that follows.
 
 A label belongs to the document of the token it asks for. In `sample` that is the token after the
-input, so the label of a document's first token stands one place before the document, and where the
+input, so the label of a document's first token is one place before the document, and where the
 document begins a row, at the end of the row before it in the stream. In `vsl` labels and inputs of
 a document fill the same columns. A corpus has no labels.
 
-Documents masked in the arrays of a shard; row count and order stay.
-
-Where a label belongs to a document that is gone, the loss mask is 0 and the label the EOS id; where
-an input belongs to it, the input is the EOS id. What stood there is in the array no more. In `vsl`
-such columns then look like padding: span and position are 0. A corpus has ids only: readers that
-cut it into rows train on runs of EOS there.
-
-New versions of the shards of a split in which documents stand, and the data set that follows.
+Where a label belongs to a document that is gone, the loss mask becomes 0 and the label the EOS id;
+where an input belongs to it, the input becomes the EOS id. Row count and order stay. In `vsl` such
+columns then look like padding: span and position are 0. A corpus has ids only: readers that cut it
+into rows train on runs of EOS there.
 
 The order of publishing keeps a data set that can be read at every instant: new shards under new
 names, the stage's manifest, then data_params.json, which readers go by; last, what it no longer
@@ -35,7 +29,13 @@ import pyarrow.compute as pc
 from dedup.arrays import I64, Array, Mask
 from pipeline.core import storage
 from pipeline.core.ids import array_hash
-from pipeline.core.manifest import Shard, fingerprint_of, read_manifest, write_manifest
+from pipeline.core.manifest import (
+    Shard,
+    StageManifest,
+    fingerprint_of,
+    read_manifest,
+    write_manifest,
+)
 from pipeline.engine.runner import manifest_path
 from pipeline.hdf5.chunks import shard_image
 from pipeline.hdf5.format import (
@@ -49,33 +49,8 @@ from pipeline.hdf5.format import (
 )
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.lineage.forward import locate_documents
-from pipeline.lineage.shards import lineage_path
+from pipeline.lineage.shards import MaskedSpans, lineage_path
 from pipeline.takedown.scrub import with_shards
-
-
-@dataclass(frozen=True)
-class MaskedSpans:
-    """Columns [start, stop) of rows of one shard, and the document (row of documents.parquet) they
-    belong to, (N,) each; sorted by row and start. In a corpus `row` is 0 and columns are tokens."""
-
-    row: I64
-    start: I64
-    stop: I64
-    doc: I64
-
-    def __len__(self) -> int:
-        return len(self.row)
-
-    @property
-    def columns(self) -> int:
-        """How many columns they hold."""
-        return int((self.stop - self.start).sum())
-
-    def flat(self) -> tuple[I64, I64]:
-        """Row and column of every place."""
-        lengths = self.stop - self.start
-        first = np.repeat(self.start - np.cumsum(lengths) + lengths, lengths)
-        return np.repeat(self.row, lengths), first + np.arange(int(lengths.sum()))
 
 
 @dataclass(frozen=True)
@@ -102,35 +77,23 @@ def find_document_places(dataset: SampleDataset, gone: Mask, tokens: I64) -> lis
     places = locate_documents(dataset, docs, tokens[docs]).places
     names = [f"{dataset.directory.name}/{info.name}" for info in dataset.shards]
     shard = pc.index_in(places["file"], value_set=pa.array(names, pa.string())).to_numpy()
-    columns = {name: _column(places, name) for name in _COLUMNS}
+    columns = {name: pc.fill_null(places[name], 0).to_numpy().astype(np.int64) for name in _COLUMNS}
     order = np.lexsort((columns["token_start"], columns["row"], shard))
-    columns = {name: column[order] for name, column in columns.items()}
     found = []
     for index in np.unique(shard).tolist():
-        here = slice(*np.searchsorted(shard[order], [index, index + 1]))
-        found.append(_in_shard(index, {name: column[here] for name, column in columns.items()}))
+        here = order[slice(*np.searchsorted(shard[order], [index, index + 1]))]
+        part = {name: column[here] for name, column in columns.items()}
+        begins = (part["doc_token_start"] == 0) & (part["token_end"] > part["token_start"])
+        inputs = _select_spans(part, "token_start", "token_end")
+        labels = _select_spans(part, "label_start", "label_end")
+        found.append(ShardPlaces(index, inputs, labels, part["doc"][begins]))
     return found
 
 
 _COLUMNS = ("row", "token_start", "token_end", "doc", "doc_token_start", "label_start", "label_end")
 
 
-def _column(places: pa.Table, name: str) -> I64:
-    values: I64 = pc.fill_null(places[name], 0).to_numpy().astype(np.int64)
-    return values
-
-
-def _in_shard(index: int, columns: dict[str, I64]) -> ShardPlaces:
-    """The places of one shard: `_COLUMNS` of its windows, by row and first input."""
-    inputs, labels = (_spans(columns, *names) for names in _RANGES)
-    begins = (columns["doc_token_start"] == 0) & (columns["token_end"] > columns["token_start"])
-    return ShardPlaces(index, inputs, labels, columns["doc"][begins])
-
-
-_RANGES = (("token_start", "token_end"), ("label_start", "label_end"))
-
-
-def _spans(columns: dict[str, I64], first: str, last: str) -> MaskedSpans:
+def _select_spans(columns: dict[str, I64], first: str, last: str) -> MaskedSpans:
     """The windows in which this range holds something."""
     held = columns[last] > columns[first]
     return MaskedSpans(*(columns[name][held] for name in ("row", first, last, "doc")))
@@ -196,7 +159,7 @@ def _publish_version(dataset: SampleDataset, places: ShardPlaces) -> dict[str, A
     data = mask_shard(file.read(0, file.rows), dataset.layout, places, dataset.eos_id)
     name = version_name(old.name, len(dataset.ancestors) + 1)
     path = dataset.directory / name
-    published = storage.publish(path, shard_image(data, _compression(file.filters)))
+    published = storage.publish(path, shard_image(data, _find_compression(file.filters)))
     lineage = lineage_path(dataset.directory / old.name)
     storage.publish(lineage_path(path), lineage.read_bytes())
     return {
@@ -218,40 +181,41 @@ def version_name(name: str, version: int) -> str:
     return f"{stem}-{version:03d}{SHARD_SUFFIX}"
 
 
-def _compression(filters: tuple[int, ...]) -> Compression:
+def _find_compression(filters: tuple[int, ...]) -> Compression:
     """How the chunks of a shard with these filters are stored."""
     if h5py.h5z.FILTER_DEFLATE not in filters:
         return "none"
     return "gzip-shuffle" if h5py.h5z.FILTER_SHUFFLE in filters else "gzip"
 
 
+def _stage_manifest(directory: Path, stage: str) -> StageManifest:
+    manifest = read_manifest(manifest_path(directory, stage))
+    assert manifest is not None, "open_run_tables found the split"
+    return manifest
+
+
 def _name_in_manifest(directory: Path, split: str, files: list[dict[str, Any]]) -> None:
-    """Put the new versions into the manifest of the pack stage, in the place of the old."""
-    manifest = read_manifest(manifest_path(directory, _PACK))
-    assert manifest is not None, "open_run found the split"
+    """Put the new versions of shards and lineage into the manifest of the pack stage, in the place
+    of the old."""
+    manifest = _stage_manifest(directory, _PACK)
     known = {shard.path: shard for shard in manifest.shards}
     changed = {}
     for file in files:
-        for old, new in _pairs(file):
+        names = Path(file["old"]), Path(file["name"])
+        for old, new in (names, tuple(map(lineage_path, names))):
             shard = known.get(f"hdf5/{split}/{old}")
             if shard is not None:
-                changed[shard.path] = _moved(directory, shard, f"hdf5/{split}/{new}")
+                path = f"hdf5/{split}/{new}"
+                first_path = shard.first_path or shard.path
+                moved = replace(shard, path=path, first_path=first_path)
+                changed[shard.path] = _measure_file(directory, moved)
     write_manifest(manifest_path(directory, _PACK), with_shards(manifest, changed))
 
 
-def _pairs(file: dict[str, Any]) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Old and new name of the shard and of its lineage."""
-    old, new = file["old"], file["name"]
-    lineage = tuple(lineage_path(Path(name)).name for name in (old, new))
-    return (old, new), (lineage[0], lineage[1])
-
-
-def _moved(directory: Path, shard: Shard, path: str) -> Shard:
-    place = directory / path
-    size, digest = place.stat().st_size, storage.hash_file(place)
-    return replace(
-        shard, path=path, size=size, hash=digest, first_path=shard.first_path or shard.path
-    )
+def _measure_file(directory: Path, shard: Shard) -> Shard:
+    """The shard with size and hash of its file as it is now."""
+    path = directory / shard.path
+    return replace(shard, size=path.stat().st_size, hash=storage.hash_file(path))
 
 
 def _publish_params(
@@ -280,22 +244,17 @@ def _publish_params(
 
 def _note_params(directory: Path, split: str, name: str) -> None:
     """Size and hash of data_params.json as it is now, in the manifest of its stage."""
-    manifest = read_manifest(manifest_path(directory, _PARAMS))
-    assert manifest is not None, "open_run found the split"
+    manifest = _stage_manifest(directory, _PARAMS)
     shard = manifest.find(f"hdf5/{split}/{DATA_PARAMS}")
     if name in shard.scrubbed:
         return
-    path = directory / shard.path
-    size, digest = path.stat().st_size, storage.hash_file(path)
-    new = replace(shard, size=size, hash=digest, scrubbed=(*shard.scrubbed, name))
+    new = replace(_measure_file(directory, shard), scrubbed=(*shard.scrubbed, name))
     write_manifest(manifest_path(directory, _PARAMS), with_shards(manifest, {shard.path: new}))
 
 
 def _delete_retired(place: Path, directory: Path) -> None:
     """Delete the shards that the manifest of the pack stage no longer names."""
-    manifest = read_manifest(manifest_path(directory, _PACK))
-    assert manifest is not None, "open_run found the split"
-    named = {directory / shard.path for shard in manifest.shards}
+    named = {directory / shard.path for shard in _stage_manifest(directory, _PACK).shards}
     for path in sorted([*place.glob(f"*{SHARD_SUFFIX}"), *place.glob(f"*{LINEAGE_SUFFIX}")]):
         if path not in named:
             storage.remove(path)

@@ -16,7 +16,7 @@ from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.words import pluralise
 from pipeline.runs import layout
 from pipeline.runs.events import append_event, append_line
-from pipeline.runs.records import wrap_read_errors
+from pipeline.runs.records import map_arrow, wrap_read_errors
 from pipeline.runs.references import is_key
 
 HOLDS = "holds.jsonl"
@@ -39,17 +39,17 @@ class Hold:
 def set_hold(directory: Path, what: str, by: str, reason: str) -> None:
     """Hold a document (its whole key in hex) or a work. Raises ConfigError without a name and a
     reason."""
-    _write(directory, "hold", what, by, reason)
+    _write_hold(directory, "hold", what, by, reason)
 
 
 def lift_hold(directory: Path, what: str, by: str, reason: str) -> None:
     """Lift a hold. Raises InputError when there is none on it."""
     if what not in {hold.what for hold in read_holds(directory)}:
         raise InputError(f"{what}: not on hold in {directory}")
-    _write(directory, "unhold", what, by, reason)
+    _write_hold(directory, "unhold", what, by, reason)
 
 
-def _write(directory: Path, action: str, what: str, by: str, reason: str) -> None:
+def _write_hold(directory: Path, action: str, what: str, by: str, reason: str) -> None:
     if not by.strip() or not reason.strip():
         raise ConfigError("--by and --reason: expected the name of a person, and a reason")
     value = {"action": action, "what": what, "by": by, "reason": reason}
@@ -92,24 +92,23 @@ def held_documents(directory: Path, keys: pa.Array) -> dict[bytes, str]:
         for hold in holds
         if not hold.is_document
     }
-    works |= {work: f"work {work} is on hold in the registry" for work in _of_registry(directory)}
-    for key, work in _works_of(directory, keys, list(works)):
+    works |= {
+        work: f"work {work} is on hold in the registry" for work in _read_registry_holds(directory)
+    }
+    for key, work in _find_works(directory, keys, list(works)):
         found.setdefault(key, works[work])
     return found
 
 
-def _of_registry(directory: Path) -> list[str]:
+def _read_registry_holds(directory: Path) -> list[str]:
     path = directory / layout.WORKS
-    if not path.exists():
-        return []
-    with wrap_read_errors(path):
-        works = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    works = map_arrow(path) if path.exists() else pa.table({"work_id": []})
     if "legal_hold" not in works.column_names:
         return []
     return list(works.filter(pc.fill_null(works["legal_hold"], False))["work_id"].to_pylist())
 
 
-def _works_of(directory: Path, keys: pa.Array, works: list[str]) -> list[tuple[bytes, str]]:
+def _find_works(directory: Path, keys: pa.Array, works: list[str]) -> list[tuple[bytes, str]]:
     """(document, work) for evidence that names one of these works."""
     path = directory / layout.EVIDENCE
     if not works or not path.exists() or "work_id" not in pq.read_schema(path).names:

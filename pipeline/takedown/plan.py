@@ -31,6 +31,7 @@ from pipeline.engine.stage import Output, parquet_output
 from pipeline.hdf5.format import CORPUS
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.lineage.exposure import trace_documents
+from pipeline.lineage.shards import MaskedSpans
 from pipeline.runs.origin import texts_home
 from pipeline.takedown.claim import LoadedClaim
 from pipeline.takedown.copies import (
@@ -41,7 +42,7 @@ from pipeline.takedown.copies import (
     outside_copies,
     stored_copies,
 )
-from pipeline.takedown.data_set import MaskedSpans, ShardPlaces, find_document_places
+from pipeline.takedown.data_set import ShardPlaces, find_document_places
 from pipeline.takedown.record import keys_taken, read_takedowns
 from pipeline.takedown.resolve import RelatedDocument, resolve_claim
 
@@ -53,7 +54,7 @@ MOST_STEPS = 1000
 class SplitPlan:
     """What is masked in one split.
 
-    documents: that stand in it; rows: with a label or an input of them, of `of_rows`; labels: whose
+    documents: that are in it; rows: with a label or an input of them, of `of_rows`; labels: whose
     loss mask becomes 0 (of a corpus, tokens that become EOS), of `of_labels`; document_tokens: of
     all copies of the documents; over_deletion: labels over document_tokens, 1.0 when nothing else
     is touched; shards: that get a new version, of `of_shards`.
@@ -107,7 +108,7 @@ class TakedownPlan:
     loaded: LoadedClaim
     taken: pa.Table
     earlier: int
-    told: tuple[RelatedDocument, ...]
+    related: tuple[RelatedDocument, ...]
     nothing: tuple[str, ...]
     splits: tuple[SplitPlan, ...]
     exposed: tuple[TrainingExposure, ...]
@@ -134,7 +135,7 @@ class TakedownPlan:
             "exposed": [asdict(found) for found in self.exposed],
             "copies": [asdict(copy) for copy in self.copies],
             "outside": [asdict(copy) for copy in self.outside],
-            "told": [asdict(told) for told in self.told],
+            "told": [asdict(document) for document in self.related],
             "nothing": list(self.nothing),
         }
 
@@ -148,33 +149,36 @@ def plan_takedown(
     """Work a claim out; on a repacked run with what the run it was packed from knows. Raises
     InputError when it names nothing in the run, for unknown documents, for a model_dir of no
     training run on this data, and for texts, addresses or works when that other run is lost."""
-    home = _home(run, loaded)
+    home = _find_home(run, loaded)
     resolved = resolve_claim(home, loaded)
     before = keys_taken(run.directory, read_takedowns(run.directory))
     fresh = pc.invert(pc.is_in(resolved.taken["doc_key"], before))
     taken = resolved.taken.filter(fresh)
     if not len(resolved.taken):
-        told = "".join(f"\n  {t.key}: {t.why}" for t in resolved.told[:10])
+        related = "".join(f"\n  {one.key}: {one.why}" for one in resolved.related[:10])
         raise InputError(
             f"{run.directory}: nothing here matches the claim {loaded.claim.id}"
-            + (f"; similar, to be looked at and added to what.documents:{told}" if told else "")
+            + (
+                f"; similar, to be looked at and added to what.documents:{related}"
+                if related
+                else ""
+            )
         )
-    splits = tuple(_splits(run, taken))
     return TakedownPlan(
         run=run,
         loaded=loaded,
         taken=taken,
         earlier=len(resolved.taken) - len(taken),
-        told=resolved.told,
+        related=resolved.related,
         nothing=resolved.nothing,
-        splits=splits,
-        exposed=tuple(_exposed(run, taken, model_dirs)),
+        splits=tuple(_plan_split(run, *found) for found in _find_places(run, taken)),
+        exposed=tuple(_plan_exposure(run, taken, model_dirs)),
         copies=stored_copies(run, taken),
         outside=outside_copies(taken, model_dirs, exports, has_origin=home is not run),
     )
 
 
-def _home(run: RunTables, loaded: LoadedClaim) -> RunTables:
+def _find_home(run: RunTables, loaded: LoadedClaim) -> RunTables:
     """Where the claim is looked up; documents and sources are in every run's own tables."""
     try:
         home = texts_home(run.directory)
@@ -186,65 +190,56 @@ def _home(run: RunTables, loaded: LoadedClaim) -> RunTables:
     return run if home == run.directory else open_run_tables(home)
 
 
-def gone_and_tokens(run: RunTables, docs: I64) -> tuple[Mask, I64]:
-    """What `find_document_places` asks for: which rows of documents.parquet are among `docs`, and
-    the tokens of all."""
+def gone_and_tokens(run: RunTables, taken: pa.Table) -> tuple[Mask, I64]:
+    """What `find_document_places` needs: which rows of documents.parquet are taken, and the tokens
+    of all."""
     gone = np.zeros(len(run.documents), np.bool_)
-    gone[docs] = True
+    gone[taken["doc"].to_numpy()] = True
     return gone, run.documents["tokens"].to_numpy().astype(np.int64)
 
 
-def docs_of(taken: pa.Table) -> I64:
-    """Rows of documents.parquet, ascending."""
-    found: I64 = taken["doc"].to_numpy().astype(np.int64)
-    return found
-
-
-def _splits(run: RunTables, taken: pa.Table) -> Iterator[SplitPlan]:
-    gone, tokens = gone_and_tokens(run, docs_of(taken))
+def _find_places(
+    run: RunTables, taken: pa.Table
+) -> Iterator[tuple[SampleDataset, list[ShardPlaces]]]:
+    """The splits that hold one of the documents, and where."""
+    gone, tokens = gone_and_tokens(run, taken)
     for split in run.splits():
         dataset = open_dataset(run.directory / "hdf5" / split)
         places = find_document_places(dataset, gone, tokens)
         if places:
-            yield _split(dataset, split, places, tokens)
+            yield dataset, places
 
 
-def _split(dataset: SampleDataset, split: str, places: list[ShardPlaces], tokens: I64) -> SplitPlan:
+def _plan_split(run: RunTables, dataset: SampleDataset, places: list[ShardPlaces]) -> SplitPlan:
     is_corpus = dataset.layout is CORPUS
-    docs = np.unique(
-        np.concatenate([p.inputs.doc for p in places] + [p.labels.doc for p in places])
-    )
-    spans = [p.inputs if is_corpus else p.labels for p in places]
+    docs = [doc for p in places for doc in (p.inputs.doc, p.labels.doc)]
+    statistics = dataset.params["h5_dataset_stats"]
+    first_docs = np.concatenate([p.first_docs for p in places])  # one entry for each copy
     return SplitPlan(
-        split=split,
+        split=dataset.directory.name,
         format=dataset.layout.name,
         dataset_hash=dataset.dataset_hash,
-        documents=len(docs),
+        documents=len(np.unique(np.concatenate(docs))),
         rows=0 if is_corpus else sum(len(p.rows) for p in places),
         of_rows=dataset.rows,
-        labels=sum(s.columns for s in spans),
-        of_labels=_labels_of(dataset),
-        document_tokens=_stream_tokens(dataset, places, tokens),
+        labels=sum(_choose_spans(dataset, p).columns for p in places),
+        of_labels=int(statistics.get("non_pad_tokens", statistics["stream_tokens"])),
+        document_tokens=pc.sum(run.documents["tokens"].take(pa.array(first_docs))).as_py() or 0,
         shards=len(places),
         of_shards=len(dataset.shards),
     )
 
 
-def _labels_of(dataset: SampleDataset) -> int:
-    statistics = dataset.params["h5_dataset_stats"]
-    return int(statistics.get("non_pad_tokens", statistics["stream_tokens"]))
+def _choose_spans(dataset: SampleDataset, places: ShardPlaces) -> MaskedSpans:
+    """What is masked: labels, or of a corpus tokens."""
+    return places.inputs if dataset.layout is CORPUS else places.labels
 
 
-def _stream_tokens(dataset: SampleDataset, places: list[ShardPlaces], tokens: I64) -> int:
-    """Tokens of all copies; a copy is one span that begins with the document's first token."""
-    return sum(int(tokens[p.first_docs].sum()) for p in places)
-
-
-def _exposed(
+def _plan_exposure(
     run: RunTables, taken: pa.Table, model_dirs: Sequence[Path]
 ) -> Iterator[TrainingExposure]:
     for model_dir in model_dirs:
-        found = trace_documents(run.directory, docs_of(taken), model_dir).exposure
+        found = trace_documents(run.directory, taken["doc"].to_numpy(), model_dir).exposure
         assert found is not None, "a model_dir was given"
         first, last = found.first_exposed, found.last_unexposed
         yield TrainingExposure(
@@ -270,46 +265,38 @@ FORMAT = 1
 
 def write_forget_set(plan: TakedownPlan, out: Path) -> dict[str, Any]:
     """Write the forget set of a plan into a new or empty directory; returns forget-set.json. Raises
-    ConfigError when something else stands there."""
+    ConfigError when something else is there."""
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"--out {out}: not empty; give a new directory")
     published = {}
-    for output in _outputs(plan):
+    for output in _make_outputs(plan):
         done = storage.publish(out / output.path, output.data)
         published[output.path] = {"size": done.size, "hash": done.hash}
-    told = plan.as_dict()
+    planned = plan.as_dict()
     value = {
         "format": FORMAT,
-        **{name: told[name] for name in ("id", "claim", "claim_digest", "documents", "splits")},
+        **{name: planned[name] for name in ("id", "claim", "claim_digest", "documents", "splits")},
         "files": published,
     }
     storage.write_json(out / "forget-set.json", value)
     return value
 
 
-def _outputs(plan: TakedownPlan) -> Iterator[Output]:
+def _make_outputs(plan: TakedownPlan) -> Iterator[Output]:
     yield parquet_output("documents.parquet", plan.taken)
-    gone, tokens = gone_and_tokens(plan.run, docs_of(plan.taken))
-    for split in plan.run.splits():
-        dataset = open_dataset(plan.run.directory / "hdf5" / split)
-        places = find_document_places(dataset, gone, tokens)
-        if not places:
-            continue
-        yield parquet_output(f"{split}.rows.parquet", _rows(plan, dataset, places))
+    for dataset, places in _find_places(plan.run, plan.taken):
+        split = dataset.directory.name
+        yield parquet_output(f"{split}.rows.parquet", _list_rows(plan, dataset, places))
         for found in places:
             name = dataset.shards[found.index].name
-            yield Output(f"{split}/{name}.npz", _bits(dataset, found))
+            yield Output(f"{split}/{name}.npz", _pack_bits(dataset, found))
 
 
-def _spans(dataset: SampleDataset, places: ShardPlaces) -> MaskedSpans:
-    return places.inputs if dataset.layout is CORPUS else places.labels
-
-
-def _rows(plan: TakedownPlan, dataset: SampleDataset, places: list[ShardPlaces]) -> pa.Table:
+def _list_rows(plan: TakedownPlan, dataset: SampleDataset, places: list[ShardPlaces]) -> pa.Table:
     keys = plan.run.documents["doc_key"]
     parts = []
     for found in places:
-        spans = _spans(dataset, found)
+        spans = _choose_spans(dataset, found)
         count = len(spans)
         is_corpus = dataset.layout is CORPUS
         row = pa.nulls(count, pa.int64()) if is_corpus else pa.array(spans.row)
@@ -326,8 +313,8 @@ def _rows(plan: TakedownPlan, dataset: SampleDataset, places: list[ShardPlaces])
     return pa.concat_tables(parts).combine_chunks()
 
 
-def _bits(dataset: SampleDataset, places: ShardPlaces) -> bytes:
-    spans = _spans(dataset, places)
+def _pack_bits(dataset: SampleDataset, places: ShardPlaces) -> bytes:
+    spans = _choose_spans(dataset, places)
     row, column = spans.flat()
     arrays: dict[str, npt.NDArray[Any]] = {}
     if dataset.layout is CORPUS:

@@ -1,20 +1,14 @@
 """Records of takedowns, and what they ask of later runs.
 
-DIR/takedowns/: what was taken down, sealed; and what is being taken down right now.
+    DIR/takedowns/ID.pending.json   a takedown that was begun: all that is needed to go on with it
+                  ID.parquet        its documents (`resolve.TAKEN_SCHEMA`)
+                  ID.json           the record, sealed, once it is done
+                  takedown-ID.md    the same as a form for people, and .html
 
-    ID.pending.json   a takedown that was begun: all that is needed to go on with it
-    ID.parquet        its documents (`resolve.TAKEN_SCHEMA`)
-    ID.json           the record, once it is done
-    takedown-ID.md    the same as a form for people, and .html
-
-From the moment ID.pending.json stands, the texts of its documents are withheld from every later run
-(`pipeline.stages.withheld`).
-
-What the takedowns of a run directory ask of every later run of it.
-
-As long as nothing from the keep-list on has to be made again, a masked data set stays as it is.
-Else it is written anew, and the documents are dropped by the rule `takedown`. Texts are withheld
-either way.
+From the moment ID.pending.json is there, the texts of its documents are withheld from every later
+run (`pipeline.stages.withheld`). As long as nothing from the keep-list on has to be made again, a
+masked data set stays as it is; else it is written again, and the documents are dropped by the rule
+`takedown`.
 """
 
 from collections.abc import Mapping
@@ -49,7 +43,7 @@ class Takedown:
 
     def documents(self, directory: Path, columns: list[str] | None = None) -> pa.Table:
         """Its documents. Raises IntegrityError when the file does not fit the record."""
-        path = documents_path(directory, self.id)
+        path = takedown_file(directory, f"{self.id}.parquet")
         try:
             table = pq.read_table(path, columns=columns)
         except (OSError, pa.ArrowException) as error:
@@ -59,25 +53,17 @@ class Takedown:
             raise IntegrityError(f"{path}: {len(table):,} documents, its record has {expected:,}")
         return table
 
-
-def record_path(directory: Path, name: str) -> Path:
-    """The record of a takedown that is done."""
-    return directory / layout.TAKEDOWNS / f"{name}.json"
-
-
-def pending_path(directory: Path, name: str) -> Path:
-    """What is known of a takedown that is not done yet."""
-    return directory / layout.TAKEDOWNS / f"{name}{layout.PENDING}"
+    def describe_pending(self, directory: Path) -> str:
+        """What to say of one that is not finished."""
+        return (
+            f"{directory}: the takedown {self.id} is not finished; run the `prep takedown` "
+            "command that began it again, with --apply"
+        )
 
 
-def documents_path(directory: Path, name: str) -> Path:
-    """The documents of a takedown."""
-    return directory / layout.TAKEDOWNS / f"{name}.parquet"
-
-
-def form_path(directory: Path, name: str, suffix: str) -> Path:
-    """The form of a takedown, `.md` or `.html`."""
-    return directory / layout.TAKEDOWNS / f"takedown-{name}{suffix}"
+def takedown_file(directory: Path, name: str) -> Path:
+    """A file about takedowns of a run."""
+    return directory / layout.TAKEDOWNS / name
 
 
 def write_takedown(path: Path, value: Mapping[str, Any]) -> None:
@@ -104,10 +90,7 @@ def check_none_pending(directory: Path) -> None:
     """Raises InputError when a takedown was begun and not finished."""
     for takedown in read_takedowns(directory):
         if takedown.pending:
-            raise InputError(
-                f"{directory}: the takedown {takedown.id} is not finished; run the `prep takedown` "
-                "command that began it again, with --apply"
-            )
+            raise InputError(takedown.describe_pending(directory))
 
 
 def keys_taken(directory: Path, takedowns: tuple[Takedown, ...]) -> pa.Array:
@@ -139,7 +122,7 @@ class TakedownState:
         """Stages that must not be made again as long as the data set is masked."""
         return CHANGED_BY_TAKEDOWNS if self.masked else frozenset()
 
-    def written_anew(self) -> "TakedownState":
+    def write_again(self) -> "TakedownState":
         """The same takedowns, all of them dropped."""
         return replace(self, masked=(), dropped=tuple(sorted((*self.masked, *self.dropped))))
 
@@ -148,26 +131,17 @@ def read_takedown_state(directory: Path) -> TakedownState:
     """Read the takedowns of a run directory, which may not exist yet. Raises InputError while one
     is not finished."""
     check_none_pending(directory)
-    before = _dropped_before(directory)
+    manifest = read_manifest(manifest_path(directory, _STAGE))
+    withheld = WithheldOutput(manifest).takedowns if manifest else ()
+    dropped_before = {file for file, _ in withheld}  # a run was written without them, or begun
     masked: list[Named] = []
     dropped: list[Named] = []
     for takedown in read_takedowns(directory):
-        named = _named(takedown)
-        stays = takedown.mode != REWRITE and named[0] not in before
-        (masked if stays else dropped).append(named)
+        file = f"{layout.TAKEDOWNS}/{takedown.id}.parquet"
+        stays = takedown.mode != REWRITE and file not in dropped_before
+        content_hash = takedown.value["documents"]["content_hash"]
+        (masked if stays else dropped).append((file, content_hash))
     return TakedownState(tuple(masked), tuple(dropped))
-
-
-def _named(takedown: Takedown) -> Named:
-    file = f"{layout.TAKEDOWNS}/{takedown.id}.parquet"
-    return file, takedown.value["documents"]["content_hash"]
-
-
-def _dropped_before(directory: Path) -> frozenset[str]:
-    """Tables of keys that a run was already written without, or began to be."""
-    manifest = read_manifest(manifest_path(directory, _STAGE))
-    takedowns = WithheldOutput(manifest).takedowns if manifest else ()
-    return frozenset(file for file, _ in takedowns)
 
 
 def raw_copies(directory: Path, takedowns: TakedownState) -> frozenset[str]:

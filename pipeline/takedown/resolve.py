@@ -4,7 +4,7 @@ the claim brings along (all of it, or passages of it), and cluster siblings.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 from dedup.arrays import I64
 from pipeline.core import ids
 from pipeline.core.errors import InputError, escape_text
-from pipeline.core.ids import KEY_BYTES, text_key
+from pipeline.core.ids import text_key
 from pipeline.lineage.shards import text_of_work
+from pipeline.lineage.tables import describe_documents
 from pipeline.runs import layout
-from pipeline.runs.clusters import Sibling, find_siblings
+from pipeline.runs.clusters import find_siblings
 from pipeline.runs.records import DocumentTable, wrap_read_errors
 from pipeline.screening.evidence import find_screenings
 from pipeline.takedown.claim import LoadedClaim
@@ -27,60 +28,8 @@ from pipeline.takedown.record import read_takedowns
 
 LEAST_RUN_WORDS = 50
 LEAST_FRACTION = 0.2
-"""A document with a passage of fewer words in a row, or of which less is matched, is told but not
-taken: it may quote. What the default policy quarantines has as much."""
-
-
-@dataclass(frozen=True)
-class TextPassage:
-    """One document (row of the table that was searched) and what it holds of a text: words in a
-    row, and the words that match as a share of the document and of the text."""
-
-    row: int
-    text: int
-    longest_run_words: int
-    document_fraction: float
-    text_fraction: float
-
-    @property
-    def is_taken(self) -> bool:
-        """Whether it is enough for a takedown."""
-        return (
-            self.longest_run_words >= LEAST_RUN_WORDS and self.document_fraction >= LEAST_FRACTION
-        )
-
-
-def same_text(table: pa.Table, text: str) -> I64:
-    """Rows whose text is this one, as it is or cleaned as the pipeline cleans texts; `table` has
-    `text_key`."""
-    from pipeline.cleaning import clean_array
-
-    cleaned = clean_array([text])[0].as_py()
-    keys = {text_key(some.encode()) for some in (text, text.strip(), cleaned, cleaned.strip())}
-    wanted = pa.array(sorted(keys), pa.binary(KEY_BYTES))
-    return np.flatnonzero(pc.is_in(table["text_key"], wanted).to_numpy()).astype(np.int64)
-
-
-class PassageFinder:
-    """Looks for passages of some texts by their fingerprints."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        from pipeline.screening.fingerprints import build_index
-
-        self._index = build_index([(str(i), "excerpt", text) for i, text in enumerate(texts)], s=1)
-
-    def find(self, table: pa.Table) -> Iterator[TextPassage]:
-        """The best passage of every pair of a document and a text; `table` has `text`."""
-        from pipeline.screening.fingerprints import find_passages
-
-        best: dict[tuple[int, int], TextPassage] = {}
-        columns = ("row", "work_id", "longest_run_words", "document_fraction", "work_fraction")
-        found = find_passages(table["text"], self._index).select(columns).to_pylist()
-        for row, text, *measures in (found_row.values() for found_row in found):
-            passage = TextPassage(row, int(text), *measures)
-            place = passage.row, passage.text
-            best[place] = max(best.get(place, passage), passage, key=lambda p: p.longest_run_words)
-        yield from best.values()
+"""A document with a passage of fewer words in a row, or of which less is matched, is reported but
+not taken: it may quote. What the default policy quarantines has as much."""
 
 
 NAMED, SAME_TEXT, SIBLING = "named", "same_text", "sibling"
@@ -108,10 +57,10 @@ class RelatedDocument:
 
 @dataclass(frozen=True)
 class ClaimResolution:
-    """The documents of a claim (`TAKEN_SCHEMA`), what is only told, and what named nothing."""
+    """The documents of a claim (`TAKEN_SCHEMA`), what is only reported, and what named nothing."""
 
     taken: pa.Table
-    told: tuple[RelatedDocument, ...]
+    related: tuple[RelatedDocument, ...]
     nothing: tuple[str, ...]
 
 
@@ -120,7 +69,7 @@ class _FoundRows:
     """Documents as they are found: row -> (role, because, via, similarity)."""
 
     because: dict[int, tuple[str, str, bytes | None, float | None]] = field(default_factory=dict)
-    told: dict[bytes, str] = field(default_factory=dict)
+    related: dict[bytes, str] = field(default_factory=dict)
     nothing: list[str] = field(default_factory=list)
 
     def add(self, rows: I64, role: str, why: str) -> int:
@@ -147,32 +96,39 @@ def resolve_claim(run: RunTables, loaded: LoadedClaim) -> ClaimResolution:
             _FINDERS[name](run, item, found)
     _search_shards(run, loaded, found)
     _add_taken_before(run, loaded, found)
-    _close(run, found)
-    told = [RelatedDocument(key.hex(), why) for key, why in sorted(found.told.items())]
-    return ClaimResolution(_table(run, found), tuple(told), tuple(found.nothing))
+    _add_related(run, found)
+    related = [RelatedDocument(key.hex(), why) for key, why in sorted(found.related.items())]
+    return ClaimResolution(_make_table(run, found), tuple(related), tuple(found.nothing))
 
 
 def take_exactly(run: RunTables, rows: I64, why: str) -> pa.Table:
     """These documents and no others, as `TAKEN_SCHEMA`."""
     found = _FoundRows()
     found.add(rows, NAMED, why)
-    return _table(run, found)
+    return _make_table(run, found)
 
 
-def _named_document(run: RunTables, item: str, found: _FoundRows) -> None:
+def _add_document(run: RunTables, item: str, found: _FoundRows) -> None:
     rows = DocumentTable(run.directory).find(item)
     found.add(rows, NAMED, f"document {escape_text(item)}")
 
 
-def _of_source(run: RunTables, item: str, found: _FoundRows) -> None:
+def _add_source(run: RunTables, item: str, found: _FoundRows) -> None:
     rows = np.flatnonzero(pc.equal(run.documents["source"], item).to_numpy()).astype(np.int64)
     if not len(rows):
         found.nothing.append(f"sources: {item}")
     found.add(rows, NAMED, f"source {escape_text(item)}")
 
 
-def _of_work(run: RunTables, item: str, found: _FoundRows) -> None:
-    tables = [_evidence_of_work(path, item) for path in _evidence_tables(run)]
+def _add_work(run: RunTables, item: str, found: _FoundRows) -> None:
+    tables = []
+    for place in find_screenings(run.directory):
+        path = place / layout.EVIDENCE
+        if "work_id" in pq.read_schema(path).names:
+            with wrap_read_errors(path):
+                of_work = pc.field("work_id") == item
+                columns = ["doc_key", "detector"]
+                tables.append(pq.read_table(path, columns=columns, filters=of_work))
     if not tables:
         raise InputError(
             f"{run.directory}: its evidence names no works; run it with a registry "
@@ -184,26 +140,13 @@ def _of_work(run: RunTables, item: str, found: _FoundRows) -> None:
     by_text = pc.equal(table["detector"], "text_match")
     keys = pc.unique(table.filter(by_text)["doc_key"])
     found.add(run.rows_of(keys), NAMED, text_of_work(item))
-    for row in table.filter(pc.invert(by_text)).to_pylist():
+    others = table.filter(pc.invert(pc.is_in(table["doc_key"], keys)))
+    for row in others.to_pylist():
         why = f"{row['detector']} evidence of work {escape_text(item)}, no text match"
-        if row["doc_key"] not in set(keys.to_pylist()):
-            found.told.setdefault(row["doc_key"], why)
+        found.related.setdefault(row["doc_key"], why)
 
 
-def _evidence_tables(run: RunTables) -> list[Path]:
-    """Evidence of the run and of what was compared with it later."""
-    there = [place / layout.EVIDENCE for place in find_screenings(run.directory)]
-    return [path for path in there if "work_id" in pq.read_schema(path).names]
-
-
-def _evidence_of_work(path: Path, work: str) -> pa.Table:
-    with wrap_read_errors(path):
-        return pq.read_table(
-            path, columns=["doc_key", "detector"], filters=pc.field("work_id") == work
-        )
-
-
-_FINDERS = {"works": _of_work, "documents": _named_document, "sources": _of_source}
+_FINDERS = {"works": _add_work, "documents": _add_document, "sources": _add_source}
 
 
 def _search_shards(run: RunTables, loaded: LoadedClaim, found: _FoundRows) -> None:
@@ -211,39 +154,68 @@ def _search_shards(run: RunTables, loaded: LoadedClaim, found: _FoundRows) -> No
     urls, texts = loaded.claim.what.urls, loaded.texts
     if not urls and not texts:
         return
-    passages = PassageFinder([text for _, text in texts]) if texts else None
     hits = dict.fromkeys([*urls, *(name for name, _ in texts)], 0)
     if next(run.text_shards(), None) is None:
+        named = " and ".join(name for name, given in (("urls", urls), ("texts", texts)) if given)
         raise InputError(
-            f"{run.directory}: no documents/: the texts were deleted, so {_named(loaded)} of the "
-            "claim cannot be looked for; name documents or sources, or let `prep run` read the raw "
+            f"{run.directory}: no documents/: the texts were deleted, so {named} of the claim "
+            "cannot be looked for; name documents or sources, or let `prep run` read the raw "
             "shards again"
         )
+    text_keys = [_keys_of_text(text) for _, text in texts]
+    passages = _PassageFinder([text for _, text in texts]) if texts else None
     for table in run.text_shards():
         for url in urls:
-            rows = _with_address(table["meta"], url)
+            rows = _find_address(table["meta"], url)
             hits[url] += _add_shard_rows(run, found, table, rows, f"address {escape_text(url)}")
-        for name, text in texts:
-            rows = same_text(table, text)
+        for (name, _), keys in zip(texts, text_keys, strict=True):
+            rows = np.flatnonzero(pc.is_in(table["text_key"], keys).to_numpy())
             hits[name] += _add_shard_rows(run, found, table, rows, f"text of {escape_text(name)}")
-        for passage in passages.find(table) if passages else ():
-            name = texts[passage.text][0]
-            row = np.array([passage.row], np.int64)
+        for number, passage in passages.find(table) if passages else ():
+            name, words = texts[number][0], passage["longest_run_words"]
+            hits[name] += 1
             why = (
-                f"a passage of {escape_text(name)}: {passage.longest_run_words:,} words in a row; "
-                f"{passage.document_fraction:.1%} of the document and "
-                f"{passage.text_fraction:.1%} of the text match"
+                f"a passage of {escape_text(name)}: {words:,} words in a row; "
+                f"{passage['document_fraction']:.1%} of the document and "
+                f"{passage['work_fraction']:.1%} of the text match"
             )
-            if passage.is_taken:
-                hits[name] += _add_shard_rows(run, found, table, row, why)
+            if words >= LEAST_RUN_WORDS and passage["document_fraction"] >= LEAST_FRACTION:
+                _add_shard_rows(run, found, table, np.array([passage["row"]]), why)
             else:
-                found.told.setdefault(table["doc_key"][passage.row].as_py(), why)
-                hits[name] += 1
+                found.related.setdefault(table["doc_key"][passage["row"]].as_py(), why)
     found.nothing += [item for item, count in hits.items() if not count]
 
 
-def _named(loaded: LoadedClaim) -> str:
-    return " and ".join(name for name in ("urls", "texts") if getattr(loaded.claim.what, name))
+def _keys_of_text(text: str) -> pa.Array:
+    """The keys of a text, as it is or cleaned as the pipeline cleans texts."""
+    from pipeline.cleaning import clean_array
+
+    cleaned = clean_array([text])[0].as_py()
+    keys = {text_key(some.encode()) for some in (text, text.strip(), cleaned, cleaned.strip())}
+    return key_array(sorted(keys))
+
+
+class _PassageFinder:
+    """Looks for passages of some texts by their fingerprints."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        from pipeline.screening.fingerprints import build_index
+
+        self._index = build_index([(str(i), "excerpt", text) for i, text in enumerate(texts)], s=1)
+
+    def find(self, table: pa.Table) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The best passage of every pair of a document and a text: number of the text, and the row
+        of `find_passages`; `table` has `text`."""
+        from pipeline.screening.fingerprints import find_passages
+
+        best: dict[tuple[int, int], dict[str, Any]] = {}
+        for row in find_passages(table["text"], self._index).to_pylist():
+            pair = row["row"], int(row["work_id"])
+            longest = best.setdefault(pair, row)
+            if row["longest_run_words"] > longest["longest_run_words"]:
+                best[pair] = row
+        for (_, number), row in best.items():
+            yield number, row
 
 
 def _add_taken_before(run: RunTables, loaded: LoadedClaim, found: _FoundRows) -> None:
@@ -268,31 +240,32 @@ def _add_shard_rows(run: RunTables, found: _FoundRows, table: pa.Table, rows: I6
     return len(rows)
 
 
-def _with_address(metas: pa.ChunkedArray, url: str) -> I64:
+def _find_address(metas: pa.ChunkedArray, url: str) -> I64:
     """Rows whose meta has, anywhere in it, a string that begins so."""
     plain = pc.or_(pc.match_substring(metas, url), pc.match_substring(metas, "\\"))
     candidates = np.flatnonzero(pc.fill_null(plain, False).to_numpy())
     return np.array(
-        [row for row in candidates.tolist() if _begins(_json(metas[row].as_py()), url)], np.int64
+        [row for row in candidates.tolist() if _has_address(_decode_json(metas[row].as_py()), url)],
+        np.int64,
     )
 
 
-def _json(meta: str) -> object:
+def _decode_json(meta: str) -> object:
     try:
         return msgspec.json.decode(meta)
     except msgspec.DecodeError:
         return meta
 
 
-def _begins(value: object, url: str) -> bool:
+def _has_address(value: object, url: str) -> bool:
     if isinstance(value, dict):
-        return any(_begins(item, url) for item in value.values())
+        return any(_has_address(item, url) for item in value.values())
     if isinstance(value, list):
-        return any(_begins(item, url) for item in value)
+        return any(_has_address(item, url) for item in value)
     return isinstance(value, str) and value.startswith(url)
 
 
-def _close(run: RunTables, found: _FoundRows) -> None:
+def _add_related(run: RunTables, found: _FoundRows) -> None:
     """Add documents of the same text and cluster siblings until there are no more."""
     clusters = run.directory / layout.CLUSTERS
     if not clusters.exists():
@@ -305,25 +278,21 @@ def _close(run: RunTables, found: _FoundRows) -> None:
         _add_same_text(run, found)
         siblings = find_siblings(clusters, run.keys_of(found.rows).to_pylist(), only_verified=True)
         for sibling in siblings.tied:
-            _add_sibling(run, found, sibling)
+            reason = (SIBLING, f"{sibling.kind} duplicate", sibling.via, sibling.similarity)
+            for row in run.rows_of(key_array([sibling.key])).tolist():
+                found.because.setdefault(row, reason)
     for sibling in siblings.elsewhere:
-        found.told[sibling.key] = (
+        found.related[sibling.key] = (
             f"was kept instead of {sibling.via.hex()}, in the earlier index "
             f"{escape_text(sibling.index)}; take it down there too"
         )
     for sibling in siblings.unverified:
         why = f"in one cluster with {sibling.via.hex()} by {sibling.kind}, which compares no text"
-        found.told.setdefault(sibling.key, why)
-
-
-def _add_sibling(run: RunTables, found: _FoundRows, sibling: Sibling) -> None:
-    for row in run.rows_of(key_array([sibling.key])).tolist():
-        why = f"{sibling.kind} duplicate"
-        found.because.setdefault(row, (SIBLING, why, sibling.via, sibling.similarity))
+        found.related.setdefault(sibling.key, why)
 
 
 def _add_same_text(run: RunTables, found: _FoundRows) -> None:
-    wanted = pc.unique(_text_key_table(run, run.keys_of(found.rows))["text_key"])
+    wanted = pc.unique(_read_text_keys(run, run.keys_of(found.rows))["text_key"])
     for table in run.text_shards():
         same = pc.and_(pc.is_in(table["text_key"], wanted), pc.greater(table["text_bytes"], 0))
         keys = table["doc_key"].filter(same)
@@ -331,45 +300,35 @@ def _add_same_text(run: RunTables, found: _FoundRows) -> None:
             found.add(run.rows_of(keys.combine_chunks()), SAME_TEXT, "the same text")
 
 
-def _text_key_table(run: RunTables, keys: pa.Array) -> pa.Table:
-    columns = ["doc_key", "text_key", "text_bytes"]
+def _read_text_keys(run: RunTables, keys: pa.Array) -> pa.Table:
+    key = pa.binary(ids.KEY_BYTES)
+    schema = pa.schema([("doc_key", key), ("text_key", key), ("text_bytes", pa.uint64())])
     parts = [
-        table.select(columns).filter(pc.is_in(table["doc_key"], keys))
+        table.select(schema.names).filter(pc.is_in(table["doc_key"], keys))
         for table in run.text_shards()
     ]
-    empty = pa.table({n: pa.array([], t) for n, t in zip(columns, _KEY_TYPES, strict=True)})
-    return pa.concat_tables([empty, *parts])
+    return pa.concat_tables([schema.empty_table(), *parts])
 
 
-_KEY_TYPES = (pa.binary(ids.KEY_BYTES), pa.binary(ids.KEY_BYTES), pa.uint64())
-
-
-def _table(run: RunTables, found: _FoundRows) -> pa.Table:
+def _make_table(run: RunTables, found: _FoundRows) -> pa.Table:
     rows = found.rows
-    documents = run.documents.take(pa.array(rows))
-    keys = documents["doc_key"].combine_chunks()
-    known = _text_key_table(run, keys)
-    place = pc.index_in(keys, value_set=known["doc_key"].combine_chunks())
+    keys = run.keys_of(rows)
+    texts = _read_text_keys(run, keys)
+    place = pc.index_in(keys, value_set=texts["doc_key"].combine_chunks())
     reasons = [found.because[row] for row in rows.tolist()]
     roles, because, via, similarity = zip(*reasons, strict=True) if reasons else ((), (), (), ())
-    lines = pc.if_else(
-        pc.greater(documents["line"], 0), documents["line"], documents["byte_offset"]
-    )
-    files = [run.files[path_id] for path_id in documents["path_id"].to_pylist()]
-    columns = [
-        pa.array(rows, pa.uint32()),
-        keys,
-        known["text_key"].combine_chunks().take(place),
-        pa.array(roles, pa.string()),
-        pa.array(because, pa.string()),
-        pa.array(via, pa.binary(16)),
-        pa.array(similarity, pa.float64()),
-        documents["source"].cast(pa.string()),
-        pa.array(files, pa.string()),
-        lines,
-        documents["state"].cast(pa.string()),
-        documents["split"].cast(pa.string()),
-        documents["text_bytes"],
-        documents["tokens"],
-    ]
-    return pa.table(columns, schema=TAKEN_SCHEMA)
+    columns = ["state", "split", "text_bytes", "tokens"]
+    about = describe_documents(DocumentTable(run.directory), rows, columns)
+    values = {
+        "doc": pa.array(rows, pa.uint32()),
+        "doc_key": keys,
+        "text_key": texts["text_key"].combine_chunks().take(place),
+        "role": pa.array(roles, pa.string()),
+        "because": pa.array(because, pa.string()),
+        "via": pa.array(via, pa.binary(16)),
+        "similarity": pa.array(similarity, pa.float64()),
+        "source": about["source"],
+        "file": about["path"],
+        **{name: about[name] for name in ("line", *columns)},
+    }
+    return pa.table(values, schema=TAKEN_SCHEMA)

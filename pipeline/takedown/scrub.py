@@ -1,28 +1,21 @@
-"""Copies of texts and tokens that a takedown removes from published files.
+"""Texts and tokens of documents taken out of published files, in place.
 
-Texts and tokens taken out of published files: bytes in, bytes out, the rest as it was.
+Rows, their order and all columns stay, so that whatever reads a file still can; what is left of a
+document is its key, hashes, lengths and place. Records that `prep dedup` and `prep clean` handed
+over lose whole records instead. The same file and keys give the same bytes, and scrubbing twice
+gives what scrubbing once gives.
 
-Every function gives the new bytes of a file, or None when it holds nothing of these documents.
-Rows, their order and all columns stay, so that whatever reads the file still can; what is left of a
-document is its key, hashes, lengths and place. The same file and keys give the same bytes, and
-scrubbing twice gives what scrubbing once gives.
-
-Published files scrubbed in place, so that a kill at any instant leaves work that can go on.
-
-A stage's manifest is written first, with the size and hash that its files will have; then the
-files. A file that still has its old bytes is then known: scrubbing it gives the hash that the
-manifest names. Content hashes stay those of what the stage made.
-
-Records that `prep dedup` and `prep clean` handed over: written anew without some of them.
-
-A file of records/ holds the kept records of a raw shard in their order, so which of them go follows
-from documents.parquet; one of cleaned/ names its documents by key.
+A kill at any instant leaves work that can go on: a stage's manifest is written first, with the size
+and hash that its files will have, then the files. A file that still has its old bytes is then
+known, as scrubbing it gives the hash in the manifest. Content hashes stay those of what the stage
+made.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -38,84 +31,21 @@ from pipeline.core.manifest import Shard, StageManifest, read_manifest, write_ma
 from pipeline.engine.runner import STAGE_MANIFESTS, manifest_path
 from pipeline.engine.stage import Output, arrow_output, parquet_output
 from pipeline.runs import layout
-from pipeline.runs.records import wrap_read_errors
+from pipeline.runs.records import map_arrow, wrap_read_errors
 from pipeline.sources.copy import copy_records, new_compressor, trailing_bytes
 from pipeline.sources.files import HashingReader, InputFile
-from pipeline.sources.output_format import BUILT_IN, COMPRESSIONS, Format, find_plugged_form
+from pipeline.sources.output_format import BUILT_IN, COMPRESSIONS, find_plugged_form
 from pipeline.sources.streams import decompress_blocks
 from pipeline.takedown.copies import RunTables
 from pipeline.takedown.record import read_takedowns
 
 Scrub = Callable[[Path, pa.Array], bytes | None]
-"""(file, keys of the documents) -> its new bytes."""
+"""(file, keys of the documents) -> its new bytes, None when it holds nothing of them."""
 
 WITHHELD = "withheld by a takedown"
 
-
-def scrub_documents(path: Path, keys: pa.Array) -> bytes | None:
-    """A shard of documents/ or quarantine/: empty texts. `text_bytes` and `text_key` stay, which
-    the ledger counts and later takedowns compare."""
-    return _arrow(path, keys, {"text": _empty_texts})
-
-
-def scrub_tokens(path: Path, keys: pa.Array) -> bytes | None:
-    """A shard of tokens/: empty lists."""
-    return _arrow(path, keys, {"tokens": _empty_lists})
-
-
-def scrub_drops(path: Path, keys: pa.Array) -> bytes | None:
-    """A shard of drops/: empty excerpts."""
-    return _parquet(path, keys, {"excerpt": _empty_texts})
-
-
-def scrub_evidence(path: Path, keys: pa.Array) -> bytes | None:
-    """evidence.parquet: nothing of what was seen in a text; of `attributes` the numbers. What was
-    seen in metadata stays."""
-    return _parquet(path, keys, {"seen": _empty_texts, "attributes": _numbers_only})
-
-
-def scrub_decisions(path: Path, keys: pa.Array) -> bytes | None:
-    """decisions.parquet: reasons, which may quote."""
-    return _parquet(path, keys, {"reason": _withheld_reason})
-
-
 Change = Callable[[pa.ChunkedArray, Mask], pa.ChunkedArray]
-
-
-def _arrow(path: Path, keys: pa.Array, changes: dict[str, Change]) -> bytes | None:
-    with wrap_read_errors(path):
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-    changed = _changed(table, keys, changes)
-    return None if changed is None else _bytes(arrow_output("", changed))
-
-
-def _parquet(path: Path, keys: pa.Array, changes: dict[str, Change]) -> bytes | None:
-    with wrap_read_errors(path):
-        found = pc.is_in(pq.read_table(path, columns=["doc_key"])["doc_key"], keys)
-        if not pc.any(found).as_py():
-            return None
-        table = pq.read_table(path)
-    changed = _changed(table, keys, changes)
-    return None if changed is None else _bytes(parquet_output("", changed))
-
-
-def _changed(table: pa.Table, keys: pa.Array, changes: dict[str, Change]) -> pa.Table | None:
-    found = pc.is_in(table["doc_key"], keys)
-    if "byte_length" in table.column_names and "seen" in table.column_names:
-        found = pc.and_(found, pc.greater(table["byte_length"], 0))
-    gone = found.to_numpy()
-    if not gone.any():
-        return None
-    for name, change in changes.items():
-        if name in table.column_names:
-            place = table.column_names.index(name)
-            column = change(table[name], gone).cast(table[name].type)
-            table = table.set_column(place, table.schema.field(name), column)
-    return table
-
-
-def _bytes(output: Output) -> bytes:
-    return output.data if isinstance(output.data, bytes) else b"".join(output.data)
+"""(column, which rows are of the documents) -> the column without what it says of them."""
 
 
 def _empty_texts(column: pa.ChunkedArray, gone: Mask) -> pa.ChunkedArray:
@@ -129,8 +59,8 @@ def _withheld_reason(column: pa.ChunkedArray, gone: Mask) -> pa.ChunkedArray:
 def _numbers_only(column: pa.ChunkedArray, gone: Mask) -> pa.ChunkedArray:
     values = column.to_pylist()
     for row in np.flatnonzero(gone).tolist():
-        found = json.loads(values[row]) if values[row] else {}
-        numbers = {k: v for k, v in found.items() if isinstance(v, bool | int | float)}
+        attributes = json.loads(values[row]) if values[row] else {}
+        numbers = {k: v for k, v in attributes.items() if isinstance(v, bool | int | float)}
         values[row] = json.dumps(numbers, sort_keys=True, separators=(",", ":")) if numbers else ""
     return pa.chunked_array([pa.array(values, column.type)])
 
@@ -148,15 +78,51 @@ def _empty_lists(column: pa.ChunkedArray, gone: Mask) -> pa.ChunkedArray:
     return pa.chunked_array(chunks, column.type)
 
 
+def _scrub_columns(path: Path, keys: pa.Array, changes: Mapping[str, Change]) -> bytes | None:
+    """The file with these columns changed. Of evidence, only what was seen in a text counts."""
+    with wrap_read_errors(path):
+        is_parquet = path.suffix == ".parquet"
+        table = pq.read_table(path, columns=["doc_key"]) if is_parquet else map_arrow(path)
+        found = pc.is_in(table["doc_key"], keys)
+        if not pc.any(found).as_py():
+            return None
+        table = pq.read_table(path) if is_parquet else table
+    if "byte_length" in table.column_names and "seen" in table.column_names:
+        found = pc.and_(found, pc.greater(table["byte_length"], 0))
+    gone = found.to_numpy()
+    if not gone.any():
+        return None
+    for name, change in changes.items():
+        if name in table.column_names:
+            place = table.column_names.index(name)
+            column = change(table[name], gone).cast(table[name].type)
+            table = table.set_column(place, table.schema.field(name), column)
+    return output_bytes(parquet_output("", table) if is_parquet else arrow_output("", table))
+
+
+def output_bytes(output: Output) -> bytes:
+    """The data of an output in one piece."""
+    return output.data if isinstance(output.data, bytes) else b"".join(output.data)
+
+
+def scrub_documents(path: Path, keys: pa.Array) -> bytes | None:
+    """A shard of documents/ or quarantine/ with empty texts. `text_bytes` and `text_key` stay,
+    which the ledger counts and later takedowns compare."""
+    return _scrub_columns(path, keys, {"text": _empty_texts})
+
+
+_EVIDENCE = {"seen": _empty_texts, "attributes": _numbers_only}
+
 STORES: Mapping[str, Scrub] = {
     "documents": scrub_documents,
     "quarantine": scrub_documents,
-    "drops": scrub_drops,
-    "tokens": scrub_tokens,
-    layout.EVIDENCE: scrub_evidence,
-    layout.DECISIONS: scrub_decisions,
+    "drops": partial(_scrub_columns, changes={"excerpt": _empty_texts}),
+    "tokens": partial(_scrub_columns, changes={"tokens": _empty_lists}),
+    layout.EVIDENCE: partial(_scrub_columns, changes=_EVIDENCE),
+    layout.DECISIONS: partial(_scrub_columns, changes={"reason": _withheld_reason}),
 }
-"""Directory, or file at the top of a run -> how it is scrubbed."""
+"""Directory, or file at the top of a run -> how it is scrubbed. What was seen in metadata stays;
+reasons may quote."""
 
 
 @dataclass(frozen=True)
@@ -168,36 +134,34 @@ class Scrubbing:
     keys: pa.Array
 
     def run(self, stores: Mapping[str, Scrub]) -> None:
-        """Scrub all files of all stages that stand in these stores; files that were deleted before
+        """Scrub all files of all stages that are in these stores; files that were deleted before
         are passed over. Raises IntegrityError for one that is neither as it was nor as it is to
         be."""
         for path in sorted((self.directory / STAGE_MANIFESTS).glob("*.json")):
-            self._stage(path, stores)
-
-    def _stage(self, path: Path, stores: Mapping[str, Scrub]) -> None:
-        manifest = read_manifest(path)
-        assert manifest is not None, "it was just listed"
-        marked = self._marked(manifest, stores)
-        if marked != manifest:
-            write_manifest(path, marked)
-        for shard, scrub in _chosen(marked, stores):
-            if self.name in shard.scrubbed:
-                self._publish(shard, scrub)
-
-    def _marked(self, manifest: StageManifest, stores: Mapping[str, Scrub]) -> StageManifest:
-        """The manifest as it will be."""
-        changed = {
-            shard.path: new
-            for shard, scrub in _chosen(manifest, stores)
-            if self.name not in shard.scrubbed and (new := self._future(shard, scrub))
-        }
-        return with_shards(manifest, changed)
+            manifest = read_manifest(path)
+            assert manifest is not None, "it was just listed"
+            chosen = {
+                shard.path: scrub
+                for shard in manifest.shards
+                if (scrub := stores.get(shard.path.partition("/")[0]))
+            }
+            changed = {
+                shard.path: new
+                for shard in manifest.shards
+                if shard.path in chosen
+                and self.name not in shard.scrubbed
+                and (new := self._future(shard, chosen[shard.path]))
+            }
+            if changed:
+                manifest = with_shards(manifest, changed)
+                write_manifest(path, manifest)
+            for shard in manifest.shards:
+                if shard.path in chosen and self.name in shard.scrubbed:
+                    self._publish(shard, chosen[shard.path])
 
     def _future(self, shard: Shard, scrub: Scrub) -> Shard | None:
         path = self.directory / shard.path
-        if not path.exists():
-            return None
-        data = scrub(path, self.keys)
+        data = scrub(path, self.keys) if path.exists() else None
         if data is None:
             return None
         storage.verify_file(path, shard.hash)
@@ -226,24 +190,19 @@ def with_shards(manifest: StageManifest, changed: Mapping[str, Shard]) -> StageM
     return replace(manifest, tasks=tasks)
 
 
-def _chosen(manifest: StageManifest, stores: Mapping[str, Scrub]) -> Iterator[tuple[Shard, Scrub]]:
-    for shard in manifest.shards:
-        scrub = stores.get(shard.path.partition("/")[0])
-        if scrub is not None:
-            yield shard, scrub
-
-
 def scrub_written(run: RunTables, name: str, taken: pa.Table) -> None:
-    """Write records/ and cleaned/ anew without the documents of a takedown, where they are there;
+    """Write records/ and cleaned/ again without the documents of a takedown, where they are there;
     what is done already is not done again."""
     keys = taken["doc_key"].combine_chunks()
-    stores: dict[str, Scrub] = {layout.CLEANED: _without_keys}
+    stores: dict[str, Scrub] = {layout.CLEANED: _drop_keys}
     if (run.directory / layout.RECORDS).is_dir():
-        stores[layout.RECORDS] = _records_of(run, name, taken["doc"].to_numpy().astype(np.int64))
+        stores[layout.RECORDS] = _make_records_scrub(
+            run, name, taken["doc"].to_numpy().astype(np.int64)
+        )
     Scrubbing(run.directory, name, keys).run(stores)
 
 
-def _records_of(run: RunTables, name: str, docs: I64) -> Scrub:
+def _make_records_scrub(run: RunTables, name: str, docs: I64) -> Scrub:
     manifest = read_manifest(manifest_path(run.directory, "records"))
     done = {s.path: s.scrubbed for s in manifest.shards} if manifest else {}
     others = {
@@ -256,12 +215,12 @@ def _records_of(run: RunTables, name: str, docs: I64) -> Scrub:
         relative = path.relative_to(run.directory).as_posix()
         gone_before = [others[other] for other in done.get(relative, ()) if other in others]
         before = np.concatenate([np.zeros(0, np.int64), *gone_before])
-        return _without_rows(run, path, relative.partition("/")[2], docs, before)
+        return _drop_rows(run, path, relative.partition("/")[2], docs, before)
 
     return scrub
 
 
-def _without_rows(run: RunTables, path: Path, raw: str, docs: I64, before: I64) -> bytes | None:
+def _drop_rows(run: RunTables, path: Path, raw: str, docs: I64, before: I64) -> bytes | None:
     """The file without the records of these documents; those of `before` are not in it."""
     ends = [file.endswith(f"/{raw}") for file in run.files]
     here = pc.equal(run.documents["path_id"], ends.index(True))
@@ -285,42 +244,37 @@ class _Key(msgspec.Struct):
     key: str
 
 
-def _without_keys(path: Path, keys: pa.Array) -> bytes | None:
+def _drop_keys(path: Path, keys: pa.Array) -> bytes | None:
     """A file of records with `key`, without those of these documents."""
-    wanted = {key.hex() for key in keys.to_pylist()}
+    gone = {key.hex() for key in keys.to_pylist()}
     form = next((form for form in BUILT_IN if path.name.endswith(f".{form}")), None)
     if form is None:
-        return _plugged_without(path, wanted)
+        return _drop_plugged_keys(path, gone)
     if form == "parquet":
-        table = pq.read_table(path)
-        gone = pc.is_in(table["key"], pa.array(sorted(wanted), pa.string()))
-        return _image(table, gone) if pc.any(gone).as_py() else None
-    return _lines_without(path, form, wanted)
+        left = _leave_out(pq.read_table(path), gone)
+        return None if left is None else output_bytes(parquet_output("", left))
+    compression = COMPRESSIONS[form]
+    with open(path, "rb") as file:
+        lines = b"".join(decompress_blocks(path, file, compression)).splitlines(keepends=True)
+    decode: Callable[[bytes], _Key] = msgspec.json.Decoder(_Key).decode
+    staying = [line for line in lines if decode(line).key not in gone]
+    if len(staying) == len(lines):
+        return None
+    compressor = new_compressor(compression)
+    return bytes(compressor.compress(b"".join(staying)) + compressor.flush())
 
 
-def _plugged_without(path: Path, keys: set[str]) -> bytes | None:
+def _drop_plugged_keys(path: Path, gone: set[str]) -> bytes | None:
     """The same of a file that a plug-in wrote."""
     form = find_plugged_form(path.name)
     if form is None:
         raise ConfigError(f"{path}: no plug-in is installed for its output format; install it")
     output = form.load()
-    table = output.read(path)
-    gone = pc.is_in(table["key"], pa.array(sorted(keys), pa.string()))
-    return b"".join(output.write(table.filter(pc.invert(gone)))) if pc.any(gone).as_py() else None
+    left = _leave_out(output.read(path), gone)
+    return None if left is None else b"".join(output.write(left))
 
 
-def _image(table: pa.Table, gone: pa.ChunkedArray) -> bytes:
-    output = parquet_output("", table.filter(pc.invert(gone)))
-    return output.data if isinstance(output.data, bytes) else b"".join(output.data)
-
-
-def _lines_without(path: Path, form: Format, wanted: set[str]) -> bytes | None:
-    compression = COMPRESSIONS[form]
-    with open(path, "rb") as file:
-        lines = b"".join(decompress_blocks(path, file, compression)).splitlines(keepends=True)
-    decode: Callable[[bytes], _Key] = msgspec.json.Decoder(_Key).decode
-    staying = [line for line in lines if decode(line).key not in wanted]
-    if len(staying) == len(lines):
-        return None
-    compressor = new_compressor(compression)
-    return bytes(compressor.compress(b"".join(staying)) + compressor.flush())
+def _leave_out(table: pa.Table, gone: set[str]) -> pa.Table | None:
+    """The rows with other keys, None when these are all."""
+    left = table.filter(pc.invert(pc.is_in(table["key"], pa.array(sorted(gone), pa.string()))))
+    return None if len(left) == len(table) else left

@@ -20,7 +20,7 @@ from pipeline.stories.verify import verify_run
 from pipeline.takedown.apply import apply
 from pipeline.takedown.claim import load_claim
 from pipeline.takedown.copies import outside_copies
-from pipeline.takedown.record import pending_path, read_takedowns, record_path
+from pipeline.takedown.record import read_takedowns, takedown_file
 
 from .conftest import (
     SIGNED,
@@ -137,12 +137,12 @@ def test_what_is_elsewhere_is_named_and_not_changed(
 
 def test_the_record_and_the_event(copied: Path, tmp_path: Path) -> None:
     apply(planned(copied, tmp_path, documents=keys_of(copied, "kept", 1)), SIGNED)
-    text = record_path(copied, "c1").read_text()
+    text = takedown_file(copied, "c1.json").read_text()
     assert "unlearned" not in text
     record = json.loads(text)
     assert (record["by"], record["on"], record["mode"]) == ("Jane Doe", "2026-03-02", "mask")
     assert {copy["what"] for copy in record["outside"]} == {"raw shard", "backups"}
-    assert not pending_path(copied, "c1").exists()
+    assert not takedown_file(copied, "c1.pending.json").exists()
     events = [e for e in verify_events(copied).events if e.kind == "takedown"]
     assert [(e.by, e.what["id"]) for e in events] == [("Jane Doe", "c1")]
     form = (copied / "takedowns/takedown-c1.md").read_text()

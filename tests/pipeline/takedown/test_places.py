@@ -15,8 +15,8 @@ from pipeline.core.errors import InputError
 from pipeline.hdf5.format import LAYOUTS
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.lineage.exposure import trace_documents
+from pipeline.lineage.shards import MaskedSpans
 from pipeline.takedown.data_set import (
-    MaskedSpans,
     ShardPlaces,
     count_left_over,
     find_document_places,

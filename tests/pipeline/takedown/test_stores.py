@@ -173,8 +173,8 @@ def test_claims_by_address_and_text(tmp_path: Path, write_prose: Callable[..., s
     by_text = planned(run, tmp_path, texts=["work.txt"], urls=["https://example.com/none"])
     assert by_text.taken["line"].to_pylist() == [7, 8]
     assert by_text.nothing == ("https://example.com/none",)
-    assert ["passage" in told.why for told in by_text.told] == [True, True]
-    assert by_text.told[1].why.endswith("6.5% of the document and 1.5% of the text match")
+    assert ["passage" in told.why for told in by_text.related] == [True, True]
+    assert by_text.related[1].why.endswith("6.5% of the document and 1.5% of the text match")
 
 
 def test_claims_by_work(small_run: Any, tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_claims_by_work(small_run: Any, tmp_path: Path) -> None:
     storage.publish(run / "rescans/late/manifest.json", b"{}")
     plan = planned(run, tmp_path, works=["w1", "w2"])
     assert set(plan.taken["doc_key"].to_pylist()) == {keys[3], keys[6]}
-    assert [(told.key, "no text match" in told.why) for told in plan.told] == [
+    assert [(told.key, "no text match" in told.why) for told in plan.related] == [
         (keys[4].hex(), True)
     ]
     assert plan.nothing == ("works: w2",)
