@@ -10,9 +10,9 @@ import typer
 
 from pipeline.commands import options
 from pipeline.commands.ledger import print_outputs, print_sources, read_summary
-from pipeline.commands.terminal import print_json, print_line, print_table
+from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
-from pipeline.core.words import check_choice
+from pipeline.core.words import require_choice
 from pipeline.runs import layout
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def clean(
     from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
     from pipeline.stories.preparation import prepare, run_preparation
 
-    check_choice("--format", format_, FORMATS)
+    require_choice("--format", format_, FORMATS)
     form = next(name for name in FORMATS if name == format_)
     changes = CleaningOptions(
         min_length=min_length,
@@ -113,7 +113,7 @@ def show_clean_run(manifest: "Manifest", as_json: bool) -> None:
     print_sources(sources, ("records", "bad", "dropped", "kept", "MB", "kept MB"), dropped)
     ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
     rows = ((reason, f"{count:,}") for reason, count in ordered)
-    print_table(("reason", ">records"), rows, title="why records left")
+    show_table(("reason", ">records"), rows, title="why records left")
     if masked:
         print_line("masked: " + ", ".join(f"{count:,} {kind}" for kind, count in masked.items()))
     names = (f"{layout.CLEANED}/", "drops/", layout.DOCUMENTS, layout.LEDGER, layout.MANIFEST)

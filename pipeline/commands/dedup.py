@@ -14,11 +14,11 @@ from typer.core import TyperCommand
 from pipeline.commands import options
 from pipeline.commands.ledger import print_outputs, print_sources, read_summary
 from pipeline.commands.options import check_first
-from pipeline.commands.terminal import format_similarity, print_json, print_line, print_table
+from pipeline.commands.terminal import format_similarity, print_json, print_line, show_table
 from pipeline.commands.usage import commands, make_group
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, escape_text
-from pipeline.core.words import check_choice, pluralise
+from pipeline.core.words import pluralise, require_choice
 from pipeline.runs import layout
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def _dedup_config(preset: str, memory: str, max_source_share: str, **values: Any
     from pipeline.config.prep import DedupConfig
     from pipeline.config.yaml import loads_value
 
-    check_choice("--preset", preset, PRESETS)
+    require_choice("--preset", preset, PRESETS)
     return _checked(
         DedupConfig,
         preset=preset,
@@ -304,7 +304,7 @@ def show_answer(answer: "IndexAnswer", file: Path | None, as_json: bool) -> None
         storage.publish(file, "".join(lines).encode())
     if as_json:
         return print_json([asdict(match) for match in answer.matches])
-    print_table(
+    show_table(
         ("document", "kind", "J", "repeats", "source", "batch", "there"),
         (_cells(match) for match in answer.matches[:_SHOWN]),
     )

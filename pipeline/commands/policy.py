@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from pipeline.commands.options import JsonOption, RunArgument
-from pipeline.commands.terminal import print_facts, print_json, print_line, print_table
+from pipeline.commands.terminal import print_facts, print_json, print_line, show_table
 from pipeline.commands.usage import group
 from pipeline.core.words import format_bytes, pluralise
 from pipeline.screening.detectors.catalogue import COMMON, DETECTORS, Attribute
@@ -75,7 +75,7 @@ def show(
         conditions += [test.written for test in rule.document]
         conditions += [f"not {group.written}" for group in rule.absent]
         rows.append((rule.rule.id, "; ".join(conditions), decision, rule.rule.reason))
-    print_table(("rule", "when", "decision", "reason"), rows)
+    show_table(("rule", "when", "decision", "reason"), rows)
     spread = loaded.propagate
     print_line(
         "a decision applies only to the document that it is about"
@@ -188,11 +188,11 @@ def show_attributes(as_json: bool) -> None:
     if as_json:
         names = ("attribute", "type", "meaning")
         return print_json([dict(zip(names, row, strict=True)) for row in rows])
-    print_table(
+    show_table(
         ("detector", "needs", "what it finds"),
         [(entry.name, entry.needs, entry.finds) for entry in DETECTORS.values()],
     )
-    return print_table(("attribute", "type or values", "meaning"), rows)
+    return show_table(("attribute", "type or values", "meaning"), rows)
 
 
 def show_difference(found: "PolicyDifference", as_json: bool) -> None:
@@ -216,7 +216,7 @@ def show_difference(found: "PolicyDifference", as_json: bool) -> None:
         for c in found.changes
     ]
     counts = (">documents", ">kept by the run", ">text", ">tokens", ">tokens, estimated")
-    return print_table(("old policy", "new policy", *counts), rows)
+    return show_table(("old policy", "new policy", *counts), rows)
 
 
 def _side(decision: str, rule: str) -> str:
@@ -250,7 +250,7 @@ def show_chain(found: "DecisionChain", policy: str, as_json: bool) -> None:
         evidence = ", ".join(about[name] for name in outcome.evidence) or outcome.missing
         matched = "yes" if outcome.matched else "-"
         rows.append((outcome.rule, outcome.decision, matched, evidence))
-    return print_table(("rule", "decision", "matched", "evidence, or why not"), rows)
+    return show_table(("rule", "decision", "matched", "evidence, or why not"), rows)
 
 
 def _decided(decision: dict[str, Any] | None) -> str:

@@ -27,7 +27,7 @@ def print_line(line: str) -> None:
     out.print(escape_text(line, len(line)), markup=False, soft_wrap=True)
 
 
-def print_table(
+def show_table(
     columns: Iterable[str],
     rows: Iterable[Iterable[object]],
     title: str = "",
