@@ -42,9 +42,9 @@ FilesArgument = Annotated[
     ),
 ]
 IndexArgument = Annotated[Path, typer.Argument(metavar="IDX", help="directory of the index")]
-_INDEX = """Keep an index of documents that grows batch by batch, and look new documents up in it.
+_INDEX = f"""Keep an index of documents that grows batch by batch, and look new documents up in it.
 
---preset NAME: how near-duplicates are found: slimpajama, slimpajama_exact, fineweb, strict, exact
+--preset NAME: how near-duplicates are found: {", ".join(PRESETS)}
 --verify HOW: how candidate pairs are checked: by exact or estimated Jaccard similarity (exact,
     estimate), or not at all (none) [default: exact; slimpajama_exact: none]
 --threshold J: pairs with this Jaccard similarity or more are duplicates
