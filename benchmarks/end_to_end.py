@@ -22,6 +22,7 @@ import psutil
 from pipeline.config.prep import load_config
 from pipeline.core.storage import tree_hash
 from pipeline.engine.progress import Progress
+from pipeline.runs.views import CleanOutput
 from pipeline.stories.preparation import run_preparation
 
 
@@ -72,8 +73,8 @@ def main() -> None:
         seconds = time.monotonic() - started
         text = sum(
             account["documents"]["bytes"]
-            for task in manifest.stages["clean"].tasks
-            for account in task.counters["sources"].values()
+            for sources in CleanOutput(manifest.stages["clean"]).sources
+            for account in sources.values()
         )
         python = platform.python_version()
         print(f"machine: {os.cpu_count()} cores, {platform.machine()}, Python {python}")

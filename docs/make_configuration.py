@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from pipeline.config import model as config_model
 from pipeline.config.prep import Config
-from pipeline.screening.policy import Policy
+from pipeline.screening.policy.rules import Policy
 
 TARGET = Path(__file__).with_name("configuration.md")
 

@@ -264,7 +264,6 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _check_least(**options: int | None) -> None:
-    """Raise ConfigError for an option below 1."""
     for name, value in options.items():
         if value is not None and value < 1:
             raise ConfigError(f"{name} {value}: expected an integer of at least 1")

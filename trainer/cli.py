@@ -1,13 +1,10 @@
-"""The `train` command: options, call, print; no logic.
+"""The `train` command: options, call, print; no logic. Commands import what they call when they are
+called, so that help and the list of jobs need no torch.
 
-Commands import what they call when they are called: to parse, to show help and to list jobs needs
-no torch.
-
-Memory that is freed stays in the process (`keep_freed_memory`). A leaf allocates and frees the same
-large tensors (logits above all). glibc maps blocks above 32 MiB afresh each time and trims its
-heap, so every leaf pays page faults for all of them: at 256 tokens a leaf and 50257 entries a step
-took 2.1 s with the default and 0.9 s with this (2 layers, width 32, 12 leaves, one core). The
-price: memory freed in the middle of a run stays with the process.
+`keep_freed_memory` is for leaves, which allocate and free the same large tensors. glibc maps blocks
+above 32 MiB afresh each time and trims its heap: at 256 tokens a leaf and a vocabulary of 50,257 a
+step took 2.1 s, and 0.9 s with this (2 layers, width 32, 12 leaves, one core). The price: memory
+freed in the middle of a run stays with the process.
 """
 
 import ctypes
@@ -20,7 +17,7 @@ from pipeline import __version__
 from pipeline.commands.lazy import LazyCommands, Table
 from pipeline.commands.options import check_first
 from trainer.commands import options
-from trainer.commands.options import LogLevel, TargetName, Targets, one_line_errors, without_effect
+from trainer.commands.options import Targets, one_line_errors, without_effect
 from trainer.runs.console import Pulse, print_fitted_line
 from trainer.runs.jobs import INTERRUPTED
 
@@ -51,19 +48,19 @@ def _check_first(app: typer.Typer) -> None:
     check_first(app, one_line_errors)
 
 
-COMMANDS: Table = {
+_COMMANDS: Table = {
     name: (f"trainer.commands.{module}", "")
     for module, names in {
-        "jobs": ("jobs",),
-        "convert": ("convert",),
-        "scaling": ("scaling",),
-        "plan": ("plan",),
-        "evaluate": ("evaluate", "lm-eval", "crows-pairs"),
-        "generate": ("generate",),
-        "report": ("report", "card"),
-        "sweep": ("sweep",),
+        "jobs": "jobs",
+        "convert": "convert",
+        "scaling": "scaling",
+        "plan": "plan",
+        "evaluate": "evaluate lm-eval crows-pairs",
+        "generate": "generate",
+        "report": "report card",
+        "sweep": "sweep",
     }.items()
-    for name in names
+    for name in names.split()
 }
 
 
@@ -72,7 +69,7 @@ class TrainCommands(Targets):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.commands: Any = LazyCommands(COMMANDS, _new_app, _check_first, self.commands)
+        self.commands: Any = LazyCommands(_COMMANDS, _new_app, _check_first, self.commands)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """What the first word can be; no command is imported for it."""
@@ -80,7 +77,12 @@ class TrainCommands(Targets):
             return super().shell_complete(ctx, incomplete)
 
 
-app = typer.Typer(cls=TrainCommands, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=TrainCommands,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings=options.HELP_NAMES,
+)
 
 
 @app.callback()
@@ -139,10 +141,10 @@ def show_version(wanted: bool) -> None:
     name=Targets.RUN,
     cls=options.GroupedCommand,
     epilog=EXAMPLES,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=options.HELP_NAMES,
 )
 def train(
-    target: options.Target = TargetName.CSX,
+    target: options.Target = "CSX",
     params: options.ParamsFile = None,
     mode: options.Mode = None,
     model_dir: options.ModelDir = Path("model_dir"),
@@ -151,7 +153,7 @@ def train(
     compile_only: options.CompileOnly = False,
     validate_only: options.ValidateOnly = False,
     job_labels: options.JobLabels = None,
-    logging: options.Logging = LogLevel.INFO,
+    logging: options.Logging = "INFO",
     num_steps: options.NumSteps = None,
     max_steps: options.MaxSteps = None,
     num_epochs: options.NumEpochs = None,
@@ -188,7 +190,7 @@ def train(
         "mgmt_address": mgmt_address,
         "credentials_path": credentials_path,
     }
-    quiet = logging in (LogLevel.WARNING, LogLevel.ERROR)
+    quiet = logging in ("WARNING", "ERROR")
     with one_line_errors(), Pulse(_say_nothing if quiet else print_fitted_line) as pulse:
         pulse.activity = "loading PyTorch"
         from trainer.loop.options import TrainOptions
@@ -197,12 +199,12 @@ def train(
         from trainer.plan.dry_run import validate_only as check_only
 
         request = TrainOptions(
-            target=target.value,
+            target=target,
             params=params,
             model_dir=model_dir,
-            mode=None if mode is None else mode.value,
+            mode=mode,
             num_csx=num_csx,
-            transport=None if transport is None else transport.value,
+            transport=transport,
             num_steps=num_steps,
             max_steps=max_steps,
             num_epochs=num_epochs,

@@ -1,25 +1,22 @@
 """Coordinate check: do activations keep their size when a model is made wider?
 
 Models of several widths, equal in all else, take a few steps on the same data; slopes of log |x| on
-log width tell how activations grow. In muP the residual stream and what attention adds to it keep
+log width show how activations grow. In muP the residual stream and what attention adds to it keep
 their size, in standard parametrization (SP) they grow with width once weights have moved. Method:
 muP (arXiv 2203.03466) section D.1; parametrizations: Cerebras-GPT (arXiv 2304.03208) Table 14.
-
-Pure measurement in plain PyTorch: no data set, no cluster, and it decides nothing.
 """
 
 import io
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
 import typer
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
@@ -27,7 +24,9 @@ from trainer.commands.options import one_line_errors
 from trainer.config import ModelConfig
 from trainer.config.optimizer import find_optimizer_config
 from trainer.model import GPT, optimizer
-from trainer.model.mup import PEAK_LEARNING_RATE, to_mup
+from trainer.model.decoder import Block
+from trainer.model.mup import to_mup
+from trainer.recipe import MUP
 
 Parametrization = Literal["mup", "sp"]
 QUANTITIES = ("residual_stream", "attention", "feed_forward", "logits")
@@ -46,12 +45,10 @@ SP_LEAST_RESIDUAL = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinateCheckPlan:
-    """What is measured; the rest of the model is fixed.
-
-    `widths`: hidden sizes, multiples of `head_width`. `seeds`: of weights and data. `steps`: steps
-    after which activations are measured. `learning_rate`: of all models, without a schedule; muP
-    divides it by m_width where Table 14 says so. `sequences`, `length`: of a batch, in tokens.
-    """
+    """What is measured; the rest of the model is fixed. `widths`: hidden sizes, multiples of
+    `head_width`. `seeds`: of weights and data. `steps`: steps after which activations are
+    measured. `learning_rate`: of all models, without a schedule; muP divides it by m_width where
+    Table 14 says so. `sequences`, `length`: of a batch, in tokens."""
 
     widths: tuple[int, ...] = (64, 128, 256, 512, 1024)
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -62,7 +59,7 @@ class CoordinateCheckPlan:
     vocabulary: int = 64
     sequences: int = 8
     length: int = 32
-    learning_rate: float = PEAK_LEARNING_RATE
+    learning_rate: float = MUP.learning_rate
 
     def __post_init__(self) -> None:
         if len(set(self.widths)) < 2 or not self.seeds or not self.steps or min(self.steps) < 0:
@@ -162,7 +159,6 @@ def _slope(sizes: Sizes) -> float:
 def _one(
     plan: CoordinateCheckPlan, kind: Parametrization, width: int, seed: int
 ) -> Iterator[CoordinateRecord]:
-    """Train one model, and measure it after the steps of the plan."""
     config = make_model_config(plan, kind, width)
     model = GPT(config, seed)
     rule = find_optimizer_config("AdamW")(optimizer_type="AdamW", learning_rate=plan.learning_rate)
@@ -204,25 +200,21 @@ def _batch(plan: CoordinateCheckPlan, seed: int, step: int) -> dict[str, Tensor]
 def _sizes(model: GPT, input_ids_BS: Tensor) -> dict[str, float]:
     """Mean |x| of every quantity; of those that each block has, the mean over blocks."""
     seen: dict[str, list[float]] = {name: [] for name in QUANTITIES}
-    with torch.no_grad(), ExitStack() as stack:
-        for block in model.blocks:
-            stack.enter_context(_watching(block, seen["residual_stream"]))
-            stack.enter_context(_watching(block.attention, seen["attention"]))
-            stack.enter_context(_watching(block.feed_forward, seen["feed_forward"]))
+    handles = []
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        modules = {"attention": block.attention, "feed_forward": block.feed_forward}
+        for name, module in {"residual_stream": block, **modules}.items():
+
+            def note(_: Any, inputs: Any, output: Tensor, sizes: list[float] = seen[name]) -> None:
+                sizes.append(float(output.abs().mean()))
+
+            handles.append(module.register_forward_hook(note))
+    with torch.no_grad():
         seen["logits"].append(float(model.logits(input_ids_BS).abs().mean()))
-    return {name: statistics.fmean(sizes) for name, sizes in seen.items()}
-
-
-@contextmanager
-def _watching(module: Any, sizes: list[float]) -> Iterator[None]:
-    def note(module: nn.Module, inputs: Any, output: Tensor) -> None:
-        sizes.append(float(output.abs().mean()))
-
-    handle = module.register_forward_hook(note)
-    try:
-        yield
-    finally:
+    for handle in handles:
         handle.remove()
+    return {name: statistics.fmean(sizes) for name, sizes in seen.items()}
 
 
 def plot(records: Sequence[CoordinateRecord]) -> bytes:
@@ -245,22 +237,6 @@ def plot(records: Sequence[CoordinateRecord]) -> bytes:
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=100, metadata={"Software": None})
     return image.getvalue()
-
-
-def run_coordinate_check(plan: CoordinateCheckPlan, out: Path) -> tuple[list[Slope], list[str]]:
-    """Measure, write OUT/coordinate_check.json and .png; returns slopes and `broken_bounds`."""
-    records = list(measure_coordinates(plan))
-    found = slopes(records)
-    broken = broken_bounds(found)
-    table = {
-        "plan": asdict(plan),
-        "records": [asdict(record) for record in records],
-        "slopes": [asdict(slope) for slope in found],
-        "broken_bounds": broken,
-    }
-    storage.write_json(out / "coordinate_check.json", table)
-    storage.publish(out / "coordinate_check.png", plot(records))
-    return found, broken
 
 
 def main(
@@ -295,7 +271,17 @@ def main(
             seeds=tuple(range(seeds)),
             steps=_integers("--steps", steps),
         )
-        found, broken = run_coordinate_check(plan, out)
+        records = list(measure_coordinates(plan))
+        found = slopes(records)
+        broken = broken_bounds(found)
+        table = {
+            "plan": asdict(plan),
+            "records": [asdict(record) for record in records],
+            "slopes": [asdict(slope) for slope in found],
+            "broken_bounds": broken,
+        }
+        storage.write_json(out / "coordinate_check.json", table)
+        storage.publish(out / "coordinate_check.png", plot(records))
     for at in found:
         typer.echo(f"{at.parametrization:<4} step {at.step:<3} {at.quantity:<16} {at.slope:+.3f}")
     for line in broken:

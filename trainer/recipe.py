@@ -1,10 +1,9 @@
-"""Cerebras-GPT (arXiv 2304.03208) as data and closed forms: its recipe, and its laws for loss and
-compute; P is that paper.
+"""Cerebras-GPT (arXiv 2304.03208), here P, as data and closed forms: its recipe, and its laws for
+loss and compute.
 
-The rows of Table 1 are used as they are. For a size between them `settings_for` has a rule of ours,
-which it names. Equations 1 and 4 are about the Pile test set, in nats per GPT-2 token, and were
-fitted on models of 111M to 13B parameters trained on 20 tokens per parameter, 2.6e18 to 2.3e22
-FLOPs.
+The rows of Table 1 are used as they are; for a size between them `settings_for` has a rule of ours.
+Equations 1 and 4 are about the Pile test set, in nats per GPT-2 token, and were fitted on models of
+111M to 13B parameters trained on 20 tokens per parameter, 2.6e18 to 2.3e22 FLOPs.
 """
 
 import bisect
@@ -101,9 +100,8 @@ class PaperModel:
 def _member(
     name: str, batch_size: int, learning_rate: float, decay: Decay, eps: float = 1e-8
 ) -> PaperModel:
-    shape = SHAPES[name]
-    steps = steps_for(TOKENS_PER_PARAMETER * shape.parameters, ((1, batch_size),), SEQUENCE_LENGTH)
-    schedule = ((1, batch_size),)
+    shape, schedule = SHAPES[name], ((1, batch_size),)
+    steps = steps_for(TOKENS_PER_PARAMETER * shape.parameters, schedule, SEQUENCE_LENGTH)
     return PaperModel(
         name=name,
         shape=shape,
@@ -182,14 +180,6 @@ class Mup:
     embeddings_scale: float = 10.0
     decay: Decay = "linear"
 
-    def m_width(self, hidden_size: int) -> float:
-        """Width over the width of the proxy; the learning rate of matrices is divided by it.
-
-        >>> Mup().m_width(2048)
-        8.0
-        """
-        return hidden_size / self.base_hidden_size
-
 
 MUP = Mup()
 """The proxy's filter size is not printed; 4 times its width, as in all of Table 1, is taken."""
@@ -200,11 +190,8 @@ _PROXY = (40e6, 64)
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeSettings:
-    """What a run is trained with.
-
-    `learning_rate`: peak, after `warmup_steps`; then `decay` to `END_SHARE` of it at step `steps`.
-    `source`: where batch and learning rate are from.
-    """
+    """What a run is trained with. `learning_rate`: peak, after `warmup_steps`; then `decay` to
+    `END_SHARE` of it at step `steps`. `source`: where batch and learning rate are from."""
 
     schedule: Schedule
     steps: int
@@ -226,13 +213,22 @@ def settings_for(
     tokens per parameter.
 
     Rule (ours) for a size that is not in Table 1: learning rate and batch are interpolated between
-    the two rows around it, linear in the logarithms; decay and eps are those of the nearer row.
-    Below 111M the batch goes on along the line through the paper's 40M proxy; above 13B the last
-    row holds. Batches keep their tokens when the sequence length is another one.
+    the rows around it, linear in the logarithms; decay and eps are those of the nearer row. Below
+    111M the batch follows the line through the paper's 40M proxy; above 13B the last row holds.
+    Batches keep their tokens when the sequence length is another one.
     """
     row, near = member_of(parameters), find_nearest_model(parameters)
-    schedule = row.schedule if row else ((1, _round_batch(_batch_sequences(parameters))),)
-    schedule = _of_length(schedule, sequence_length)
+    if row:
+        schedule = row.schedule
+    elif parameters >= _SIZES[0]:
+        schedule = ((1, _round_batch(_interpolated(parameters, _BATCHES))),)
+    else:
+        size, batch = _PROXY
+        slope = math.log(_BATCHES[0] / batch) / math.log(_SIZES[0] / size)
+        schedule = ((1, _round_batch(float(_BATCHES[0] * (parameters / _SIZES[0]) ** slope))),)
+    if sequence_length != SEQUENCE_LENGTH:
+        share = SEQUENCE_LENGTH / sequence_length
+        schedule = ((1, _round_batch(schedule[-1][1] * share)),)
     if row and tokens is None and sequence_length == SEQUENCE_LENGTH:
         steps = row.steps
     else:
@@ -279,15 +275,6 @@ def warmup_steps(steps: int, schedule: Schedule, sequence_length: int = SEQUENCE
     return min(wanted, steps * most // shortest.steps)
 
 
-def largest_eps(mean_second_moment: float) -> float:
-    """P A.2: eps of Adam stays below a thousandth of the root of the mean second moment.
-
-    >>> largest_eps(4e-8) < 1e-6
-    True
-    """
-    return math.sqrt(mean_second_moment) / 1000
-
-
 _SIZES = [float(m.shape.parameters) for m in FAMILY.values()]
 _RATES = [m.learning_rate for m in FAMILY.values()]
 _BATCHES = [float(m.schedule[-1][1]) for m in FAMILY.values()]
@@ -302,24 +289,9 @@ def _interpolated(parameters: float, values: list[float]) -> float:
     return float(values[i - 1] ** (1 - share) * values[i] ** share)
 
 
-def _batch_sequences(parameters: float) -> float:
-    if parameters >= _SIZES[0]:
-        return _interpolated(parameters, _BATCHES)
-    size, batch = _PROXY
-    slope = math.log(_BATCHES[0] / batch) / math.log(_SIZES[0] / size)
-    return float(_BATCHES[0] * (parameters / _SIZES[0]) ** slope)
-
-
 def _round_batch(sequences: float) -> int:
     """To a multiple of 8, which halves often; below 32 to a whole number."""
     return max(1, round(sequences)) if sequences < 32 else 8 * round(sequences / 8)
-
-
-def _of_length(schedule: Schedule, sequence_length: int) -> Schedule:
-    if sequence_length == SEQUENCE_LENGTH:
-        return schedule
-    share = SEQUENCE_LENGTH / sequence_length
-    return ((1, _round_batch(schedule[-1][1] * share)),)
 
 
 def _source(parameters: int, row: PaperModel | None) -> str:

@@ -14,14 +14,13 @@ from torch import nn
 from wafer_backend.cluster import precision as loss_scales
 from wafer_backend.cluster.activation_worker import ActivationWorker, Arguments, GlobalBatch
 from wafer_backend.cluster.calls import LossCall, OutputCall, with_backward
-from wafer_backend.cluster.coordinator import Coordinator, Roles, StepResult
+from wafer_backend.cluster.coordinator import Coordinator, StepResult
 from wafer_backend.cluster.memoryx import MemoryX
 from wafer_backend.cluster.outputs import LossReduction, LossRule, OtherPath
 from wafer_backend.cluster.precision import LossScale, Precision
 from wafer_backend.cluster.suitability import (
     LeafSize,
     Probe,
-    Room,
     check_module,
     training_mode,
     warn_of_batch_statistics,
@@ -109,21 +108,34 @@ class CompiledModule:
         )
         self.worker = ActivationWorker(device)
         self.buffers = Buffers(module)
-        rule = _wafer_rule(config, device, _link_rule(config, device, self.memoryx))
+        rule = WaferRule(
+            device=device,
+            streams=config.target == "CSX",
+            seed=config.seed,
+            precision=config.precision,
+            activations=config.activations,
+            reduction=config.loss_reduction,
+            link=_link_rule(config, device, self.memoryx),
+        )
         self.wafers = [
             Wafer(system, module, self.transport, self.worker, rule)
             for system in range(config.num_csx)
         ]
         self._leaf_size = LeafSize(
             config.micro_batch_size,
-            Room(config.wafer_memory, config.min_leaves),
+            config.wafer_memory,
+            config.min_leaves,
             Probe(module, self.memoryx, self.buffers, rule),
         )
         self._coordinator = Coordinator(
-            Roles(self.memoryx, self.transport, self.wafers, self.worker, self.buffers),
-            config.loss,
-            config.loss_reduction,
-            config.threads,
+            memoryx=self.memoryx,
+            transport=self.transport,
+            wafers=self.wafers,
+            worker=self.worker,
+            buffers=self.buffers,
+            rule=config.loss,
+            reduction=config.loss_reduction,
+            threads=config.threads,
         )
         self._returns_loss = True
         self._warned = False
@@ -318,18 +330,6 @@ def _link_rule(config: BackendConfig, device: torch.device, memoryx: MemoryX) ->
     largest = sum(sorted(map(memoryx.streamed_bytes, memoryx.parameters))[-2:])
     ahead = largest if config.prefetch_bytes is None else config.prefetch_bytes
     return LinkRule(device, largest, ahead, config.seed)
-
-
-def _wafer_rule(config: BackendConfig, device: torch.device, link: LinkRule | None) -> WaferRule:
-    return WaferRule(
-        device=device,
-        streams=config.target == "CSX",
-        seed=config.seed,
-        precision=config.precision,
-        activations=config.activations,
-        reduction=config.loss_reduction,
-        link=link,
-    )
 
 
 _LEAST_BYTES = {"wafer_memory": 1, "prefetch_bytes": 0}

@@ -32,7 +32,7 @@ from pipeline.lineage.exposure import trace_documents
 from pipeline.lineage.tables import Inverse
 from pipeline.lineage.trace import trace_row, trace_step
 from pipeline.lineage.training import read_training
-from pipeline.runs.tables import DocumentTable
+from pipeline.runs.records import DocumentTable
 from pipeline.takedown.data_set import find_document_places
 
 BATCH = 512

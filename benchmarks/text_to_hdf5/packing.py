@@ -38,6 +38,7 @@ from pipeline.core import ids, rng, storage
 from pipeline.core.manifest import Shard, StageManifest, TaskRecord
 from pipeline.engine.stage import Inputs, Stage, arrow_output
 from pipeline.packing import PACKERS, fold
+from pipeline.runs import views
 from pipeline.sources.streams import zstd
 from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle import gather_stage, scatter_stage
@@ -157,10 +158,11 @@ def write_tokens(texts: list[str], tokens: pa.LargeListArray, root: Path) -> tup
         shard = publish(arrow_output(f"splits/{number:06d}.arrow", split), root)
         keep.append(TaskRecord("", (shard,), {}))
         clean.append(TaskRecord("", (), {"records": count}))
-    return tuple(
-        StageManifest(name, "", {}, tuple(tasks))
-        for name, tasks in (("clean", clean), ("keep", keep), ("tokenize", done))
-    )  # type: ignore[return-value]
+    return (
+        views.CleanOutput(StageManifest("clean", "", {}, tuple(clean))),
+        views.SplitsOutput(StageManifest("keep", "", {}, tuple(keep))),
+        views.TokensOutput(StageManifest("tokenize", "", {}, tuple(done))),
+    )
 
 
 def publish(output: Any, root: Path) -> Shard:
@@ -218,7 +220,8 @@ def stages(
         spent[stage.name] = (seconds, size)
         return StageManifest(stage.name, "", {}, tuple(records))
 
-    gather = run(gather_stage(config, run(scatter_stage(config, keep, tokens))))
+    scatter = views.ScatterOutput(run(scatter_stage(config, keep, tokens)))
+    gather = views.GatherOutput(run(gather_stage(config, scatter)))
     pack_streams(config, vocabulary, clean, gather, run)
     return spent
 

@@ -14,6 +14,7 @@ from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
 from pipeline.core.words import require_choice
 from pipeline.runs import layout
+from pipeline.runs.views import CleanOutput
 
 if TYPE_CHECKING:
     from pipeline.stories.loop import Manifest
@@ -96,8 +97,8 @@ register = commands(clean)
 def show_clean_run(manifest: "Manifest", as_json: bool) -> None:
     """A finished `prep clean`: documents by source, reasons, and where things stand."""
     masked: Counter[str] = Counter()
-    for task in manifest.stages["clean"].tasks:
-        for kinds in task.counters.get("masked", {}).values():
+    for by_source in CleanOutput(manifest.stages["clean"]).masked:
+        for kinds in by_source.values():
             masked.update(kinds)
     summary = read_summary(manifest)
     if as_json:

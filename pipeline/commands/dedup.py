@@ -111,7 +111,8 @@ def dedup(
     from pipeline.commands.run import show_run_plan
     from pipeline.engine.progress import Progress
     from pipeline.stories.dedup import DEDUP, NAME, make_dedup_config
-    from pipeline.stories.preparation import describe_dedup, prepare, run_preparation
+    from pipeline.stories.preparation import prepare, run_preparation
+    from pipeline.stories.selection import describe_dedup
 
     settings = _dedup_config(
         preset,
@@ -157,7 +158,7 @@ def build(
     """
     from pipeline.stories import index as dedup_index
     from pipeline.stories.earlier import settings_of
-    from pipeline.stories.preparation import describe_dedup
+    from pipeline.stories.selection import describe_dedup
 
     config = _dedup_config(
         preset, memory, max_source_share, verify=verify, threshold=threshold, key=key

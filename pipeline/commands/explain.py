@@ -146,7 +146,7 @@ def _about_link(found: "Explanation", link: "Link") -> list[tuple[str, str]]:
 
 
 def _why_no_texts(found: "Explanation", link: "Link") -> str:
-    from pipeline.runs.records import QUARANTINED
+    from pipeline.runs.held_texts import QUARANTINED
 
     if link.place is None:
         return "the kept document is not in this run, so they cannot be compared"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pipeline.commands import options
 from pipeline.commands.ledger import describe_split
-from pipeline.commands.terminal import format_seconds, print_json, print_line, show_table
+from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
-from pipeline.core.words import format_bytes, pluralise
+from pipeline.core.words import format_bytes, format_duration, pluralise
 
 
 def repack(
@@ -108,7 +108,7 @@ def rescan(
         against = pluralise(len(request.registry.works), "work")
         print_line(
             f"{format_bytes(request.bytes)} of text against {against}: "
-            f"{format_seconds(request.cpu_seconds)} of one core"
+            f"about {format_duration(request.cpu_seconds)} of one core"
         )
     if estimate:
         return None

@@ -10,10 +10,10 @@ from pipeline.commands.ledger import (
     read_summary,
     show_mixture,
 )
-from pipeline.commands.terminal import format_duration, print_json, print_line, show_table
+from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
 from pipeline.config.prep import load_config
-from pipeline.core.words import format_bytes, pluralise
+from pipeline.core.words import format_bytes, format_duration, pluralise
 from pipeline.engine.progress import Progress
 from pipeline.runs.catalogue import STORIES
 
@@ -82,7 +82,7 @@ register = commands(run, plan)
 def show_run_plan(prepared: "Preparation", as_json: bool, story: "Story") -> None:
     """Print it, and last what all of it costs; nothing is written."""
     from pipeline.stories.plan import forecast_stages, total_of
-    from pipeline.stories.preparation import describe_dedup
+    from pipeline.stories.selection import describe_dedup
 
     stages = forecast_stages(prepared, story)
     if as_json:
@@ -116,5 +116,5 @@ def show_run_plan(prepared: "Preparation", as_json: bool, story: "Story") -> Non
 
 
 def _costs(part: "StageForecast | Total") -> tuple[str, str, str]:
-    seconds = f"{part.cpu_seconds:,.0f} s"
+    seconds = format_duration(part.cpu_seconds)
     return seconds, format_bytes(part.disk_bytes), format_bytes(part.memory_bytes)

@@ -82,7 +82,7 @@ def show_search(answer: "SearchAnswer", as_json: bool) -> None:
 
 
 def _show_document(found: "FoundDocument", with_steps: bool) -> None:
-    from pipeline.runs.records import IN_QUARANTINE
+    from pipeline.runs.held_texts import IN_QUARANTINE
 
     d = found.traced
     state = f"taken down by {d.taken_down}" if d.taken_down else f"{d.state} {d.reason}".strip()

@@ -67,25 +67,3 @@ def format_similarity(value: float | None) -> str:
     ('0.932', '-')
     """
     return "-" if value is None else f"{value:.3f}"
-
-
-def format_seconds(seconds: float) -> str:
-    """An estimated duration.
-
-    >>> format_seconds(0.27), format_seconds(1.2), format_seconds(5_025.7)
-    ('under a second', 'about a second', 'about 5,026 seconds')
-    """
-    if seconds < 1:
-        return "under a second"
-    return "about a second" if seconds < 1.5 else f"about {seconds:,.0f} seconds"
-
-
-def format_duration(seconds: float) -> str:
-    """A span of time, in the largest unit of which there are two.
-
-    >>> format_duration(0.4), format_duration(119), format_duration(7100), format_duration(1e6)
-    ('0 s', '119 s', '118 min', '278 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.0f} h"

@@ -8,16 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.commands.options import JsonOption, RunArgument
-from pipeline.commands.terminal import (
-    format_duration,
-    print_facts,
-    print_json,
-    print_line,
-    show_table,
-)
+from pipeline.commands.terminal import print_facts, print_json, print_line, show_table
 from pipeline.commands.usage import commands
 from pipeline.core.errors import IntegrityError
-from pipeline.core.words import format_bytes, pluralise
+from pipeline.core.words import format_bytes, format_duration, pluralise
 
 if TYPE_CHECKING:
     from pipeline.hdf5.foreign.check import ForeignReport

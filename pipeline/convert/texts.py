@@ -34,7 +34,7 @@ from pipeline.runs import layout
 from pipeline.runs.splits import TRAIN
 from pipeline.sources.files import HashingReader, InputFile, read_records
 from pipeline.sources.record import BAD_REASONS, BadRecord, Place, RecordRules
-from pipeline.stories.repack import MIXTURE, TokenizedRun, open_tokenized, vocabulary_of
+from pipeline.stories.repack import TokenizedRun, open_tokenized
 from pipeline.tokenizers.definition import TokenizerDefinition, restore_definition
 from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
 
@@ -193,13 +193,13 @@ class RunSource:
 
     def __init__(self, run: TokenizedRun, split: str | None = None) -> None:
         self.run = run
-        self._shards = run.stages["tokenize"].shards
+        self._shards = run.tokens.tokens
         self._sound: set[int] = set()
-        scattered = [task.counters["tokens"] for task in run.stages["scatter"].tasks]
+        scattered = run.scatter.tokens
         names = sorted(scattered[0], key=lambda name: (name != TRAIN, name))
         total = {name: sum(int(each[name]) for each in scattered) for name in names}
         self.tokens = {name: n for name, n in total.items() if n and split in (None, name)}
-        self.row_length = int(run.settings("pack")["max_sequence_length"])
+        self.row_length = run.pack.max_sequence_length
         self._split = _splits(run, tuple(self.tokens))
         paths = [run.directory / shard.path for shard in self._shards]
         files = tuple(zip(map(str, paths), (shard.size for shard in self._shards), strict=True))
@@ -236,10 +236,9 @@ class RunSource:
 
     def _copies(self, shard: int) -> npt.NDArray[np.int64]:
         """Of every document of a shard."""
-        mixture = self.run.stages.get(MIXTURE)
-        if mixture is None:
+        if self.run.mixture is None:
             return np.ones(len(self._split[shard]), np.int64)
-        with pa.memory_map(str(self.run.directory / mixture.below(MIXTURE)[shard].path)) as file:
+        with pa.memory_map(str(self.run.directory / self.run.mixture.copies[shard].path)) as file:
             found: npt.NDArray[np.uint16] = pa.ipc.open_file(file).read_all()["copies"].to_numpy()
         return found.astype(np.int64)
 
@@ -258,12 +257,12 @@ def _splits(run: TokenizedRun, names: tuple[str, ...]) -> list[npt.NDArray[np.in
     kept = table["tokens"].to_numpy() > 0
     split = pc.index_in(table["split"], value_set=pa.array(names))
     split = pc.fill_null(split, -1).to_numpy()
-    ends = np.cumsum([0, *(int(task.counters["records"]) for task in run.stages["clean"].tasks)])
+    ends = np.cumsum([0, *run.clean.records])
     return [split[a:b][kept[a:b]] for a, b in pairwise(ends)]
 
 
 def _vocabulary(run: TokenizedRun) -> StreamVocabulary:
-    known = vocabulary_of(run)
+    known = run.pack
     data = (run.directory / layout.TOKENIZER).read_bytes()
     tokenizer = restore_definition(layout.TOKENIZER, data, known.eos_id)
     return StreamVocabulary(known.eos_id, known.vocab_size, tokenizer)

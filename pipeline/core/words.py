@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pipeline.core.errors import ConfigError, escape_text
 
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_TIME_UNITS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))
 
 
 def format_count(value: int) -> str:
@@ -55,6 +56,22 @@ def format_percent(part: float, whole: float) -> str:
         return "-"
     share = 100 * part / whole
     return "< 0.1 %" if 0 < share < 0.1 else f"{share:.1f} %"
+
+
+def format_duration(seconds: float) -> str:
+    """A span of time in its two largest units; below ten seconds with a tenth.
+
+    >>> [format_duration(s) for s in (0, 0.274, 9.8, 59.4, 257, 18_720, 273_600)]
+    ['0.0s', '0.3s', '9.8s', '59s', '4m17s', '5h12m', '3d4h']
+    """
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f}s"
+    whole = round(seconds)
+    for length, unit, part, smaller in _TIME_UNITS:
+        if whole >= length:
+            rest = whole % length // part
+            return f"{whole // length:,}{unit}" + (f"{rest}{smaller}" if rest else "")
+    return f"{whole}s"
 
 
 def pluralise(number: int, noun: str) -> str:

@@ -1,8 +1,6 @@
-"""Where tasks run: worker processes of a local Dask cluster, those of a cluster that is already
-there, or this process for small inputs.
-
-All offer one method, `run`, which yields (index, result) as calls finish and raises the first
-failure. The only file that knows Dask.
+"""Where tasks run: workers of a local Dask cluster or of one that is there already, or this process
+for small inputs. `run` yields (index, result) as calls finish and raises the first failure. This is
+the only file that knows Dask.
 """
 
 import contextlib
@@ -21,6 +19,7 @@ from typing import Any, Protocol
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, PrepError, ResourceError, escape_text
+from pipeline.core.words import format_duration
 
 SMALL_INPUT_BYTES = 50 << 20
 DEATHS_ALLOWED = 2
@@ -100,7 +99,7 @@ class DaskExecutor:
                 if not lonely.is_set():
                     raise
                 raise ResourceError(
-                    f"no worker was left for {LONELY_SECONDS} seconds; "
+                    f"no worker was left for {format_duration(LONELY_SECONDS)}; "
                     "run the same command again, finished work is kept"
                 ) from error
 

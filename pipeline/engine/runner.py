@@ -75,41 +75,30 @@ def _publish(call: _TaskCall, outputs: Iterable[Output]) -> tuple[Shard, ...]:
     that an earlier attempt committed; other bytes of the same content (another build of a library
     compressed them) replace the earlier ones, and the new record names them."""
     record = read_record(call.record_path)
-    committed = record.shards if record and record.fingerprint == call.fingerprint else None
+    is_repeated = record is not None and record.fingerprint == call.fingerprint
+    committed = [shard.identity for shard in record.shards] if record and is_repeated else []
+    different = NondeterminismError(
+        f"{call.task.label}: two attempts gave different content; please report this defect"
+    )
     shards: list[Shard] = []
 
     def accept(output: Output, published: storage.WrittenFile) -> None:
-        position = len(shards)
         content = output.content_hash or published.hash
         shards.append(
             Shard(path=output.path, size=published.size, hash=published.hash, content_hash=content)
         )
-        if committed is not None and not _same_content(committed, shards[position], position):
-            raise _different(call)
+        if is_repeated and committed[len(shards) - 1 : len(shards)] != [shards[-1].identity]:
+            raise different
 
     for output in outputs:
         storage.publish(call.root / output.path, output.data, partial(accept, output))
-    if committed is not None and len(committed) != len(shards):
-        raise _different(call)
+    if is_repeated and len(committed) != len(shards):
+        raise different
     return tuple(shards)
 
 
-def _same_content(committed: tuple[Shard, ...], shard: Shard, position: int) -> bool:
-    return position < len(committed) and committed[position].identity == shard.identity
-
-
-def _different(call: _TaskCall) -> NondeterminismError:
-    return NondeterminismError(
-        f"{call.task.label}: two attempts gave different content; please report this defect"
-    )
-
-
-@dataclass(frozen=True)
-class _StagePlan:
-    """Records of the tasks of a stage that are done, by number, and the calls that are left."""
-
-    records: dict[int, TaskRecord]
-    calls: list[tuple[int, _TaskCall]]
+_StagePlan = tuple[dict[int, TaskRecord], list[tuple[int, _TaskCall]]]
+"""Records of the tasks of a stage that are done, by number; number and call of those left."""
 
 
 class RemovedInputError(Exception):
@@ -129,7 +118,7 @@ class FrozenStageError(Exception):
 
 
 class TextsApartError(Exception):
-    """Texts that stand in quarantine/ are needed where they were read; says what for."""
+    """Texts that are in quarantine/ are needed where they were read; says what for."""
 
 
 class Runner:
@@ -165,16 +154,34 @@ class Runner:
         path = manifest_path(self.root, stage.name)
         fields = stage_fields(stage)
         fingerprint = fingerprint_of(fields)
-        old = self._old_manifest(path)
-        if old and old.fingerprint == fingerprint and self._intact(stage, old):
+        try:
+            old = read_manifest(path)
+        except IntegrityError as error:
+            self._progress.note(f"{error}; rebuilding")
+            old = None
+        if (
+            old
+            and old.fingerprint == fingerprint
+            and all(self._valid(stage, record) for record in old.tasks)
+        ):
             self._progress.reused(stage.name, len(stage.tasks))
             self.reused.append(stage.name)
             self.manifests.append(old)
             return old
         if stage.name in self._frozen:
             raise FrozenStageError(stage.name)
-        planned = self._planned(stage, old)
-        self._announce(stage, old, fields, planned)
+        planned = self._plan(stage, old)
+        changed = find_rerun_reasons(old.fields, fields) if old else []
+        if changed:
+            self._progress.note(f"{stage.name}: rebuilding, changed: {', '.join(changed)}")
+        self._journal.event(
+            "stage",
+            name=stage.name,
+            workers=self._executor.workers,
+            changed=changed,
+            tasks=len(planned[1]),
+            reused=len(planned[0]),
+        )
         storage.remove(self.root / TOP_MANIFEST)
         records = self._run_tasks(stage, planned)
         manifest = StageManifest(stage.name, fingerprint, fields, tuple(records))
@@ -183,21 +190,11 @@ class Runner:
         self.manifests.append(manifest)
         return manifest
 
-    def _old_manifest(self, path: Path) -> StageManifest | None:
-        try:
-            return read_manifest(path)
-        except IntegrityError as error:
-            self._progress.note(f"{error}; rebuilding")
-            return None
-
-    def _intact(self, stage: Stage, manifest: StageManifest) -> bool:
-        return all(self._valid(stage, record) for record in manifest.tasks)
-
     def _valid(self, stage: Stage, record: TaskRecord) -> bool:
         if stage.still_valid is not None and not stage.still_valid(record.counters):
             return False
         for shard in record.shards:
-            if self._is_removed(shard):
+            if _directory(shard) in self.removed:
                 continue
             try:
                 storage.verify_file(self.root / shard.path, shard.hash)
@@ -207,66 +204,42 @@ class Runner:
                 return False
         return True
 
-    def _is_removed(self, shard: Shard) -> bool:
-        return _directory(shard) in self.removed
-
-    def _announce(
-        self,
-        stage: Stage,
-        old: StageManifest | None,
-        fields: Mapping[str, Any],
-        planned: _StagePlan,
-    ) -> None:
-        changed = find_rerun_reasons(old.fields, fields) if old else []
-        if changed:
-            self._progress.note(f"{stage.name}: rebuilding, changed: {', '.join(changed)}")
-        self._journal.event(
-            "stage",
-            name=stage.name,
-            workers=self._executor.workers,
-            changed=changed,
-            tasks=len(planned.calls),
-            reused=len(planned.records),
-        )
-
-    def _planned(self, stage: Stage, old: StageManifest | None) -> _StagePlan:
+    def _plan(self, stage: Stage, old: StageManifest | None) -> _StagePlan:
         """What is done of a stage, and what is left. Raises RemovedInputError or TextsApartError
         where a task that is left lacks what it reads."""
         directory = record_directory(self.root, stage.name)
-        fingerprints = [task_fingerprint(stage, task) for task in stage.tasks]
         known = {record.fingerprint: record for record in (old.tasks if old else ())}
         known |= {
             r.fingerprint: r for p in sorted(directory.glob("*.json")) if (r := read_record(p))
         }
         records: dict[int, TaskRecord] = {}
         calls: list[tuple[int, _TaskCall]] = []
-        for index, (task, fingerprint) in enumerate(zip(stage.tasks, fingerprints, strict=True)):
+        for index, task in enumerate(stage.tasks):
+            fingerprint = task_fingerprint(stage, task)
             record = known.get(fingerprint)
             if record is not None and self._valid(stage, record):
                 records[index] = record
             else:
                 self._check_inputs(stage, task)
                 place = directory / f"{index:06d}.json"
-                calls.append(
-                    (index, _TaskCall(self.root, stage.function, task, fingerprint, place))
-                )
-        return _StagePlan(records, calls)
+                call = _TaskCall(self.root, stage.function, task, fingerprint, place)
+                calls.append((index, call))
+        return records, calls
 
     def _check_inputs(self, stage: Stage, task: Task) -> None:
-        gone = {_directory(shard) for shard in task.inputs if self._is_removed(shard)}
+        gone = self.removed & {_directory(shard) for shard in task.inputs}
         if gone:
-            raise RemovedInputError(frozenset(gone))
+            raise RemovedInputError(gone)
         if stage.reads_texts and any(shard.is_apart for shard in task.inputs):
             raise TextsApartError(f"{stage.name} needs texts that are in quarantine")
 
     def _run_tasks(self, stage: Stage, planned: _StagePlan) -> list[TaskRecord]:
-        records, calls = dict(planned.records), planned.calls
+        records, calls = planned
         # The largest first, so that no worker is left alone with one at the end.
         calls.sort(key=lambda call: -call[1].task.work)
         problems = []
-        with self._progress.stage(
-            stage.name, [call.task.work for _, call in calls], len(records)
-        ) as bar:
+        works = [call.task.work for _, call in calls]
+        with self._progress.stage(stage.name, works, len(records)) as bar:
             jobs, names = [call for _, call in calls], [call.task.label for _, call in calls]
             for position, done in self._executor.run(_perform, jobs, names):
                 bar.done(position, done.record.counters if done.record else {})
@@ -284,13 +257,13 @@ def _directory(shard: Shard) -> str:
 
 
 def find_rerun_reasons(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The fields that changed; `inputs` only when nothing else tells more."""
+    """The fields that changed; `inputs` only when no other did."""
     changed = changed_fields(old, new)
     return [name for name in changed if name != "inputs"] or changed
 
 
 def manifest_path(root: Path, stage: str) -> Path:
-    """Where a stage's manifest stands."""
+    """The path of a stage's manifest."""
     return root / STAGE_MANIFESTS / f"{stage}.json"
 
 

@@ -1,25 +1,16 @@
-"""The stage contract, on one page; and stages of which some inputs are in another run's directory
-and are read there.
-
-The stage contract, on one page.
+"""The stage contract, on one page.
 
 A stage is a list of independent tasks. A task is a pure function of its input shards (named by
 hash) and its job (a frozen dataclass of plain data): the same inputs and job give the same bytes,
 in any process, at any time. It returns the bytes of its output shards and counters; it never
 writes, never schedules and knows nothing of other tasks. The runner verifies inputs, publishes
-outputs, keeps the records and skips what is already there.
-
-A task whose outputs together do not fit in memory returns them as an iterator, and bytes of one
-output as another: they are published as they come, and counters are read after the last of them.
-
-To add a stage: write `pipeline/stages/NAME.py` with a job dataclass, a task function and a function
-that builds the `Stage`; call it from `pipeline/stories/preparation.py`; raise `version` whenever
-its output changes.
+outputs, keeps the records and skips what is already there. docs/add_a_stage.md shows how to add a
+stage; `version` is raised whenever its output changes.
 """
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +35,8 @@ class Output:
 
 @dataclass(frozen=True)
 class Result:
-    """What a task hands to the runner; the iterator of outputs may still fill the counters."""
+    """What a task hands to the runner. Outputs that do not fit in memory together come from an
+    iterator and are published one by one; counters, which it may still fill, are read after it."""
 
     outputs: Iterable[Output]
     counters: Mapping[str, Any] = field(default_factory=dict)
@@ -59,13 +51,19 @@ class Inputs:
     def path(self, shard: Shard) -> Path:
         """The verified file behind a shard. Raises IntegrityError naming file and hashes."""
         path = self.root / shard.path
-        _verified(path, shard.hash, _stamp(path))
+        verify_once(path, shard.hash)
         return path
 
     def table(self, shard: Shard, columns: list[str] | None = None) -> pa.Table:
         """An Arrow IPC shard, memory-mapped (so unread columns cost nothing)."""
         table = pa.ipc.open_file(pa.memory_map(str(self.path(shard)))).read_all()
         return table.select(columns) if columns is not None else table
+
+
+def verify_once(path: Path, expected: str) -> None:
+    """Check the hash of a file, once in a process while the file stays the same. Raises
+    IntegrityError naming file and hashes."""
+    _verified(path, expected, _stamp(path))
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
@@ -141,8 +139,7 @@ def parquet_output(
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
-    chosen = dict(encodings or {})
-    dictionaries = [name for name in table.column_names if name not in chosen] if chosen else True
+    dictionaries = [n for n in table.column_names if n not in encodings] if encodings else True
     pq.write_table(
         table,
         sink,
@@ -150,7 +147,7 @@ def parquet_output(
         compression="zstd",
         store_schema=True,
         use_dictionary=dictionaries,
-        column_encoding=chosen or None,
+        column_encoding=dict(encodings) if encodings else None,
     )
     return Output(path, [memoryview(sink.getvalue())], table_hash(table))
 
@@ -162,7 +159,7 @@ def bytes_output(path: str, data: bytes) -> Output:
 
 @dataclass(frozen=True)
 class _BorrowedInputs(Inputs):
-    """Inputs whose `directories` stand below `location`."""
+    """Inputs of which the shards in `directories` are below `location`."""
 
     location: Path
     directories: tuple[str, ...]
@@ -174,17 +171,10 @@ class _BorrowedInputs(Inputs):
         return super().path(shard)
 
 
-@dataclass(frozen=True)
-class _BorrowingTask:
-    """A task function that finds its inputs there."""
-
-    function: TaskFunction
-    location: Path
-    directories: tuple[str, ...]
-
-    def __call__(self, job: Any, inputs: Inputs) -> Result:
-        elsewhere = _BorrowedInputs(inputs.root, self.location, self.directories)
-        return self.function(job, elsewhere)
+def _call_with_borrowed(
+    function: TaskFunction, location: Path, directories: tuple[str, ...], job: Any, inputs: Inputs
+) -> Result:
+    return function(job, _BorrowedInputs(inputs.root, location, directories))
 
 
 def borrow(stage: Stage, location: Path, directories: tuple[str, ...]) -> Stage:
@@ -196,9 +186,8 @@ def borrow(stage: Stage, location: Path, directories: tuple[str, ...]) -> Stage:
         replace(task, inputs=tuple(s for s in task.inputs if _directory(s) not in directories))
         for task in stage.tasks
     )
-    return replace(
-        stage, function=_BorrowingTask(stage.function, location, directories), tasks=tasks
-    )
+    function = functools.partial(_call_with_borrowed, stage.function, location, directories)
+    return replace(stage, function=function, tasks=tasks)
 
 
 def _directory(shard: Shard) -> str:
@@ -214,20 +203,11 @@ class CopyJob:
 
 
 def _copy(job: CopyJob, inputs: Inputs) -> Result:
-    return Result(_copies(job))
-
-
-def _copies(job: CopyJob) -> Iterator[Output]:
-    for shard in job.shards:
-        path = Inputs(Path(job.location)).path(shard)
-        yield Output(shard.path, path.read_bytes(), shard.content_hash)
+    run = Inputs(Path(job.location))
+    return Result(Output(s.path, run.path(s).read_bytes(), s.content_hash) for s in job.shards)
 
 
 def tables_stage(location: Path, shards: tuple[Shard, ...]) -> Stage:
     """The stage that copies what describes the documents: tables and the tokenizer."""
-    return Stage(
-        name="tables",
-        version=1,
-        function=_copy,
-        tasks=(Task("tables", CopyJob(str(location), shards)),),
-    )
+    task = Task("tables", CopyJob(str(location), shards))
+    return Stage(name="tables", version=1, function=_copy, tasks=(task,))

@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.core import ids
-from pipeline.core.manifest import StageManifest, read_manifest
 from pipeline.explain.find import find_led_to
 from pipeline.lineage.shards import takedowns_of
 from pipeline.runs import layout
-from pipeline.runs.origin import Recipe, recipe_of, texts_home
-from pipeline.runs.records import QUARANTINED, RecordPlace, RunRecord, RunRecords, wrap_read_errors
-from pipeline.runs.tables import read_rows_by_key
+from pipeline.runs.clusters import read_rows_by_key
+from pipeline.runs.held_texts import QUARANTINED
+from pipeline.runs.origin import Recipe, read_recipe, texts_home
+from pipeline.runs.records import RecordPlace, RunRecord, RunRecords, wrap_read_errors
 
 _NO_DOCUMENT = ("dropped", "bad_record")
 MOST_COMPUTED = 4_000_000
@@ -102,7 +102,7 @@ def explain_document(directory: Path, wanted: str, most: int | None = None) -> E
     records = RunRecords(directory)
     record = _record(records, asked, wanted)
     key = bytes.fromhex(record.place.key)
-    recipe = recipe_of(_manifests(directory))
+    recipe = read_recipe(directory)
     kept_by, stands_for, total = _links(records, key, most)
     texts = _texts(records, key, kept_by)
     decision = _decision(directory, key)
@@ -222,10 +222,3 @@ def _about(path: Path, keys: Sequence[bytes], columns: list[str]) -> list[dict[s
             path, columns=columns, filters=pc.field("doc_key").isin(wanted)
         ).to_pylist()
     return rows
-
-
-def _manifests(directory: Path) -> dict[str, StageManifest]:
-    """Manifests of the stages that the recipe stands in."""
-    stages = ("signatures", "clusters")
-    found = {stage: read_manifest(directory / "manifests" / f"{stage}.json") for stage in stages}
-    return {stage: manifest for stage, manifest in found.items() if manifest}

@@ -29,22 +29,19 @@ import pyarrow.parquet as pq
 from dedup.arrays import I64
 from pipeline.core import ids
 from pipeline.core.errors import ConfigError, InputError, escape_text
-from pipeline.core.manifest import read_manifest
 from pipeline.engine.progress import Progress
 from pipeline.explain.search import clean_query, describe_scope, find_readable_home, scan_run
 from pipeline.lineage.shards import taken_for_works
 from pipeline.lineage.trace import trace_reference
 from pipeline.runs import layout
-from pipeline.runs.origin import Recipe, recipe_of, texts_home
-from pipeline.runs.records import quarantine_path, read_held_shard, with_texts, wrap_read_errors
-from pipeline.runs.tables import DocumentTable, find_siblings
+from pipeline.runs.clusters import find_siblings
+from pipeline.runs.held_texts import quarantine_path, read_held_shard, with_texts
+from pipeline.runs.origin import Recipe, read_recipe, texts_home
+from pipeline.runs.records import DocumentTable, wrap_read_errors
 from pipeline.screening.evidence import find_screenings
 from pipeline.screening.registry import identifiers, load_registry
 from pipeline.screening.registry.finding import find_works
 from pipeline.screening.registry.works import Work, make_works
-
-WORKS = "registry/works.arrow"
-"""The works that a run was screened with (`pipeline.stages.registry`)."""
 
 WORK_ID = re.compile("[0-9a-f]{12}")
 
@@ -139,7 +136,8 @@ def _works(directory: Path, registry: Path | None) -> list[Work] | None:
     """Works of `registry`, else those that the run was compared with; None without any."""
     if registry is not None:
         return load_registry(registry).work_list()
-    paths = [place / WORKS for place in find_screenings(directory) if (place / WORKS).is_file()]
+    places = (place / layout.WORKS for place in find_screenings(directory))
+    paths = [path for path in places if path.is_file()]
     if not paths:
         return None
     works: dict[str, Work] = {}
@@ -253,9 +251,7 @@ def _same(shards: list[Path], text: str, cleaned: str) -> Iterator[tuple[bytes, 
 def _near(
     directory: Path, shards: list[Path], cleaned: str, notes: list[str]
 ) -> Iterator[tuple[bytes, str]]:
-    stages = ("signatures", "clusters")
-    manifests = {name: read_manifest(directory / "manifests" / f"{name}.json") for name in stages}
-    recipe = recipe_of({name: found for name, found in manifests.items() if found})
+    recipe = read_recipe(directory)
     if recipe is None or not recipe.preset.bands:
         notes.append("near-duplicates were not looked for: the run did not look for any")
         return

@@ -27,18 +27,11 @@ from pipeline.report.cluster_summary import (
     summarize,
 )
 from pipeline.runs import layout
+from pipeline.runs.clusters import find_mentioned_keys, read_bands, read_clusters, with_sources
+from pipeline.runs.held_texts import IN_QUARANTINE, QUARANTINED
 from pipeline.runs.layout import KINDS
-from pipeline.runs.records import (
-    IN_QUARANTINE,
-    PLACE,
-    QUARANTINED,
-    RecordPlace,
-    RunRecords,
-    keys_start_with,
-    wrap_read_errors,
-)
+from pipeline.runs.records import PLACE, RecordPlace, RunRecords, keys_start_with, wrap_read_errors
 from pipeline.runs.references import is_key
-from pipeline.runs.tables import find_mentioned_keys, read_bands, read_clusters, with_sources
 
 EXCERPT_BYTES = 600
 _NAMED = 5

@@ -24,9 +24,10 @@ from pipeline.explain.text_scan import Query, RowPlaces, TextPlace, find_matchin
 from pipeline.lineage.exposure import Exposure, ForwardTrace, TracedDocument, trace_documents
 from pipeline.lineage.sample import RowName, rows_of_words, steps_of_rows
 from pipeline.runs import layout
+from pipeline.runs.held_texts import quarantine_path, read_held_shard
 from pipeline.runs.origin import texts_home
-from pipeline.runs.records import quarantine_path, read_held_shard, wrap_read_errors
-from pipeline.runs.tables import DocumentTable
+from pipeline.runs.records import DocumentTable, wrap_read_errors
+from pipeline.runs.views import CleanOutput
 from pipeline.screening.fingerprints.find import compile_fingerprint_kernels
 
 _READERS = 4
@@ -264,16 +265,16 @@ def clean_query(home: Path, text: str) -> str:
     """The text cleaned and masked as the documents of a run were; numbers of phones only with a
     country code."""
     manifest = read_manifest(home / "manifests" / "clean.json")
-    settings = manifest.fields["settings"] if manifest else {}
+    clean = CleanOutput(manifest) if manifest else None
     texts = pa.array([text], pa.large_string())
-    if settings.get("fix_text", True):
+    if clean is None or clean.fix_text:
         from pipeline.cleaning import clean_array
 
         texts = clean_array([text])
-    if settings.get("mask"):
+    if clean and clean.mask:
         from pipeline.cleaning.mask import mask_texts
 
-        texts, _ = mask_texts(texts, settings["mask"])
+        texts, _ = mask_texts(texts, clean.mask)
     return str(texts[0].as_py())
 
 

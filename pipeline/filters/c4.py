@@ -1,13 +1,9 @@
 """C4's rules for whole documents: Raffel et al. 2020, section 2.2 (arXiv:1910.10683).
 
-C4 removes lines: those without terminal punctuation, and short ones. Here no text is cut, so those
-rules judge the document: by the share of its lines that end a sentence, and by the sentences in the
-lines that C4 would keep, of which C4 wants three. Its lines about Javascript, cookies and terms of
-use are not looked for; `lines` removes repeated ones.
-
-A sentence ends with one or more of the marks in `characters.SENTENCE_ENDS` before white space,
-quotes or closing brackets between them apart; abbreviations count as ends too. A line ends a
-sentence when its last characters do and are no ellipsis.
+C4 cuts lines; here no text is cut. A document is judged by the share of its lines that end a
+sentence, and by the sentences in lines that C4 would keep. C4's lines about Javascript, cookies and
+terms of use are not looked for. Sentences end with `characters.SENTENCE_ENDS` before white space;
+abbreviations count as ends too, an ellipsis does not.
 """
 
 import re
@@ -22,16 +18,7 @@ from dedup.arrays import F64, I64, U8, U32
 from dedup.compiled import kernel
 from dedup.text import TextArray, code_point, view_texts
 from pipeline.config.filters import C4Config
-from pipeline.filters.characters import (
-    DOT,
-    ELLIPSIS,
-    NEWLINE,
-    QUOTE,
-    SPACE,
-    STOP,
-    character_table,
-    entry_of,
-)
+from pipeline.filters import characters
 from pipeline.filters.rule import Rule, RuleFailures, find_outside, list_failures
 
 FAMILY = "c4"
@@ -83,7 +70,7 @@ def check(
 def measure(texts: TextArray, min_line_words: int) -> F64:
     """What the rules on lines look at, (N, 2) float64 in the order of `MEASURES`; 0 for texts
     without lines. Raises as `dedup.text.view_texts`."""
-    table = character_table()
+    table = characters.character_table()
     parts = [_measure(t.data, t.offsets, table, min_line_words) for t in view_texts(texts)]
     return np.concatenate([np.zeros((0, len(MEASURES))), *parts])
 
@@ -112,7 +99,6 @@ def _pattern(words: Sequence[str], letter: str) -> str:
 
 @kernel
 def _measure(data: U8, offsets_N1: I64, table: U32, min_line_words: int) -> F64:
-    """`measure` for texts that lie end to end."""
     values = np.zeros((len(offsets_N1) - 1, 2))
     for row in range(len(offsets_N1) - 1):
         position, end = offsets_N1[row], offsets_N1[row + 1]
@@ -135,21 +121,21 @@ def _line(data: U8, position: int, end: int, table: U32) -> tuple[int, int, int,
     in_word, stopped, ends_so = False, False, False
     while position < end:
         c, position = code_point(data, position)
-        entry = entry_of(c, table)
-        if entry & SPACE:
+        entry = characters.entry_of(c, table)
+        if entry & characters.SPACE:
             if in_word:
                 words += 1
                 stops += stopped
                 ends_so = stopped and dots < 3
             in_word, stopped, dots = False, False, 0
-            if c == NEWLINE:
+            if c == characters.NEWLINE:
                 return position, words, stops, ends_so
             continue
         in_word = True
-        if entry & STOP:
+        if entry & characters.STOP:
             stopped = True
-            dots = 3 if c == ELLIPSIS else dots + 1 if c == DOT else 0
-        elif not entry & QUOTE:
+            dots = 3 if c == characters.ELLIPSIS else dots + 1 if c == characters.DOT else 0
+        elif not entry & characters.QUOTE:
             stopped, dots = False, 0
     if in_word:
         words += 1

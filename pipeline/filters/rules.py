@@ -70,7 +70,6 @@ def load_filters(config: FiltersConfig, base: Path) -> Filters:
 
 
 def _check_languages(config: LanguageConfig) -> None:
-    language.check_installed()
     known = language.languages()
     for code in config.keep:
         if code not in known:

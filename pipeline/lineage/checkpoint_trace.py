@@ -25,7 +25,7 @@ from pipeline.lineage.training import (
     checkpoint_at,
     read_training,
 )
-from pipeline.runs.tables import DocumentTable
+from pipeline.runs.records import DocumentTable
 
 READ_DOCUMENTS = pa.schema([
     ("doc", pa.uint32()), ("document", pa.string()), ("source", pa.string()),

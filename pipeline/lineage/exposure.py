@@ -20,8 +20,8 @@ from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.lineage.forward import PLACES, SplitPlaces, locate_documents, stream_tokens
 from pipeline.lineage.shards import NEVER, read_masked_documents
 from pipeline.lineage.training import Period, TrainingCheckpoint, TrainingRecord, read_training
+from pipeline.runs.records import DocumentTable
 from pipeline.runs.splits import TRAIN
-from pipeline.runs.tables import DocumentTable
 
 _COLUMNS = [
     "doc_key",

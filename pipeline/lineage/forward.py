@@ -29,7 +29,7 @@ from pipeline.hdf5.read import SampleDataset
 from pipeline.lineage.shards import RowSpans, all_spans, stream_rows
 from pipeline.lineage.tables import Inverse, inverse_path, row_positions, stream_rows_at
 from pipeline.runs import layout
-from pipeline.runs.tables import DocumentTable
+from pipeline.runs.records import DocumentTable
 
 PLACES = pa.schema([
     ("doc", pa.uint32()), ("split", pa.string()), ("file", pa.string()), ("row", pa.int64()),

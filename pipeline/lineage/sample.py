@@ -30,9 +30,8 @@ from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.lineage.shards import RowSpans, all_spans, count_spans, read_masked_documents
 from pipeline.lineage.training import read_training
 from pipeline.runs import layout
-from pipeline.runs.records import RunRecords, wrap_read_errors
+from pipeline.runs.records import DocumentTable, RunRecords, wrap_read_errors
 from pipeline.runs.splits import TRAIN
-from pipeline.runs.tables import DocumentTable
 
 SEED = 0
 _SHOWN = 5

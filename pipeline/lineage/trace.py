@@ -23,8 +23,8 @@ from pipeline.lineage.shards import (
 )
 from pipeline.lineage.tables import Inverse, row_positions, stream_rows_at
 from pipeline.lineage.training import read_training
+from pipeline.runs.records import DocumentTable
 from pipeline.runs.references import shorten_list, split_row
-from pipeline.runs.tables import DocumentTable
 
 _COLUMNS = ["doc_key", "source", "path_id", "line", "licence", "decision", "rule", "tokens"]
 

@@ -24,7 +24,8 @@ from pipeline.engine.runner import manifest_path
 from pipeline.quarantine.store import read_days, read_retention
 from pipeline.runs import layout
 from pipeline.runs.events import append_event, append_line
-from pipeline.runs.records import read_held_shards, wrap_read_errors
+from pipeline.runs.held_texts import read_held_shards
+from pipeline.runs.records import wrap_read_errors
 from pipeline.screening.reviews import REVIEWS, Review
 from pipeline.stages.withheld import NAME
 from pipeline.takedown.apply import SignOff, apply, resume

@@ -32,13 +32,9 @@ from pipeline.engine.executor import Executor
 from pipeline.engine.runner import TextsApartError, manifest_path
 from pipeline.engine.stage import arrow_output
 from pipeline.runs import layout
-from pipeline.runs.records import (
-    keys_of,
-    quarantine_path,
-    read_held_shard,
-    with_texts,
-    wrap_read_errors,
-)
+from pipeline.runs.held_texts import keys_of, quarantine_path, read_held_shard, with_texts
+from pipeline.runs.records import wrap_read_errors
+from pipeline.runs.views import CleanOutput, QuarantineOutput
 from pipeline.stages.withheld import NAME
 from pipeline.takedown.scrub import scrub_documents, with_shards
 
@@ -62,7 +58,7 @@ def note_days(directory: Path, stages: Mapping[str, StageManifest], today: date)
     before = read_days(directory)
     keys = [
         key.hex()
-        for shard in (stages[NAME].below(layout.QUARANTINE) if NAME in stages else ())
+        for shard in (QuarantineOutput(stages[NAME]).texts if NAME in stages else ())
         for key in read_held_shard(directory / shard.path)["doc_key"].to_pylist()
     ]
     if before.keys() != set(keys):
@@ -103,7 +99,7 @@ def keep_apart(
     """
     clean = stages[_CLEAN]
     held = {shard.path for shard in stages[NAME].shards} if NAME in stages else set()
-    documents = clean.below("documents")
+    documents = CleanOutput(clean).documents
     if any(shard.is_apart and quarantine_path(shard.path) not in held for shard in documents):
         raise TextsApartError("documents left quarantine")
     left = [s for s in documents if not s.is_apart and quarantine_path(s.path) in held]
@@ -169,7 +165,7 @@ def _read(directory: Path, stage: str) -> StageManifest | None:
 
 
 def _apart(clean: StageManifest | None) -> list[Shard]:
-    return [s for s in clean.below("documents") if s.is_apart] if clean else []
+    return [s for s in CleanOutput(clean).documents if s.is_apart] if clean else []
 
 
 def _marked(call: _ShardCall) -> Shard:

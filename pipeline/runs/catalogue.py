@@ -1,9 +1,8 @@
 """Every fact about stages that more than one part of the program needs, stated once.
 
 `PLACES` says what each directory and file of a run is; `STAGES` what each stage reads and writes,
-what calls for it and how fast it is; `STORIES` which stages each command runs. Lists such as what
-`prep clean-up` deletes, what a takedown deletes or scrubs, the order in `prep status`, forecasts
-and the tables of docs/design.md are derived from them.
+what calls for it and how fast it is; `STORIES` which stages each command runs. What `prep clean-up`
+deletes, what a takedown scrubs, forecasts and the tables of docs/design.md follow from them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -270,24 +269,10 @@ def story_entry(name: str) -> StoryEntry:
     return STORIES.get(name, StoryEntry(stages=(), can_be_taken_down=False))
 
 
-def stages_called_for_by(*causes: str) -> tuple[str, ...]:
-    """The stages that one of these calls for and no other cause does, in order."""
-    return tuple(
-        name
-        for name, entry in STAGES.items()
-        if entry.called_for_by and set(entry.called_for_by) <= set(causes)
-    )
-
-
 def is_off_by_default(stage: str) -> bool:
     """Whether a default config with small raw shards leaves a stage out."""
     causes = STAGES[stage].called_for_by
     return bool(causes) and not set(causes) & set(_BY_DEFAULT)
-
-
-def stages_by_default(story: str = "prepare") -> tuple[str, ...]:
-    """The stages of a command with a default config and small raw shards, in order."""
-    return tuple(name for name in STORIES[story].stages if not is_off_by_default(name))
 
 
 def stages_left_out(story: str, causes: Iterable[str]) -> tuple[str, ...]:
@@ -296,7 +281,7 @@ def stages_left_out(story: str, causes: Iterable[str]) -> tuple[str, ...]:
     return tuple(
         name
         for name in STORIES[story].stages
-        if (asked := STAGES[name].called_for_by) and not given & set(asked)
+        if STAGES[name].called_for_by and given.isdisjoint(STAGES[name].called_for_by)
     )
 
 

@@ -1,19 +1,11 @@
-"""The event log of a run directory: who screened, reviewed, purged or took down what, and when, in
-a chain of hashes that shows edits.
+"""The event log of a run directory: who screened, reviewed, purged or took down what, and when.
 
-`events.jsonl` has one line per event, numbered from 1; each carries the sha256 of the line before
-it, so that no event can be changed, removed, put in or moved without the next one showing it.
-`events.head` holds number and hash of the last event, so that none can be removed from the end.
-
-What this shows: any edited, removed, inserted or reordered event, and a cut end, as long as either
-`events.head` or a copy of an earlier head is out of reach of whoever does it. What it does not
-show: a log written anew together with its head, by someone who can write both, unless a copy of a
-head is kept elsewhere (`verify_events(head=…)`; reports print it); one event more at the end, put
-in by someone who can write the log; events that were never written; that what an event says is
-true, or its time, which is that of the local clock.
-
-A crash while an event is written leaves part of a line, which no head names: the next event takes
-its place. Times stand in this file only; nothing that decides bytes of a data set reads it.
+`events.jsonl` has one numbered line per event, each with the sha256 of the line before it;
+`events.head` has number and hash of the last one. So any event that was edited, removed, inserted
+or moved shows, as long as the head, or a copy of an earlier one (`verify_events(head=…)`; reports
+print it), is out of reach of whoever does it. It does not show a log and head that were both
+rewritten, one more event at the end, events never written, or false times or claims. Part of a line
+that a crash left is replaced by the next event.
 """
 
 import contextlib
@@ -33,7 +25,7 @@ from pipeline.core.errors import ConfigError, IntegrityError, ResourceError
 EVENTS = "events.jsonl"
 HEAD = "events.head"
 FIRST = "0" * 64
-"""What stands in the place of a hash before the first event."""
+"""The hash before the first event."""
 
 Kind = Literal["screening", "review", "quarantine", "purge", "takedown"]
 
@@ -167,8 +159,8 @@ def _check_links(
             raise _misplaced(path, numbers, place)
         if event.prev == (hashes[place - 1] if place else FIRST):
             continue
-        told = {event.n: event.prev for event in events[place + 1 : place + 2]}
-        said = told.get(event.n + 1, head.hash if head and head.n == event.n else "")
+        following = {event.n: event.prev for event in events[place + 1 : place + 2]}
+        said = following.get(event.n + 1, head.hash if head and head.n == event.n else "")
         changed = event.n - 1 if place and said == hashes[place] else event.n
         raise _broken(path, changed, f"event {changed} was changed after it was recorded")
 

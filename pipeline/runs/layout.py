@@ -19,7 +19,7 @@ QUARANTINE = "quarantine"
 """The text of quarantined documents, apart from all other text (`prep quarantine`)."""
 
 KEPT_DIRECTORIES = (TAKEDOWNS,)
-"""Written beside the stages; every commit of the run names the files below."""
+"""Not written by stages; every commit of the run names the files below."""
 
 RESCANS = "rescans"
 """What was found in the documents of a finished run later: a directory for each `prep rescan`."""
@@ -43,6 +43,22 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 REPORT = "report.html"
 CLUSTER_REPORT = "clusters.html"
 MANIFEST = "manifest.json"
+
+LISTS = f"{REGISTRY}/lists.json"
+WORKS = f"{REGISTRY}/works.arrow"
+TITLES = f"{REGISTRY}/titles.arrow"
+MEMBERS = "components/members.arrow"
+TASK_OF = "components/tasks.arrow"
+EVAL_PARTS = "overlap/index.parts.arrow"
+EVAL_GRAMS = "overlap/index.grams.arrow"
+
+EVIDENCE_SHARD = "evidence.arrow"
+DECISIONS_SHARD = "decisions.arrow"
+POLICY_SHARD = "policy.arrow"
+LINE_KEYS_SHARD = "keys.arrow"
+WINDOWS_SHARD = "windows.arrow"
+SPANS_SHARD = "spans.arrow"
+"""Ends of the shards of directories that have several kinds."""
 
 
 def shard(directory: str, index: int, suffix: str) -> str:

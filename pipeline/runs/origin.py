@@ -1,9 +1,5 @@
-"""What manifests say of how a run came about, and of how it found its duplicates, in words.
-
-From a repacked run to the run whose tokens it packed, which has the texts.
-
-`prep repack` notes the place of that run in its journal. The rows of documents.parquet are the same
-in both, so what is found in one holds in the other.
+"""How a run came about: the run whose tokens `prep repack` packed, which has the texts, and the
+recipe that found duplicates, in words. Rows of documents.parquet are the same in both runs.
 """
 
 from collections.abc import Mapping
@@ -14,7 +10,7 @@ from dedup.presets import Preset, describe
 from pipeline.core.errors import InputError
 from pipeline.core.journal import read_events
 from pipeline.core.manifest import StageManifest, read_manifest
-from pipeline.runs import layout
+from pipeline.runs.views import ClustersOutput, DocumentsOutput, SignaturesOutput
 
 ORIGIN = "origin"
 """Field of the journal's event `run` that holds the place."""
@@ -34,7 +30,7 @@ def texts_home(directory: Path) -> Path:
     made = _manifest(home, "documents")
     if made is None:
         raise _lost(directory, f"no longer in {home}")
-    if made.find(layout.DOCUMENTS).content_hash != tables.find(layout.DOCUMENTS).content_hash:
+    if DocumentsOutput(made).table.content_hash != DocumentsOutput(tables).table.content_hash:
         raise _lost(directory, f"but {home} holds other documents by now")
     return home
 
@@ -81,18 +77,20 @@ class Recipe:
         return "; ".join(parts)
 
 
+def read_recipe(directory: Path) -> Recipe | None:
+    """The recipe of a run; None when nothing was compared."""
+    manifests = {name: _manifest(directory, name) for name in ("signatures", "clusters")}
+    return recipe_of({name: manifest for name, manifest in manifests.items() if manifest})
+
+
 def recipe_of(manifests: Mapping[str, StageManifest]) -> Recipe | None:
     """The recipe behind these stages (by name); None when nothing was compared."""
-    signatures, clusters = manifests.get("signatures"), manifests.get("clusters")
-    if signatures is None:
+    if "signatures" not in manifests:
         return None
-    settings = signatures.fields["settings"]
-    rules = clusters.fields["settings"] if clusters else {}
-    left_out = sum(task.counters.get("cut_short", 0) for task in clusters.tasks) if clusters else 0
-    return Recipe(
-        Preset(**settings["preset"]),
-        settings["key"],
-        rules.get("verify", ""),
-        rules.get("threshold"),
-        left_out,
-    )
+    signatures = SignaturesOutput(manifests["signatures"])
+    preset = Preset(**signatures.preset)
+    if "clusters" not in manifests:
+        return Recipe(preset, signatures.key, "", None)
+    clusters = ClustersOutput(manifests["clusters"])
+    cut_short = sum(clusters.cut_short)
+    return Recipe(preset, signatures.key, clusters.verify, clusters.threshold, cut_short)

@@ -1,15 +1,9 @@
-"""Records of a run and their texts, quarantined ones included.
+"""Records of a run: by row, by key or the beginning of one, or by file and line; and their texts.
 
-Records of a run: by key, by the beginning of a key, or by file and line; and their texts.
-
-A finished run is read from documents.parquet. One that stopped on its way, at the alarm of dedup
-for example, is read from documents/ and keep/, so that `prep inspect` and `prep explain` can show
-why. Tables are read one shard or row group at a time.
-
-A shard of quarantine/: what it holds, and documents with their texts put back in.
-
-A quarantined document has an empty text in documents/; everything else of it stays there. Whoever
-has to compare texts, and shows none, reads both; people look through `prep quarantine`.
+`DocumentTable` reads documents.parquet of a finished run, one row group at a time; the number of a
+row is the dense index that lineage refers to. `RunRecords` also reads documents/ and keep/ of a run
+that stopped on its way, at the alarm of dedup for example, so that `prep inspect` and `prep
+explain` can show why.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,22 +14,53 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dedup.arrays import I64
+from dedup.arrays import I64, Mask
 from pipeline.core import ids
 from pipeline.core.errors import InputError, IntegrityError, escape_text
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
 from pipeline.runs.references import find_file, find_files_ending, is_key, shorten_list, split_place
 
+_REPEATED = ["source", "licence", "state", "reason", "decision", "rule", "split"]
 PLACE = ["doc_key", "source", "path_id", "line", "byte_offset"]
 _ENDS = ["reason", "decision", "rule", "split", "licence", "tokens", "text_bytes"]
 
 _Part = Callable[[list[str]], pa.Table]
+Chosen = Callable[[pa.Table], Mask]
+"""Which rows of a table are meant, (N,) bool."""
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """What picks the records that somebody named, from a table with these columns; the number of
+    their file, if one was named."""
+
+    columns: list[str]
+    chosen: Chosen
+    path_id: int | None = None
+
+
+def _resolve(name: str, files: Sequence[str], directory: Path) -> _Reference:
+    """What a key in hex, six or more digits of its beginning, FILE:LINE or FILE means; of FILE an
+    ending is enough that no other file has. Raises InputError for a file that is not there."""
+    place = split_place(name)
+    if is_key(name):
+        return _Reference(["doc_key"], lambda table: keys_start_with(table["doc_key"], name))
+    if place and not find_files_ending(files, name):
+        path_id, line = find_file(files, place[0], str(directory)), place[1]
+
+        def is_at_line(table: pa.Table) -> Mask:
+            lines = table["line"].to_numpy()
+            number = np.where(lines > 0, lines, table["byte_offset"].to_numpy())
+            return np.asarray((table["path_id"].to_numpy() == path_id) & (number == line))
+
+        return _Reference(["path_id", "line", "byte_offset"], is_at_line, path_id)
+    path_id = find_file(files, name, str(directory))
+    return _Reference(["path_id"], lambda t: t["path_id"].to_numpy() == path_id, path_id)
 
 
 @dataclass(frozen=True)
@@ -67,7 +92,7 @@ class RunRecord:
 
 
 def describe_place(place: RecordPlace | None, index: str) -> str:
-    """Source, file and line of a document in words, or the index it stands in."""
+    """Source, file and line of a document in words, or the index it is in."""
     if index or place is None:
         return f"in the earlier index {index}"
     return f"{place.source}  {place.file}:{place.line}"
@@ -87,19 +112,11 @@ class RunRecords:
             inputs = pq.read_table(path, columns=["input", "path"]).to_pylist()
         self._files = [f"{row['input']}/{row['path']}" for row in inputs]
 
-    def find(self, wanted: str) -> RunRecord:
-        """The record named by a key in hex, six or more digits of its beginning, FILE:LINE, or
-        FILE where it has one record, as pages and commands print them; of FILE an ending is enough
-        that no other file has. Raises InputError when none or several match."""
-        place = split_place(wanted)
-        if is_key(wanted):
-            found = self._records(lambda table: keys_start_with(table["doc_key"], wanted))
-        elif place and not find_files_ending(self._files, wanted):
-            found = self._at(*place)
-        else:
-            file = find_file(self._files, wanted, str(self.directory))
-            found = self._records(lambda table: table["path_id"].to_numpy() == file)
-        return self.only_one(wanted, found)
+    def find(self, name: str) -> RunRecord:
+        """The record that a name means (see `DocumentTable.find`); of FILE, if it has one record.
+        Raises InputError when none or several match."""
+        reference = _resolve(name, self._files, self.directory)
+        return self.only_one(name, self._records(reference.chosen))
 
     def only_one(self, wanted: str, found: Sequence[RunRecord]) -> RunRecord:
         """What `wanted` named. Raises InputError unless it is one record."""
@@ -126,11 +143,11 @@ class RunRecords:
     def live(self, keys: pa.Array, columns: list[str]) -> pa.Table:
         """`columns` of the rows of documents/ that have one of these keys, in document order; and,
         should 64 bits of two keys agree, of rows that have not."""
-        wanted = np.sort(ids.keys_as_u64(keys)[:, 0])
+        halves = ids.keys_as_u64(keys)[:, 0]
         parts = []
         for path in self._shards():
-            table = _arrow(path)
-            rows = _members_of(ids.keys_as_u64(table["doc_key"])[:, 0], wanted)
+            table = map_arrow(path)
+            rows = np.flatnonzero(np.isin(ids.keys_as_u64(table["doc_key"])[:, 0], halves))
             parts.append(table.select(columns).take(pa.array(rows)))
         return pa.concat_tables(parts) if parts else pa.table({name: [] for name in columns})
 
@@ -140,7 +157,7 @@ class RunRecords:
         value_set = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
         found: dict[bytes, str] = {}
         for path in self._shards():
-            found |= select_texts(_arrow(path), value_set, most_bytes)
+            found |= select_texts(map_arrow(path), value_set, most_bytes)
         return found
 
     def excerpt(self, key: bytes) -> str:
@@ -158,7 +175,7 @@ class RunRecords:
         """How many documents of each source reached dedup."""
         counts: dict[str, int] = {}
         for path in self._shards():
-            for entry in _arrow(path)["source"].value_counts().to_pylist():
+            for entry in map_arrow(path)["source"].value_counts().to_pylist():
                 counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
         return dict(sorted(counts.items()))
 
@@ -175,7 +192,7 @@ class RunRecords:
             for path in self._shards():
                 yield partial(_unfinished, path, self.directory / "keep" / path.name)
 
-    def _records(self, chosen: Callable[[pa.Table], npt.NDArray[np.bool_]]) -> list[RunRecord]:
+    def _records(self, chosen: Chosen) -> list[RunRecord]:
         """Records of the rows that `chosen` picks from a table with the columns `PLACE`."""
         found = []
         for part in self._parts():
@@ -185,10 +202,6 @@ class RunRecords:
                 found += [self._record(row) for row in part(columns).take(rows).to_pylist()]
         return found
 
-    def _at(self, ending: str, line: int) -> list[RunRecord]:
-        file = find_file(self._files, ending, str(self.directory))
-        return self._records(partial(_stands_at, path_id=file, line=line))
-
     def _record(self, row: dict[str, Any]) -> RunRecord:
         ends = {name: row[name] for name in ["state", *_ENDS]}
         representative = (row["representative"] or b"").hex()
@@ -197,6 +210,109 @@ class RunRecords:
     def _place(self, row: dict[str, Any]) -> RecordPlace:
         line = row["line"] or row["byte_offset"]
         return RecordPlace(row["doc_key"].hex(), row["source"], self._files[row["path_id"]], line)
+
+
+class DocumentTable:
+    """The documents of a finished run. Raises InputError when there is none, IntegrityError for
+    damage."""
+
+    def __init__(self, directory: Path) -> None:
+        if not (directory / layout.DOCUMENTS).is_file():
+            raise InputError(
+                f"{directory}: no {layout.DOCUMENTS}; give the directory of a finished `prep run`"
+            )
+        self.directory = directory
+        self.path = directory / layout.DOCUMENTS
+        with wrap_read_errors(self.path):
+            self._file = pq.ParquetFile(self.path, memory_map=True, read_dictionary=_REPEATED)
+        self._meta = self._file.metadata
+        sizes = [self._meta.row_group(g).num_rows for g in range(self._meta.num_row_groups)]
+        self._starts = np.cumsum([0, *sizes])
+        with wrap_read_errors(directory / layout.SOURCES) as path:
+            sources = pq.read_table(path, columns=["input", "path"]).to_pylist()
+        self.files = [f"{row['input']}/{row['path']}" for row in sources]
+        """Input and path of every raw shard, by path_id."""
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def take(self, rows_N: I64, columns: Sequence[str]) -> pa.Table:
+        """These columns of the rows, in the order asked for."""
+        group_N = np.searchsorted(self._starts, rows_N, side="right") - 1
+        groups = np.unique(group_N)
+        sizes = np.diff(self._starts)[groups]
+        place = np.cumsum(sizes) - sizes
+        with wrap_read_errors(self.path):
+            table = self._file.read_row_groups(groups.tolist(), list(columns))
+        if not len(groups):
+            return table
+        row = place[np.searchsorted(groups, group_N)] + rows_N - self._starts[group_N]
+        return table.take(pa.array(row))
+
+    def find(self, name: str) -> I64:
+        """Rows of the documents that a name means, as pages and commands print it: a key in hex or
+        six and more digits of its beginning (one document), FILE:LINE (one document), or FILE (all
+        its documents); of FILE an ending is enough that no other file has. Raises InputError when
+        there is none."""
+        reference = _resolve(name, self.files, self.directory)
+        groups = self._groups_of_file(reference.path_id)
+        rows = self._rows(groups, reference.columns, reference.chosen)
+        if is_key(name) and len(rows) > 1:
+            keys = self.take(rows, ["doc_key"])["doc_key"].to_pylist()
+            names = shorten_list([key.hex() for key in keys])
+            raise InputError(
+                f"{name}: {len(rows):,} documents begin with it: {names}; give more digits"
+            )
+        if not len(rows):
+            raise InputError(f"{escape_text(name)}: no such document in {self.directory}")
+        return rows
+
+    def rows_of_keys(self, keys: Sequence[bytes]) -> I64:
+        """Rows of the documents with these keys, ascending; unknown keys are left out."""
+        if not keys:
+            return np.zeros(0, np.int64)
+        wanted = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
+        first = np.unique(ids.keys_as_u64(wanted)[:, 0])
+
+        def chosen(table: pa.Table) -> Mask:
+            half = ids.keys_as_u64(table["doc_key"])[:, 0]
+            place = np.minimum(np.searchsorted(first, half), len(first) - 1)
+            near = np.flatnonzero(first[place] == half)
+            keys_here = table["doc_key"].take(pa.array(near))
+            out = np.zeros(len(table), np.bool_)
+            out[near[pc.is_in(keys_here, wanted).to_numpy()]] = True
+            return out
+
+        return self._rows(self._groups_of_file(None), ["doc_key"], chosen)
+
+    def parts(self, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
+        """(first row, these columns) of every row group."""
+        for group in range(self._meta.num_row_groups):
+            with wrap_read_errors(self.path):
+                yield int(self._starts[group]), self._file.read_row_group(group, columns)
+
+    def _rows(self, groups: Sequence[int], columns: list[str], chosen: Chosen) -> I64:
+        found = [np.zeros(0, np.int64)]
+        for group in groups:
+            with wrap_read_errors(self.path):
+                table = self._file.read_row_group(group, columns)
+            found.append(np.flatnonzero(chosen(table)) + self._starts[group])
+        return np.concatenate(found)
+
+    def _groups_of_file(self, path_id: int | None) -> list[int]:
+        """The row groups whose statistics do not rule out this raw shard."""
+        column = self._file.schema_arrow.get_field_index("path_id")
+        groups = []
+        for group in range(self._meta.num_row_groups):
+            known = self._meta.row_group(group).column(column).statistics
+            if (
+                path_id is None
+                or known is None
+                or not known.has_min_max
+                or known.min <= path_id <= known.max
+            ):
+                groups.append(group)
+        return groups
 
 
 @contextmanager
@@ -223,7 +339,7 @@ def select_texts(table: pa.Table, keys: pa.Array, most_bytes: int | None) -> dic
     return found
 
 
-def keys_start_with(keys: pa.ChunkedArray, prefix: str) -> npt.NDArray[np.bool_]:
+def keys_start_with(keys: pa.ChunkedArray, prefix: str) -> Mask:
     """Which keys start with these hex digits, (N,) bool."""
     low, high = (int(prefix.ljust(32, fill), 16) for fill in "0f")
     keys_N2 = ids.keys_as_u64(keys).byteswap()
@@ -234,16 +350,17 @@ def keys_start_with(keys: pa.ChunkedArray, prefix: str) -> npt.NDArray[np.bool_]
     return np.asarray(above & below)
 
 
-def _arrow(path: Path) -> pa.Table:
+def map_arrow(path: Path) -> pa.Table:
+    """An Arrow IPC file, memory-mapped. Raises IntegrityError for damage."""
     with wrap_read_errors(path):
         return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
 def _unfinished(documents: Path, keep: Path, columns: list[str]) -> pa.Table:
     """What is known of the documents of a shard while the run is not finished."""
-    table = _arrow(documents)
+    table = map_arrow(documents)
     rows = len(table)
-    ends = _arrow(keep) if keep.exists() else pa.table({"state": pa.nulls(rows, pa.uint8())})
+    ends = map_arrow(keep) if keep.exists() else pa.table({"state": pa.nulls(rows, pa.uint8())})
     state = pa.array(STATES).take(ends["state"].combine_chunks()).fill_null("")
     known = {name: table[name] for name in table.column_names} | {"state": state}
     empty = {"tokens": pa.nulls(rows, pa.uint32()).fill_null(0), "representative": pa.nulls(rows)}
@@ -251,90 +368,3 @@ def _unfinished(documents: Path, keep: Path, columns: list[str]) -> pa.Table:
         known["representative"] = ends["representative"]
     blank = pa.nulls(rows, pa.string()).fill_null("")
     return pa.table({name: known.get(name, empty.get(name, blank)) for name in columns})
-
-
-def _stands_at(table: pa.Table, path_id: int, line: int) -> npt.NDArray[np.bool_]:
-    lines = table["line"].to_numpy()
-    number = np.where(lines > 0, lines, table["byte_offset"].to_numpy())
-    return np.asarray((table["path_id"].to_numpy() == path_id) & (number == line))
-
-
-def _members_of(values: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> I64:
-    """Positions of the values that occur in `wanted`, which is sorted."""
-    if len(wanted) == 0:
-        return np.zeros(0, np.int64)
-    place = np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)
-    return np.flatnonzero(wanted[place] == values)
-
-
-SCHEMA = pa.schema([
-    ("doc_key", pa.binary(16)), ("text_key", pa.binary(16)), ("source", pa.string()),
-    ("path_id", pa.uint32()), ("line", pa.uint64()), ("byte_offset", pa.uint64()),
-    ("rule", pa.string()), ("reason", pa.string()), ("evidence", pa.list_(pa.string())),
-    ("text_bytes", pa.uint64()), ("text", pa.large_string()),
-])  # fmt: skip
-"""A shard of quarantine/, parallel to one of documents/; in the order of that one."""
-
-
-QUARANTINED = "quarantined"
-"""The state of these documents in documents.parquet."""
-
-IN_QUARANTINE = "[its text is in quarantine: prep quarantine show]"
-"""What stands where else the beginning of a text is shown."""
-
-
-def quarantine_path(documents: str) -> str:
-    """The path of the shard of quarantine/ beside one of documents/.
-
-    >>> quarantine_path("documents/000003.arrow")
-    'quarantine/000003.arrow'
-    """
-    return f"{layout.QUARANTINE}/{documents.rpartition('/')[2]}"
-
-
-def read_held_shard(path: Path) -> pa.Table:
-    """A shard of quarantine/, memory-mapped; empty when there is none."""
-    if not path.exists():
-        return SCHEMA.empty_table()
-    with wrap_read_errors(path):
-        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-
-
-def keys_of(held: pa.Table) -> pa.Array:
-    """The keys of a shard of quarantine/, fixed_size_binary(16)."""
-    return held["doc_key"].combine_chunks()
-
-
-def read_held_shards(directory: Path) -> Iterator[pa.Table]:
-    """All shards of quarantine/."""
-    for path in sorted((directory / layout.QUARANTINE).glob("*.arrow")):
-        yield read_held_shard(path)
-
-
-def read_held_text(directory: Path, key: bytes) -> dict[bytes, str]:
-    """The text of a document in quarantine by its key, to be compared and not shown; nothing where
-    there is none."""
-    wanted = pa.array([key], SCHEMA.field("doc_key").type)
-    found: dict[bytes, str] = {}
-    for table in read_held_shards(directory):
-        found |= select_texts(table, wanted, None)
-    return found
-
-
-def with_texts(table: pa.Table, held: pa.Table) -> pa.Table:
-    """A table with `doc_key` and `text` whose empty texts are those that `held` has; chunks stay as
-    they are, and so do the bytes of a file of it."""
-    if not len(held):
-        return table
-    place = pc.index_in(table["doc_key"], value_set=keys_of(held)).combine_chunks()
-    texts = held["text"].combine_chunks().cast(table.schema.field("text").type).take(place)
-    merged = pc.coalesce(texts, table["text"].combine_chunks())
-    index = table.column_names.index("text")
-    column = _as_chunks(merged, [len(chunk) for chunk in table["text"].chunks])
-    return table.set_column(index, table.schema.field("text"), column)
-
-
-def _as_chunks(array: pa.Array, lengths: list[int]) -> pa.ChunkedArray:
-    starts = np.cumsum([0, *lengths])
-    parts = [array.slice(int(a), n) for a, n in zip(starts, lengths, strict=False)]
-    return pa.chunked_array([pa.concat_arrays([part]) for part in parts], array.type)

@@ -1,13 +1,13 @@
 """A run directory: held by one writer, committed by its manifest, read as a finished run."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pipeline.core import journal, storage
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.core.manifest import StageManifest, read_sealed, write_sealed
+from pipeline.core.manifest import StageManifest, read_manifest, read_sealed, write_sealed
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import RemovedInputError, manifest_path, removed_note
 from pipeline.runs import layout
@@ -44,11 +44,28 @@ def removed_directories(out: Path) -> frozenset[str]:
     return frozenset()
 
 
+def read_stage(directory: Path, stage: str) -> StageManifest:
+    """The manifest of a stage of a finished run. Raises IntegrityError when it is missing."""
+    path = manifest_path(directory, stage)
+    manifest = read_manifest(path)
+    if manifest is None:
+        raise IntegrityError(
+            f"{path}: missing; to rebuild it, run again the command that made this run"
+        )
+    return manifest
+
+
 def commit_run(
-    out: Path, names: tuple[str, str], stages: dict[str, StageManifest], removed: frozenset[str]
+    out: Path,
+    names: tuple[str, str],
+    stages: dict[str, StageManifest],
+    removed: frozenset[str],
+    facts: Mapping[str, Mapping[str, Any]] | None = None,
+    **more: Any,
 ) -> None:
     """Delete what no manifest names, then publish manifest.json: the commit of the run. `names` are
-    those of the config and of the story."""
+    those of the config and of the story; `facts` are noted for files by path, `more` for the
+    run."""
     manifests = {manifest_path(out, name).relative_to(out).as_posix(): name for name in stages}
     shards = {
         shard.path: shard
@@ -58,13 +75,18 @@ def commit_run(
     }
     sweep_strays(out, {*shards, *manifests})
     files = [_entry(out, path) for path in manifests]
-    files += [{"path": s.path, "size": s.size, "hash": s.hash} for s in shards.values()]
+    noted = facts or {}
+    files += [
+        {"path": s.path, "size": s.size, "hash": s.hash, **noted.get(s.path, {})}
+        for s in shards.values()
+    ]
     files += [_entry(out, path) for path in _kept_beside(out)]
     value = {
         "format": 1,
         "config": names[0],
         "story": names[1],
         "removed": sorted(removed),
+        **more,
         "stages": [
             {"stage": s.stage, "fingerprint": s.fingerprint, "content_hash": s.content_hash}
             for s in stages.values()
@@ -81,7 +103,7 @@ def _entry(out: Path, path: str) -> dict[str, Any]:
 
 
 def _kept_beside(out: Path) -> list[str]:
-    """Files beside the stages that every run keeps, but what is only there while work goes on."""
+    """Files not written by stages that every run keeps, except those of work in progress."""
     return [
         path.as_posix()
         for name in layout.KEPT_DIRECTORIES

@@ -1,21 +1,8 @@
-"""Findings, evidence and decisions: what detectors return and what becomes of it.
+"""Findings, evidence and decisions: the tables between detectors, policy and reports.
 
-Evidence and decisions: the tables evidence.parquet and decisions.parquet, and their shards.
-
-Detectors, filters and decontamination append evidence; the policy turns it into decisions. Shards
-have `doc_id` besides, which the published tables leave out.
-
-The detector contract, on one page.
-
-A detector is a pure function over one documents shard: it looks at a batch of documents (columns
-`BATCH_COLUMNS`) and returns a table of `FINDINGS`, one row for everything it found. It never
-decides; `pipeline.screening.policy` does, from the evidence that these rows become.
-
-Order: by row, byte_offset, kind, target, work_id. The same batch and settings give the same table.
-
-To add a detector: write `pipeline/screening/detectors/NAME.py` with a `detect_…` function, add it
-to the list in `pipeline/stages/screen.py` and its attributes to
-`pipeline/screening/policy/attributes.py`.
+A detector is a pure function from a batch of documents (`BATCH_COLUMNS`) to a table of `FINDINGS`,
+ordered by row, byte_offset, kind, target, work_id. It never decides. The findings of all detectors
+become evidence, from which the policy makes decisions. Shards of both have `doc_id` besides.
 """
 
 import json
@@ -55,7 +42,7 @@ decision this one has taken over; null for an own decision."""
 
 
 def find_screenings(directory: Path) -> list[Path]:
-    """Where evidence on a run's documents stands: in the run, and in every finished rescan of it
+    """Where evidence on a run's documents is: in the run, and in every finished rescan of it
     (`prep rescan`), by name."""
     later = sorted((directory / layout.RESCANS).glob(f"*/{layout.MANIFEST}"))
     places = [directory, *(manifest.parent for manifest in later)]
@@ -77,8 +64,8 @@ FINDINGS = pa.schema([
     ("seen", pa.string()), ("byte_offset", pa.uint64()), ("byte_length", pa.uint64()),
     ("score", pa.float64()), ("attributes", pa.string()),
 ])  # fmt: skip
-"""row: in the batch. work_id: a work of a registry, or empty. seen: what stands there, at most
-`SEEN_BYTES`. byte_offset, byte_length: in the text; both 0 for what stands in metadata. score:
+"""row: in the batch. work_id: a work of a registry, or empty. seen: the text found, at most
+`SEEN_BYTES`. byte_offset, byte_length: in the text; both 0 for metadata. score:
 detector's own, or null. attributes: `attributes_json`, or empty."""
 
 SEEN_BYTES = 200
@@ -135,7 +122,7 @@ def evidence_rows(
 ) -> pa.Table:
     """EVIDENCE_SCHEMA of what each detector found (its name and FINDINGS), by document, then in the
     order of the detectors; `documents` has doc_id and doc_key of every row of the batch. `letter`
-    stands for the stage in ids, so that no other stage gives the same."""
+    names the stage in ids, so that no other stage gives the same."""
     table = pa.concat_tables([FINDINGS.empty_table(), *(table for _, table in found)])
     names = pa.array([name for name, _ in found], pa.string())
     detector = np.repeat(np.arange(len(found)), [len(table) for _, table in found])
@@ -143,24 +130,16 @@ def evidence_rows(
     table = table.take(pa.array(order))
     row = table["row"].to_numpy()
     about = documents.select(["doc_id", "doc_key"]).take(pa.array(row))
-    first = np.searchsorted(row, row)
+    number = pa.array(np.arange(len(row)) - np.searchsorted(row, row)).cast(pa.string())
+    suffix = pc.binary_join_element_wise(letter, number, "")
     columns = {name: table[name] for name in table.column_names} | {
-        "evidence_id": _names(about["doc_key"], np.arange(len(row)) - first, letter),
+        "evidence_id": pc.binary_join_element_wise(ids.hex_keys(about["doc_key"]), suffix, "-"),
         "doc_id": about["doc_id"],
         "doc_key": about["doc_key"],
         "detector": names.take(pa.array(detector[order])),
         "rule": pa.nulls(len(row), pa.string()).fill_null(""),
     }
     return pa.table([columns[name] for name in EVIDENCE_SCHEMA.names], schema=EVIDENCE_SCHEMA)
-
-
-def _names(keys: pa.ChunkedArray, numbers: "np.typing.NDArray[np.int64]", letter: str) -> pa.Array:
-    """`KEY-pN` for the N-th evidence on a document."""
-    suffix = pc.binary_join_element_wise(letter, pa.array(numbers).cast(pa.string()), "")
-    return pc.binary_join_element_wise(ids.hex_keys(keys), suffix, "-")
-
-
-_ORDER = ["row", "byte_offset", "kind", "target", "work_id", "seen"]
 
 
 def spread_finding(finding: Finding, rows: I64) -> pa.Table:
@@ -173,7 +152,8 @@ def spread_finding(finding: Finding, rows: I64) -> pa.Table:
 def sort_findings(tables: Iterable[pa.Table]) -> pa.Table:
     """All findings in the order of the contract."""
     together = pa.concat_tables([FINDINGS.empty_table(), *tables])
-    return together.sort_by([(name, "ascending") for name in _ORDER]).combine_chunks()
+    order = ("row", "byte_offset", "kind", "target", "work_id", "seen")
+    return together.sort_by([(name, "ascending") for name in order]).combine_chunks()
 
 
 def without_repeats(ordered: pa.Table) -> pa.Table:

@@ -1,9 +1,8 @@
-"""Decisions of people about single documents: recorded in reviews.jsonl, and evidence of the
-detector `review` in every later run.
+"""Decisions of people about single documents, recorded in reviews.jsonl: evidence of the detector
+`review` in every later run.
 
-A review is about a document and the text that was looked at, named by its hash. Should the text
-change, an allow or redact holds no longer and counts as a review that is due; quarantine and drop
-hold on. Of several reviews of a document the last one counts.
+A review names the text that was looked at by its hash. If the text changes, allow and redact become
+a review that is due; quarantine and drop hold. The last of several reviews of a document counts.
 """
 
 import json
@@ -20,7 +19,7 @@ from pipeline.config.model import FrozenModel
 from pipeline.core import ids
 from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.runs.events import append_event, append_line
-from pipeline.screening.evidence import Finding, attributes_json, findings_table
+from pipeline.screening.evidence import Finding, findings_table
 from pipeline.screening.policy.rules import Decision
 
 if TYPE_CHECKING:
@@ -60,7 +59,8 @@ def record_review(
     Raises InputError for an unknown document or one without a text, ConfigError for spans that are
     missing, unwanted or not in the text, IntegrityError when the event log does not hold together.
     """
-    from pipeline.runs.records import RunRecords, read_held_text
+    from pipeline.runs.held_texts import read_held_text
+    from pipeline.runs.records import RunRecords
 
     records = RunRecords(directory)
     record = records.find(wanted)
@@ -151,7 +151,7 @@ def review_findings(reviews: Iterable[Review], batch: pa.Table) -> pa.Table:
 def _findings(row: int, review: Review, text: bytes) -> list[Finding]:
     current = ids.text_key(text).hex() == review.text_key
     decision = "review" if review.decision in _LAPSES and not current else review.decision
-    attributes = attributes_json({"by": review.by, "note": review.note, "event": review.event})
+    attributes = {"by": review.by, "note": review.note, "event": review.event}
     spans = review.spans if decision == "redact" else ((0, 0),)
     kind = "current" if current else "outdated"
     return [

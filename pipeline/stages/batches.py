@@ -22,7 +22,7 @@ _OPEN_TABLES = 256
 
 _MOST_TOUCHED = 128 << 20
 _FAULT = 128 << 10
-"""Bytes that may come into memory around a text that is read, beside it."""
+"""Bytes around a text that may come into memory with it."""
 
 Kind = Literal["documents", "signatures", "keep", "decisions"]
 
@@ -30,14 +30,14 @@ Kind = Literal["documents", "signatures", "keep", "decisions"]
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     """One run's shards, parallel to its documents shards. `location` is the directory of an earlier
-    run (empty for this one) and no part of any fingerprint; `name` tells batches apart."""
+    run (empty for this one) and no part of any fingerprint; `name` identifies the batch."""
 
-    name: str
-    location: str
-    counts: tuple[int, ...]
     documents: tuple[Shard, ...]
-    signatures: tuple[Shard, ...]
-    runs: tuple[Shard, ...]
+    name: str = ""
+    location: str = ""
+    counts: tuple[int, ...] = ()
+    signatures: tuple[Shard, ...] = ()
+    runs: tuple[Shard, ...] = ()
     keep: tuple[Shard, ...] = ()
     decisions: tuple[Shard, ...] = ()
 

@@ -1,17 +1,11 @@
-"""Dedup up to candidates: signatures, the join (which documents share a digest, one key range of
-one channel at a time), components.
+"""Dedup up to candidates, in four stages.
 
-Signatures: one pass over the text leaves what dedup needs and never reads the text again for.
-
-Per documents shard: `signatures/` holds the MinHash signature of every document, row by row (left
-out when nothing is verified by it), and `runs/` the digests of every band, each band sorted with
-the rows they belong to. Behind the bands stand two more channels: `same`, the digest of the whole
-normalised text, and, when a key is configured, `key`, the digest of a field of `meta`.
-
-Components: documents that candidate edges connect, and how they are dealt out to tasks.
-
-Two rounds: union-find over all memberships in one array of 4 bytes a document, then every shard of
-memberships is sorted by the task that will choose the representatives of its component.
+`signatures` reads the text once: per documents shard, `signatures/` has the MinHash signature of
+every document (unless nothing is verified by it) and `runs/` the sorted digests of every channel
+with their rows. Channels are the bands; `same`, the digest of the whole normalised text; and, where
+one is configured, `key`, the digest of a field of `meta`. `bands` joins one key range of a channel
+over all shards, `components` finds what candidate edges connect (4 bytes a document), and `route`
+sorts every shard of memberships by the task that will choose the representatives.
 """
 
 from dataclasses import asdict, dataclass
@@ -25,9 +19,10 @@ import pyarrow as pa
 import xxhash
 
 from dedup.presets import Preset
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.runs import layout
+from pipeline.runs.views import BandsOutput, CleanOutput, ComponentsOutput
 from pipeline.stages.batches import Batches
 
 SAME = "same"
@@ -109,20 +104,14 @@ def _field(meta: Any, key: str) -> Any:
     return meta
 
 
-def signature_stage(clean: StageManifest, preset: Preset, key: str | None, keep: bool) -> Stage:
+def signature_stage(clean: CleanOutput, preset: Preset, key: str | None, keep: bool) -> Stage:
     """The stage that reads each document once; `keep` also writes the signatures themselves."""
-    shards = clean.below("documents")
     tasks = tuple(
         Task(f"signatures of {s.path}", SignatureJob(i, s, preset, key or "", keep), (s,), s.size)
-        for i, s in enumerate(shards)
+        for i, s in enumerate(clean.documents)
     )
-    return Stage(
-        name="signatures",
-        version=2,
-        function=_signatures,
-        tasks=tasks,
-        settings={"preset": asdict(preset), "key": key or ""},
-    )
+    settings = {"preset": asdict(preset), "key": key or ""}
+    return Stage(name="signatures", version=2, function=_signatures, tasks=tasks, settings=settings)
 
 
 _ENTRY_BYTES = 48
@@ -169,8 +158,8 @@ def _join(job: JoinJob, inputs: Inputs) -> Result:
     member, bucket = buckets(digests, members, new_from=job.first_new)
     table = pa.table({"member": pa.array(member), "bucket": pa.array(bucket)})
     output = arrow_output(layout.shard("bands", job.index, "arrow"), table)
-    found = int(bucket.max()) + 1 if len(bucket) else 0
-    return Result((output,), {"channel": job.channel, "buckets": found, "memberships": len(member)})
+    count = int(bucket.max()) + 1 if len(bucket) else 0
+    return Result((output,), {"channel": job.channel, "buckets": count, "memberships": len(member)})
 
 
 def join_stage(batches: Batches, channels: tuple[str, ...], memory: int) -> Stage:
@@ -196,13 +185,8 @@ def join_stage(batches: Batches, channels: tuple[str, ...], memory: int) -> Stag
             )
             label = f"{channel} from {low:016x}"
             tasks.append(Task(label, job, own, size // len(ranges)))
-    return Stage(
-        name="bands",
-        version=2,
-        function=_join,
-        tasks=tuple(tasks),
-        settings={"first_new": batches.first_new},
-    )
+    settings = {"first_new": batches.first_new}
+    return Stage(name="bands", version=2, function=_join, tasks=tuple(tasks), settings=settings)
 
 
 def _runs_of_channel(batches: Batches, channel: str) -> tuple[SortedRuns, ...]:
@@ -216,8 +200,6 @@ def _runs_of_channel(batches: Batches, channel: str) -> tuple[SortedRuns, ...]:
     return tuple(runs)
 
 
-MEMBERS = "components/members.arrow"
-TASK_OF = "components/tasks.arrow"
 _LARGEST_TASK = 1 << 15
 _MEMBER_BYTES = 400
 """Working memory of one document while representatives are chosen, apart from its signature."""
@@ -250,8 +232,8 @@ def _components(job: ComponentsJob, inputs: Inputs) -> Result:
     sizes = np.diff(starts)
     component = np.repeat(np.arange(len(sizes), dtype=np.uint32), sizes)
     outputs = (
-        arrow_output(MEMBERS, pa.table({"member": members, "component": component})),
-        arrow_output(TASK_OF, pa.table({"task": task_of})),
+        arrow_output(layout.MEMBERS, pa.table({"member": members, "component": component})),
+        arrow_output(layout.TASK_OF, pa.table({"task": task_of})),
     )
     counters = {
         "components": len(sizes),
@@ -269,32 +251,24 @@ def task_cuts(starts: npt.NDArray[np.int64], largest: int) -> list[list[int]]:
     >>> task_cuts(np.array([0, 2, 5, 9]), 5)
     [[0, 5], [5, 9]]
     """
-    cuts = []
-    total = int(starts[-1]) if len(starts) else 0
-    start = 0
-    while start < total:
+    cuts, start = [], 0
+    while len(starts) and start < starts[-1]:
         place = int(np.searchsorted(starts, start + largest, side="right")) - 1
-        stop = int(starts[place])
-        if stop <= start:
-            stop = int(starts[place + 1])
+        stop = int(starts[place]) if starts[place] > start else int(starts[place + 1])
         cuts.append([start, stop])
         start = stop
     return cuts
 
 
 def components_stage(
-    bands: StageManifest, documents: int, signature_bytes: int, memory: int
+    bands: BandsOutput, documents: int, signature_bytes: int, memory: int
 ) -> Stage:
     """One fan-in task; its memory is 12 bytes a document and one shard of memberships."""
     per_task = max(1, min(_LARGEST_TASK, memory // (_MEMBER_BYTES + signature_bytes)))
-    job = ComponentsJob(tuple(bands.shards), documents, per_task)
-    size = sum(shard.size for shard in bands.shards)
-    return Stage(
-        name="components",
-        version=1,
-        function=_components,
-        tasks=(Task("components", job, job.bands, size),),
-    )
+    job = ComponentsJob(bands.memberships, documents, per_task)
+    size = sum(shard.size for shard in bands.memberships)
+    task = Task("components", job, job.bands, size)
+    return Stage(name="components", version=1, function=_components, tasks=(task,))
 
 
 @dataclass(frozen=True)
@@ -319,17 +293,15 @@ def _route(job: RouteJob, inputs: Inputs) -> Result:
     return Result((output,), {"cuts": cuts.tolist()})
 
 
-def route_stage(bands: StageManifest, components: StageManifest) -> Stage:
+def route_stage(bands: BandsOutput, components: ComponentsOutput) -> Stage:
     """One task per shard of memberships."""
-    tasks = len(components.tasks[0].counters["tasks"])
-    task_of = components.find(TASK_OF)
-    jobs = [RouteJob(i, shard, task_of, tasks) for i, shard in enumerate(bands.shards)]
+    tasks, task_of = len(components.tasks), components.task_of
     return Stage(
         name="route",
         version=1,
         function=_route,
         tasks=tuple(
-            Task(f"routes of {j.memberships.path}", j, (j.memberships, task_of), j.memberships.size)
-            for j in jobs
+            Task(f"routes of {s.path}", RouteJob(i, s, task_of, tasks), (s, task_of), s.size)
+            for i, s in enumerate(bands.memberships)
         ),
     )

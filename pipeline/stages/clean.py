@@ -3,7 +3,7 @@
 Every record gets `doc_id` = task << 32 | its index among all records of the task. Text is fixed by
 ftfy with NFC and all other defaults, unless `clean.fix_text` says no; what `clean.mask` names is
 masked; documents shorter than `clean.min_length` by SlimPajama's rule are dropped. Whatever does
-not become a document stands in drops/ with its reason.
+not become a document is in drops/ with its reason.
 """
 
 from collections.abc import Callable, Iterator, Mapping

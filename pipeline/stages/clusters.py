@@ -1,4 +1,4 @@
-"""Clusters: for every component of candidates, which documents stay and which one stands for each
+"""Clusters: for every component of candidates, which documents stay and which one represents each
 of the others, proven by exact Jaccard similarity unless the config asks for less."""
 
 from dataclasses import dataclass
@@ -11,12 +11,13 @@ import pyarrow as pa
 from dedup.arrays import I64, U8
 from dedup.presets import Preset, Verify
 from pipeline.core import ids
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
 from pipeline.runs import layout
+from pipeline.runs.views import BandsOutput, ComponentsOutput, RoutesOutput
 from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.batches import Batches, Corpus
-from pipeline.stages.candidates import KEY, MEMBERS, SAME
+from pipeline.stages.candidates import KEY, SAME
 
 if TYPE_CHECKING:
     from dedup.clusters import Memberships
@@ -32,7 +33,7 @@ CHOICE = pa.schema(
         ("exact", pa.float64()),
     ]
 )
-"""One row per document that another stands for: dense indices, the channels they share as a bit
+"""One row per document that another represents: dense indices, the channels they share as a bit
 mask, estimated and exact Jaccard similarity (NaN where not computed)."""
 
 KEPT_STATE = 0
@@ -207,23 +208,23 @@ class _Reader:
 
 
 def cluster_stage(
-    bands: StageManifest,
-    routes: StageManifest,
-    components: StageManifest,
+    bands: BandsOutput,
+    routes: RoutesOutput,
+    components: ComponentsOutput,
     batches: Batches,
     rules: ClusterRules,
 ) -> Stage:
     """One task per group of components."""
-    members = components.find(MEMBERS)
+    members = components.members
     number = {name: i for i, name in enumerate(rules.channels)}
-    channels = [number[task.counters["channel"]] for task in bands.tasks]
+    channels = [number[channel] for channel in bands.channels]
     own = batches.all[-1]
     tasks = []
-    for index, (start, stop) in enumerate(components.tasks[0].counters["tasks"]):
-        cuts = [task.counters["cuts"][index : index + 2] for task in routes.tasks]
+    for index, (start, stop) in enumerate(components.tasks):
+        cuts = [starts[index : index + 2] for starts in routes.cuts]
         slices = tuple(
             MembershipSlice(shard, channel, a, b)
-            for shard, channel, (a, b) in zip(routes.shards, channels, cuts, strict=True)
+            for shard, channel, (a, b) in zip(routes.memberships, channels, cuts, strict=True)
             if b > a
         )
         job = ClusterJob(

@@ -1,16 +1,9 @@
-"""What is cut from texts before they are tokenized, and where repeated lines are found.
+"""What is cut from texts before they are tokenized: repeated lines, and what the policy redacts.
 
-Repeated lines and paragraphs of the documents that are kept: found here, cut when tokenized.
-
-Two stages: `lines` leaves the units of every documents shard as a sorted run; `repeats` joins the
-runs, one range of digests at a time, and decides which occurrences go (`cuts` gathers them). The
-first occurrence stays: first by doc_key, then by byte, so it depends on the documents alone.
-
-Cuts: what is taken out of texts before they are tokenized: repeated lines, and what the policy
-redacts.
-
-`redactions` finds the spans of decisions to redact; `cuts` gathers all spans of a documents shard;
-`cut_table` publishes them.
+`lines` leaves the lines or paragraphs of every documents shard as a sorted run; `repeats` joins the
+runs, one range of digests at a time, and decides which go: all but the first by doc_key, then by
+byte. `redactions` finds the spans that are redacted, `cuts` gathers all spans of a documents shard,
+and `cut_table` publishes them.
 """
 
 from dataclasses import dataclass
@@ -22,18 +15,18 @@ import pyarrow.compute as pc
 
 from dedup.arrays import I64, U32, U64
 from pipeline.core import ids
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
-from pipeline.runs import layout
+from pipeline.runs import layout, views
 from pipeline.runs.layout import STATES
-from pipeline.screening.policy import redaction_spans
+from pipeline.screening.policy.propagation import redaction_spans
 
 if TYPE_CHECKING:
     from dedup.lines import Unit
 
 
 _ENTRY_BYTES = 160
-"""Working memory of one unit in a join: its digest and number, the sort, and where it stands."""
+"""Working memory of one unit in a join: its digest and number, the sort, and its place."""
 REPEATS = pa.schema(
     [
         ("shard", pa.uint32()),
@@ -73,7 +66,7 @@ class UnitsJob:
 
 
 def _units(job: UnitsJob, inputs: Inputs) -> Result:
-    """Columns digest (ascending), row, byte_start, byte_end; beside it, the doc_key of each row."""
+    """Columns digest (ascending), row, byte_start, byte_end; the doc_key of each row."""
     from dedup.lines import units_of
 
     documents = inputs.table(job.documents, ["doc_key", "source", "text"])
@@ -94,14 +87,16 @@ def _units(job: UnitsJob, inputs: Inputs) -> Result:
     )
     outputs = (
         arrow_output(layout.shard("lines", job.index, "arrow"), table),
-        arrow_output(layout.shard("lines", job.index, "keys.arrow"), documents.select(["doc_key"])),
+        arrow_output(
+            layout.shard("lines", job.index, layout.LINE_KEYS_SHARD), documents.select(["doc_key"])
+        ),
     )
     return Result(outputs, {"documents": len(rows), "units": len(units)})
 
 
-def units_stage(clean: StageManifest, keep: StageManifest, rules: LineRules) -> Stage:
+def units_stage(clean: views.CleanOutput, keep: views.KeepOutput, rules: LineRules) -> Stage:
     """The stage that reads the text of every kept document once."""
-    pairs = zip(clean.below("documents"), keep.below("keep"), strict=True)
+    pairs = zip(clean.documents, keep.states, strict=True)
     tasks = tuple(
         Task(
             f"{rules.unit}s of {d.path}",
@@ -185,15 +180,13 @@ def _ranks(key_M2: U64) -> I64:
     return rank
 
 
-def repeats_stage(units: StageManifest, rules: LineRules, memory: int) -> Stage:
+def repeats_stage(units: views.LinesOutput, rules: LineRules, memory: int) -> Stage:
     """The join; its key ranges follow from the number of units and the memory of one task, and the
     outcome does not depend on them."""
     from dedup.join import key_ranges
 
-    keys = tuple(s for s in units.shards if s.path.endswith(".keys.arrow"))
-    runs = tuple(s for s in units.shards if not s.path.endswith(".keys.arrow"))
-    total = sum(task.counters["units"] for task in units.tasks)
-    ranges = key_ranges(total, _ENTRY_BYTES, memory)
+    keys, runs = units.keys, units.runs
+    ranges = key_ranges(sum(units.units), _ENTRY_BYTES, memory)
     size = sum(s.size for s in runs) // len(ranges)
     tasks = tuple(
         Task(
@@ -241,12 +234,10 @@ def _redactions(job: RedactionsJob, inputs: Inputs) -> Result:
 
 
 def redactions_stage(
-    clean: StageManifest, decided: StageManifest, verdicts: StageManifest
+    clean: views.CleanOutput, decided: views.DecisionsOutput, verdicts: views.VerdictsOutput
 ) -> Stage:
     """The stage that finds what is redacted."""
-    evidence = [s for s in decided.shards if s.path.endswith(".evidence.arrow")]
-    decisions = [s for s in verdicts.shards if s.path.endswith(".decisions.arrow")]
-    groups = zip(clean.below("documents"), evidence, decisions, strict=True)
+    groups = zip(clean.documents, decided.evidence, verdicts.decisions, strict=True)
     tasks = tuple(
         Task(f"redactions of {group[0].path}", RedactionsJob(i, *group), group)
         for i, group in enumerate(groups)
@@ -290,16 +281,15 @@ def _cuts(job: CutsJob, inputs: Inputs) -> Result:
 
 
 def cuts_stage(
-    clean: StageManifest,
-    units: StageManifest | None,
-    repeats: StageManifest | None,
-    redactions: StageManifest | None,
+    clean: views.CleanOutput,
+    units: views.LinesOutput | None,
+    repeats: views.RepeatsOutput | None,
+    redactions: views.RedactionsOutput | None,
 ) -> Stage:
-    """The stage that gives every documents shard its cuts; `below("cuts")` is parallel to it."""
-    documents = clean.below("documents")
-    keys = [s for s in units.shards if s.path.endswith(".keys.arrow")] if units else documents
-    found = tuple(repeats.shards) if repeats else ()
-    redacted = redactions.shards if redactions else (None,) * len(documents)
+    """The stage that gives every documents shard its cuts."""
+    keys = units.keys if units else clean.documents
+    found = repeats.repeats if repeats else ()
+    redacted = redactions.redactions if redactions else (None,) * len(keys)
     tasks = tuple(
         Task(f"cuts of shard {i}", CutsJob(i, k, found, r), (k, *found, *((r,) if r else ())))
         for i, (k, r) in enumerate(zip(keys, redacted, strict=True))
@@ -339,13 +329,8 @@ def _cut_table(job: CutTableJob, inputs: Inputs) -> Result:
     return Result((parquet_output(layout.CUTS, table),))
 
 
-def cut_table_stage(cuts: StageManifest) -> Stage:
+def cut_table_stage(cuts: views.CutsOutput) -> Stage:
     """The stage that publishes every cut: document, bytes of its text, the unit's digest, and the
     key of the document where the unit stays (both null for what was redacted)."""
-    shards = tuple(cuts.shards)
-    return Stage(
-        name="cut_table",
-        version=1,
-        function=_cut_table,
-        tasks=(Task("table of cuts", CutTableJob(shards), shards),),
-    )
+    task = Task("table of cuts", CutTableJob(cuts.cuts), cuts.cuts)
+    return Stage(name="cut_table", version=1, function=_cut_table, tasks=(task,))

@@ -1,12 +1,8 @@
-"""Decisions, and verdicts: what they are once they have spread over clusters.
+"""Decisions, and verdicts: decisions after they spread over clusters.
 
-Decisions: the policy over all evidence of a documents shard, joined with what filters and
-decontamination decided themselves; of several decisions the most severe holds. What the policy
-decided alone is published too, for nothing else spreads over clusters.
-
-Verdicts: decisions after they spread over the clusters of dedup, as the policy says; publishes
-decisions.parquet and the policy itself. Counted: the documents shards with a document in
-quarantine.
+`decisions` applies the policy to all evidence on a documents shard and joins what filters and
+decontamination decided; the most severe holds. What the policy decided alone is published too, for
+only that spreads. `verdicts` publishes decisions.parquet and the policy.
 """
 
 import itertools
@@ -18,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.arrays import I64
-from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
+from pipeline.core.manifest import Shard, fingerprint_of
 from pipeline.core.storage import canonical_json
 from pipeline.engine.stage import (
     Inputs,
@@ -31,16 +27,12 @@ from pipeline.engine.stage import (
 )
 from pipeline.runs import layout
 from pipeline.runs.layout import KINDS
+from pipeline.runs.views import CleanOutput, ClustersOutput, DecisionsOutput, FindingsOutput
 from pipeline.screening.evidence import DECISION_SCHEMA
-from pipeline.screening.policy import (
-    Policy,
-    evaluate_policy,
-    number_decisions,
-    propagate,
-    reads_documents,
-    worst_decisions,
-)
-from pipeline.stages.batches import Batch, Batches, Corpus
+from pipeline.screening.policy.evaluation import evaluate_policy
+from pipeline.screening.policy.propagation import number_decisions, propagate, worst_decisions
+from pipeline.screening.policy.rules import Policy, reads_documents
+from pipeline.stages.batches import Batches, Corpus
 from pipeline.stages.clusters import CHOICE
 from pipeline.stages.keep import kinds
 
@@ -69,9 +61,9 @@ def _decisions(job: DecisionsJob, inputs: Inputs) -> Result:
     own = evaluate_policy(policy, evidence, works, documents)
     decisions = worst_decisions(own, *(inputs.table(s) for s in job.decisions))
     outputs = (
-        arrow_output(f"decisions/{job.index:06d}.evidence.arrow", evidence),
-        arrow_output(f"decisions/{job.index:06d}.policy.arrow", own),
-        arrow_output(f"decisions/{job.index:06d}.decisions.arrow", decisions),
+        arrow_output(layout.shard("decisions", job.index, layout.EVIDENCE_SHARD), evidence),
+        arrow_output(layout.shard("decisions", job.index, layout.POLICY_SHARD), own),
+        arrow_output(layout.shard("decisions", job.index, layout.DECISIONS_SHARD), decisions),
     )
     counters = {"documents": job.count, "evidence": len(evidence), "decisions": len(decisions)}
     return Result(outputs, counters)
@@ -81,21 +73,20 @@ _RECORD = ["doc_key", "source", "licence"]
 
 
 def decisions_stage(
-    clean: StageManifest, policy: Policy, works: Shard | None, *found: StageManifest
+    clean: CleanOutput, policy: Policy, works: Shard | None, *found: FindingsOutput
 ) -> Stage:
     """The stage that decides; every task of the stages `found` publishes evidence, and decisions
     where it makes its own; those of the first count their documents."""
     text = policy.model_dump_json()
-    tasks = []
-    for index, shard in enumerate(clean.below("documents")):
-        shards = [s for manifest in found for s in manifest.tasks[index].shards]
-        evidence = tuple(s for s in shards if s.path.endswith(".evidence.arrow"))
-        decisions = tuple(s for s in shards if s.path.endswith(".decisions.arrow"))
+    tasks, counts = [], found[0].counts
+    for index, shard in enumerate(clean.documents):
+        shards = [s for output in found for s in output.manifest.tasks[index].shards]
+        evidence = tuple(s for s in shards if s.path.endswith(layout.EVIDENCE_SHARD))
+        decisions = tuple(s for s in shards if s.path.endswith(layout.DECISIONS_SHARD))
         documents = shard if reads_documents(policy) else None
-        count = found[0].tasks[index].counters["documents"]
         job = DecisionsJob(
             index=index,
-            count=count,
+            count=counts[index],
             evidence=evidence,
             decisions=decisions,
             policy=text,
@@ -134,14 +125,17 @@ def _verdicts(job: VerdictsJob, inputs: Inputs) -> Result:
     decisions = worst_decisions(decisions, taken_over)
     published = parquet_output(layout.DECISIONS, decisions.drop_columns(["doc_id"]))
     policy = bytes_output(layout.POLICY, canonical_json(json.loads(job.policy)))
-    parts = _by_shard(own, decisions)
+    task = (decisions["doc_id"].to_numpy() >> np.uint64(32)).astype(np.int64)
+    bounds = np.searchsorted(task, np.arange(len(own.documents) + 1))
+    parts = [decisions.slice(low, high - low) for low, high in itertools.pairwise(bounds)]
+    quarantined = [np.any(pc.equal(part["decision"], "quarantine")) for part in parts]
     counters = {
         "decisions": len(decisions),
         "taken_over": len(taken_over),
-        "quarantined": [i for i, part in enumerate(parts) if _quarantines(part)],
+        "quarantined": np.flatnonzero(quarantined).tolist(),
     }
     shards = [
-        arrow_output(f"verdicts/{index:06d}.decisions.arrow", part)
+        arrow_output(layout.shard("verdicts", index, layout.DECISIONS_SHARD), part)
         for index, part in enumerate(parts)
     ]
     return Result((*shards, published, policy), counters)
@@ -165,7 +159,7 @@ def _taken_over(job: VerdictsJob, inputs: Inputs) -> pa.Table:
 
 
 def _clusters(job: VerdictsJob, inputs: Inputs) -> pa.Table:
-    """What clusters.parquet will say of the documents that another stands for: keys, kind, exact
+    """What clusters.parquet will say of the documents that another represents: keys, kind, exact
     Jaccard similarity (null where it was not computed), and the batch of the kept one."""
     corpus = Corpus(job.batches, inputs)
     table = pa.concat_tables([CHOICE.empty_table(), *(inputs.table(s) for s in job.clusters)])
@@ -191,28 +185,16 @@ def _keys(corpus: Corpus, documents: I64) -> pa.Array:
     return keys.take(pa.array(place))
 
 
-def _quarantines(decisions: pa.Table) -> bool:
-    return bool(pc.any(pc.equal(decisions["decision"], "quarantine")).as_py())
-
-
-def _by_shard(own: Batch, decisions: pa.Table) -> list[pa.Table]:
-    """Per documents shard its rows; a doc_id says in which task its document was read."""
-    task = (decisions["doc_id"].to_numpy() >> np.uint64(32)).astype(np.int64)
-    bounds = np.searchsorted(task, np.arange(len(own.documents) + 1))
-    return [decisions.slice(low, high - low) for low, high in itertools.pairwise(bounds)]
-
-
 def verdicts_stage(
     policy: Policy,
-    decided: StageManifest,
+    decided: DecisionsOutput,
     batches: Batches,
-    clusters: StageManifest | None = None,
+    clusters: ClustersOutput | None = None,
     channels: tuple[str, ...] = (),
 ) -> Stage:
     """One fan-in task over small columns."""
     own = batches.all[-1]
-    chosen = tuple(clusters.shards) if clusters else ()
-    by_policy = tuple(s for s in decided.shards if s.path.endswith(".policy.arrow"))
+    chosen, by_policy = clusters.choices if clusters else (), decided.by_policy
     job = VerdictsJob(batches, by_policy, chosen, channels, policy.model_dump_json())
     task = Task("verdicts", job, (*own.documents, *chosen, *own.decisions, *by_policy))
     settings = {"policy": fingerprint_of(policy.model_dump())}

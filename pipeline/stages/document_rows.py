@@ -35,30 +35,12 @@ MASKED_SCHEMA = pa.schema(
 )
 
 
-def masked_rows(places: pa.RecordBatch, counts_NK: npt.NDArray[np.uint32]) -> pa.RecordBatch:
-    """The documents in which something was masked, of N whose places and counts per kind these
-    are."""
+def _masked_rows(places: pa.RecordBatch, counts_NK: npt.NDArray[np.uint32]) -> pa.RecordBatch:
+    """Of N documents with these places and counts per kind those in which something was masked."""
     rows = pa.array(np.flatnonzero(counts_NK.any(axis=1)))
     found = [places[name] for name in MASKED_SCHEMA.names[: -len(KINDS)]]
     columns = [*found, *(pa.array(column) for column in counts_NK.T.copy())]
     return pa.RecordBatch.from_arrays(columns, schema=MASKED_SCHEMA).take(rows)
-
-
-def masked_output(index: int, batches: Sequence[pa.RecordBatch]) -> Output:
-    """The shard of one task, whose batches are in order."""
-    table = pa.Table.from_batches([batch for batch in batches if len(batch)], MASKED_SCHEMA)
-    return parquet_output(layout.shard("masked", index, "parquet"), table)
-
-
-def masked_counts(batches: Sequence[pa.RecordBatch]) -> dict[str, dict[str, int]]:
-    """Per source and kind, how often it was masked."""
-    counts: dict[str, dict[str, int]] = {}
-    for batch in batches:
-        for row in batch.select(["source", *KINDS]).to_pylist():
-            of_source = counts.setdefault(row.pop("source"), dict.fromkeys(KINDS, 0))
-            for kind, count in row.items():
-                of_source[kind] += count
-    return dict(sorted(counts.items()))
 
 
 TOO_SHORT = "too_short"
@@ -99,7 +81,7 @@ Item = Record | BadRecord
 
 @dataclass(frozen=True, kw_only=True)
 class Cleaning:
-    """What is done to every text, and the typed columns that documents have beside it; `withheld`:
+    """What is done to every text, and the typed columns next to it; `withheld`:
     tables of documents whose text must not be stored."""
 
     min_length: int
@@ -197,7 +179,7 @@ class DocumentRows:
             texts = clean_array(texts)
         if rules.mask:
             texts, counts = mask_texts(texts, rules.mask, rules.phone_regions)
-            self.masked.append(masked_rows(places, counts))
+            self.masked.append(_masked_rows(places, counts))
         return texts
 
     def outputs(self) -> tuple[Output, ...]:
@@ -209,11 +191,18 @@ class DocumentRows:
         drops = withhold_excerpts(parquet_output(path, dropped), dropped, self.withheld)
         if not self.cleaning.mask:
             return documents, drops
-        return documents, drops, masked_output(self.index, self.masked)
+        path = layout.shard("masked", self.index, "parquet")
+        return documents, drops, parquet_output(path, _table(self.masked, MASKED_SCHEMA))
 
     def masked_counts(self) -> dict[str, dict[str, int]]:
         """Per source and kind, how often something was masked."""
-        return masked_counts(self.masked)
+        counts: dict[str, dict[str, int]] = {}
+        for batch in self.masked:
+            for row in batch.select(["source", *KINDS]).to_pylist():
+                of_source = counts.setdefault(row.pop("source"), dict.fromkeys(KINDS, 0))
+                for kind, count in row.items():
+                    of_source[kind] += count
+        return dict(sorted(counts.items()))
 
     def _places(self, items: Sequence[Item], file: InputFile, path_id: int) -> pa.RecordBatch:
         """One row of `PLACE_SCHEMA` for each record."""

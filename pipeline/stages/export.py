@@ -1,8 +1,7 @@
 """Export: the text of the kept documents in stream order, in one scatter and one gather.
 
-Scatter: each documents shard of the run, its repeated lines cut out, sorted by (split, rank) with
-the ranks of the token shuffle. Gather: one range of ranks after the other, each a file below
-records/. The run is read and never changed; what is needed of it is left by `prep clean-up`.
+`scatter_text`: each documents shard, its repeated lines cut out, sorted by split and the ranks of
+the token shuffle. `gather_text`: one range of ranks after the other, each a file below records/.
 """
 
 import hashlib
@@ -19,23 +18,15 @@ import pyarrow.parquet as pq
 from dedup.arrays import I64, U8
 from pipeline.core import ids
 from pipeline.core.errors import IntegrityError
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.packing.rows import byte_lengths_of, take_rows
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
+from pipeline.runs.views import ScatteredTextOutput
+from pipeline.stages import shuffle
 from pipeline.stages.cuts import cut_texts
 from pipeline.stages.records import Format, columns_for, image
-from pipeline.stages.shuffle import (
-    WHOLE,
-    Places,
-    copy_table,
-    gather_rows,
-    pieces,
-    places,
-    shard_of_piece,
-    slices,
-)
 from pipeline.stages.withheld import load_withheld
 
 _KEPT = STATES[0]
@@ -86,20 +77,20 @@ def _scatter_text(job: TextJob, inputs: Inputs) -> Result:
     if job.seed is None:
         placed = _in_document_order(chosen, copies, size)
     else:
-        placed = places(key_N2, chosen, copies, job.seed)
+        placed = shuffle.places(key_N2, chosen, copies, job.seed)
     size, counts = size[placed.row], len(job.splits)
     counters = {
         "documents": len(size),
         "rows": np.bincount(placed.split, minlength=counts).tolist(),
         "bytes": np.bincount(placed.split, size, counts).astype(np.int64).tolist(),
     }
-    cuts = [slice(None)] if job.copies is None else pieces(size, job.piece_bytes)
+    cuts = [slice(None)] if job.copies is None else shuffle.pieces(size, job.piece_bytes)
     table = table.select(["doc_key", *columns_for(job.fields)]).append_column("text", texts)
-    placed = Places(live[placed.row], placed.split, placed.rank)
+    placed = shuffle.Places(live[placed.row], placed.split, placed.rank)
     return Result(_shards(job.index, table, placed, cuts), counters)
 
 
-def _in_document_order(split_N: U8, copies_N: I64, size_N: I64) -> Places:
+def _in_document_order(split_N: U8, copies_N: I64, size_N: I64) -> shuffle.Places:
     """All copies by split and document; `rank` is where they begin in the bytes of the split."""
     order = np.argsort(split_N, kind="stable")
     row = np.repeat(order, copies_N[order])
@@ -107,10 +98,12 @@ def _in_document_order(split_N: U8, copies_N: I64, size_N: I64) -> Places:
     first = np.searchsorted(split, split)
     begin = np.concatenate([[0], np.cumsum(size)])
     rank = begin[: len(row)] - begin[first]
-    return Places(row, split, rank.astype(np.uint64))
+    return shuffle.Places(row, split, rank.astype(np.uint64))
 
 
-def _shards(index: int, table: pa.Table, placed: Places, cuts: list[slice]) -> Iterator[Output]:
+def _shards(
+    index: int, table: pa.Table, placed: shuffle.Places, cuts: list[slice]
+) -> Iterator[Output]:
     others = [name for name in table.column_names if name not in ("doc_key", "text")]
     key_N2 = ids.keys_as_u64(table["doc_key"])
     for number, cut in enumerate(cuts):
@@ -122,7 +115,7 @@ def _shards(index: int, table: pa.Table, placed: Places, cuts: list[slice]) -> I
             "split": pa.array(placed.split[cut]),
             "rank": pa.array(placed.rank[cut]),
         }
-        yield arrow_output(shard_of_piece(index, number), pa.table(columns))
+        yield arrow_output(shuffle.shard_of_piece(index, number), pa.table(columns))
 
 
 def _wanted(job: TextJob, run: Inputs, table: pa.Table) -> tuple[I64, I64]:
@@ -138,7 +131,7 @@ def _wanted(job: TextJob, run: Inputs, table: pa.Table) -> tuple[I64, I64]:
         raise IntegrityError(f"{run.path(job.ends.table)}: not the table of {job.documents.path}")
     split = np.where(state, number, -1)[ordinal]
     if job.taken_down:
-        gone = load_withheld(run.root, [file for file, _ in job.taken_down]).doc_keys
+        gone = load_withheld(run.root, tuple(file for file, _ in job.taken_down)).doc_keys
         split[pc.is_in(table["doc_key"], gone).to_numpy()] = -1
     if job.copies is None:
         return split, np.ones(int((split >= 0).sum()), np.int64)
@@ -199,16 +192,16 @@ def _gather_text(job: FileJob, inputs: Inputs) -> Result:
     found, names, byte_lengths = [], [], []
     empty = inputs.table(job.ranges[0][0]).slice(0, 0)
     others = [name for name in empty.column_names if name not in ("text", "split")]
-    for here, piece in slices(job.ranges, job.split, inputs):
+    for here, piece in shuffle.slices(job.ranges, job.split, inputs):
         found.append(here)
-        names.append(copy_table(piece.select(others)))
+        names.append(shuffle.copy_table(piece.select(others)))
         byte_lengths.append(byte_lengths_of(piece["text"]))
     whole = pa.concat_tables([*names, empty.select(others)])
     length = np.concatenate([np.zeros(0, np.int64), *byte_lengths])
     order = np.arange(len(whole))
     if job.shuffled:
         order = ids.sort_order(ids.keys_as_u64(whole["doc_key"]), whole["rank"].to_numpy())
-    text = gather_rows(found, "text", pa.large_string(), length, order, inputs)
+    text = shuffle.gather_rows(found, "text", pa.large_string(), length, order, inputs)
     table = whole.take(pa.array(order)).append_column("text", text)
     data, content_hash = image(table, job.format, job.fields)
     path = f"{layout.RECORDS}/{job.name}/{job.number:06d}.{job.format}"
@@ -222,7 +215,7 @@ def _gather_text(job: FileJob, inputs: Inputs) -> Result:
 
 
 def gather_text_stage(
-    scatter: StageManifest,
+    scatter: ScatteredTextOutput,
     splits: tuple[str, ...],
     form: Format,
     fields: tuple[str, ...],
@@ -232,10 +225,9 @@ def gather_text_stage(
     """One task per file; the number of files of a split follows from its bytes of text alone."""
     tasks = []
     for split, name in enumerate(splits):
-        sizes = [int(task.counters["bytes"][split]) for task in scatter.tasks]
-        shards = [task.shards for task in scatter.tasks]
-        rows = sum(task.counters["rows"][split] for task in scatter.tasks)
-        count = files_of(rows, sum(sizes), file_bytes)
+        sizes = [of_task[split] for of_task in scatter.bytes]
+        shards = [task.shards for task in scatter.manifest.tasks]
+        count = files_of(sum(n[split] for n in scatter.rows), sum(sizes), file_bytes)
         for number in range(count):
             ranges = _ranges(shards, sizes, number, count, shuffled)
             job = FileJob(
@@ -256,7 +248,6 @@ def gather_text_stage(
         version=1,
         function=_gather_text,
         tasks=tuple(tasks),
-        settings={},
         software=software,
     )
 
@@ -271,13 +262,13 @@ def _ranges(
 ) -> Ranges:
     """Equal ranges of rank; without a shuffle, equal pieces of the bytes of all tasks in order."""
     if shuffled:
-        low, high = (WHOLE * (number + i) // count for i in (0, 1))
+        low, high = (shuffle.WHOLE * (number + i) // count for i in (0, 1))
         return tuple((shard, low, high) for of_task in shards for shard in of_task)
     total, start = sum(sizes), 0
     low, high = (total * (number + i) // count for i in (0, 1))
     found = []
     for of_task, size in zip(shards, sizes, strict=True):
-        end = WHOLE if number == count - 1 else high - start
+        end = shuffle.WHOLE if number == count - 1 else high - start
         if low <= start + size and end > 0:
             found += [(shard, max(0, low - start), end) for shard in of_task]
         start += size

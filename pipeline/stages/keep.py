@@ -9,10 +9,11 @@ import pyarrow as pa
 from dedup.arrays import I64, U8, U64
 from pipeline.config.prep import Config
 from pipeline.core import ids
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output, parquet_output
 from pipeline.runs import layout, splits
 from pipeline.runs.layout import KINDS, STATES
+from pipeline.runs.views import ClustersOutput
 from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.batches import Batch, Batches, Corpus
 from pipeline.stages.candidates import KEY, SAME
@@ -154,7 +155,7 @@ def _shards(
 
 
 def _clusters(job: KeepJob, documents: _Documents, state: U8, found: _Duplicates) -> Output:
-    """One row per document that another stands for, by kept key, then member key: both keys, why,
+    """One row per document that another represents, by kept key, then member key: both keys, why,
     the bands both share, the estimated and exact Jaccard similarity (null where not computed), and
     the earlier batch that holds the kept document (empty: this run)."""
     member_key = documents.key_N2[found.member]
@@ -179,7 +180,7 @@ def _clusters(job: KeepJob, documents: _Documents, state: U8, found: _Duplicates
 
 
 def kinds(channels: U64, exact: npt.NDArray[np.float64], names: tuple[str, ...]) -> U8:
-    """Why M documents are duplicates, by the channels they share with the one that stands for each
+    """Why M documents are duplicates, by the channels they share with what represents each
     and their exact similarity: indices into KINDS, (M,)."""
     bands = np.uint64((1 << sum(n not in (SAME, KEY) for n in names)) - 1)
     same = np.uint64(1 << names.index(SAME)) if SAME in names else np.uint64(0)
@@ -200,11 +201,11 @@ def _bands(channels: U64, names: tuple[str, ...]) -> pa.ListArray:
 
 
 def keep_stage(
-    config: Config, batches: Batches, clusters: StageManifest | None, channels: tuple[str, ...]
+    config: Config, batches: Batches, clusters: ClustersOutput | None, channels: tuple[str, ...]
 ) -> Stage:
     """One fan-in task over small columns."""
     own = batches.all[-1]
-    chosen = tuple(clusters.shards) if clusters else ()
+    chosen = clusters.choices if clusters else ()
     job = KeepJob(batches, chosen, channels, config.seed, splits.held_out(config))
     settings = {"seed": config.seed, "splits": [list(s) for s in splits.held_out(config)]}
     task = Task("keep-list", job, (*own.documents, *chosen, *own.decisions))

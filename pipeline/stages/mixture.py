@@ -1,26 +1,17 @@
-"""Mixtures: their arithmetic, and the stage that publishes them.
-
-Mixtures: how often every document of the training split is repeated, by its source.
+"""The mixture: how many copies of each kept document of train are in the stream -> mixture/.
 
 Copy c of a document (0, 1, ...) is there when c + u < e, with e the epochs of its source and u in
-[0, 1) a function of (seed, document, c) alone. So a document keeps its copies whatever other
-documents come or go, and more epochs only ever add copies.
-
-With `epochs`, e is what was asked for. With `weights`, e follows from the tokens there are: a
-source gets the most documents, in the order of their draws, that stay within its part of the total,
-so it misses that part by less than one document.
-
-Shapes: N documents, S sources.
-
-The mixture: how many copies of each kept document stand in the stream -> mixture/.
-
-One task over the small columns of documents.parquet, read in passes. Documents of other splits than
-train have one copy, whatever the mixture.
+[0, 1) a function of (seed, document, c) alone: other documents never change its copies, and more
+epochs only add some. With `epochs`, e is what was asked for; with `weights`, a source gets most
+documents, in the order of their draws, that stay within its part of the tokens. N documents, S
+sources.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +25,10 @@ from dedup.arrays import I64, U16, U64
 from pipeline.config.sections import MOST_EPOCHS, MixtureConfig
 from pipeline.core import ids, rng
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.core.words import did_you_mean
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
-from pipeline.runs import layout
+from pipeline.runs import layout, views
 from pipeline.runs.splits import TRAIN
 
 ALL = 1 << 64
@@ -92,7 +83,7 @@ def draws(key_N2: U64, seed: int, copy: int) -> U64:
 
 
 def copies_of(part: DocumentTokens, quotas: tuple[Quota, ...], seed: int) -> U16:
-    """How often each document stands in the stream, (N,); `quotas` are those of the S sources."""
+    """How often each document is in the stream, (N,); `quotas` are those of the S sources."""
     whole = np.array([quota.copies for quota in quotas], np.int64)
     some = np.array([quota.bound > 0 for quota in quotas], np.bool_)
     last = np.array([max(quota.bound, 1) - 1 for quota in quotas], np.uint64)
@@ -125,7 +116,7 @@ def _listed(names: list[str]) -> str:
 
 
 def targets(config: MixtureConfig, tokens: Mapping[str, int]) -> dict[str, int]:
-    """The tokens each source shall have, from those it has; for a config with weights.
+    """The tokens each source is to have, from those it has; for a config with weights.
 
     Raises InputError for a source that is to have tokens but has none, and for one that would be
     repeated more often than `max_epochs`.
@@ -174,7 +165,7 @@ def fill_quotas(
     """The quotas that come closest to S targets of tokens from below.
 
     tokens_S: all tokens of each source; `parts` gives all documents, and is called twice. Memory
-    does not grow with their number, but for the one in 4096 that are looked at closely.
+    does not grow with their number, except for one in 4096, which is looked at closely.
     """
     copies = np.where(tokens_S > 0, target_S // np.maximum(tokens_S, 1), 0)
     rest = target_S - copies * tokens_S
@@ -234,7 +225,7 @@ class MixtureJob:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Kept documents of some rows, in order, and which of them stand in train."""
+    """Kept documents of some rows, in order, and which of them are in train."""
 
     part: DocumentTokens
     train: npt.NDArray[np.bool_]
@@ -332,31 +323,30 @@ def _kept(path: Path, sources: tuple[str, ...]) -> Iterator[_Rows]:
 def mixture_stage(
     config: MixtureConfig,
     seed: int,
-    clean: StageManifest,
-    tokens: StageManifest,
-    documents: StageManifest,
+    clean: views.CleanOutput,
+    tokens: views.TokensOutput,
+    documents: views.DocumentsOutput,
 ) -> Stage:
-    """One task; later stages find the copies of tokens shard i in `below("mixture")[i]`."""
+    """One task; the copies that it publishes are parallel to the tokens shards."""
     sources = tuple(sorted(source_documents(clean)))
-    kept = tuple(int(task.counters["documents"]) for task in tokens.tasks)
-    table = documents.find(layout.DOCUMENTS)
-    job = MixtureJob(table, config.model_dump(), sources, kept, seed)
-    return Stage(
-        name="mixture", version=1, function=_mixture, tasks=(Task("mixture", job, (table,)),)
-    )
+    table = documents.table
+    job = MixtureJob(table, config.model_dump(), sources, tuple(tokens.documents), seed)
+    task = Task("mixture", job, (table,))
+    return Stage(name="mixture", version=1, function=_mixture, tasks=(task,))
 
 
 MixtureCounts = dict[str, Any]
 """What a mixture made of one source: the fields of a MixtureLedger that the stages counted."""
 
 
-def mixture_accounts(mixture: StageManifest, scatter: StageManifest) -> dict[str, MixtureCounts]:
+def mixture_accounts(
+    mixture: views.MixtureOutput, scatter: views.ScatterOutput
+) -> dict[str, MixtureCounts]:
     """What was asked for and what was shuffled, per source, as the scatter counted it."""
-    facts = mixture.tasks[0].counters["sources"]
+    facts = mixture.sources
     counts = np.zeros((len(facts), 4), np.int64)
-    for task in scatter.tasks:
-        for number, *counted in task.counters["mixture"]:
-            counts[number] += counted
+    for number, *counted in chain.from_iterable(scatter.mixture):
+        counts[number] += counted
     names = ("scattered_documents", "scattered_tokens", "stream_documents", "stream_tokens")
     return {
         fact["source"]: {
@@ -367,11 +357,9 @@ def mixture_accounts(mixture: StageManifest, scatter: StageManifest) -> dict[str
     }
 
 
-def source_documents(clean: StageManifest) -> dict[str, int]:
+def source_documents(clean: views.CleanOutput) -> dict[str, int]:
     """source -> documents that the length filter left."""
-    found: dict[str, int] = {}
-    for task in clean.tasks:
-        for name, account in task.counters["sources"].items():
-            dropped = sum(tally["documents"] for tally in account["dropped"].values())
-            found[name] = found.get(name, 0) + account["documents"]["documents"] - dropped
-    return found
+    total: Counter[str] = Counter()
+    for documents in clean.documents_by_source:
+        total.update(documents)
+    return total

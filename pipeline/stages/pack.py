@@ -1,13 +1,8 @@
-"""Pack: rows or a stream become HDF5 shards with lineage.
+"""Pack: HDF5 shards, each with its lineage -> hdf5/.
 
-Pack: rows gathered by position into HDF5 shards, each with its lineage -> hdf5/.
-
-Position p of the data set is row p - first of its shard; exactly one `sample` row per split may be
-padded.
-
-Pack for the `corpus` format: a split's stream cut into shards as it is, each with its lineage.
-
-A shard's lineage says which tokens of it belong to which document (`lineage.CORPUS_SCHEMA`).
+Of `sample` and `vsl`, rows are gathered by position: position p of the data set is row p - first of
+its shard, and one `sample` row per split may be padded. Of `corpus`, the stream of a split is cut
+as it is.
 """
 
 from collections.abc import Iterator
@@ -22,10 +17,20 @@ import pyarrow as pa
 from dedup.arrays import I32, I64
 from pipeline.config.prep import Config
 from pipeline.core.ids import array_hash
-from pipeline.core.manifest import Shard, StageManifest
-from pipeline.engine.stage import DELTA, PLAIN, Inputs, Output, Result, Stage, Task, parquet_output
+from pipeline.core.manifest import Shard
+from pipeline.engine.stage import (
+    DELTA,
+    PLAIN,
+    Inputs,
+    Output,
+    Result,
+    Stage,
+    Task,
+    parquet_output,
+)
 from pipeline.hdf5.chunks import shard_image
 from pipeline.hdf5.format import (
+    CORPUS,
     LAYOUTS,
     LINEAGE_SUFFIX,
     SAMPLE,
@@ -38,7 +43,9 @@ from pipeline.hdf5.format import (
 from pipeline.lineage.tables import CORPUS_SCHEMA
 from pipeline.lineage.tables import SCHEMA as LINEAGE_SCHEMA
 from pipeline.packing.rows import Tokens, empty_vsl_rows, fill_sample_rows, fill_vsl_rows
+from pipeline.runs.views import CleanOutput, GatherOutput, RowsOutput
 from pipeline.stages.rows import dense_index, records_before_task, split_streams
+from pipeline.stages.shuffle import copy_table
 from pipeline.stages.tokenize import list_lengths
 
 SOFTWARE = {"deflate": version("deflate"), "h5py": version("h5py")}
@@ -76,7 +83,7 @@ class PackJob:
 
 def _pack(job: PackJob, inputs: Inputs) -> Result:
     rows = _sample(job, inputs) if job.format == SAMPLE.name else _vsl(job, inputs)
-    lineage = pa.concat_tables([_copied(part) for part, _ in _slices(job, job.spans, inputs)])
+    lineage = pa.concat_tables([copy_table(part) for part, _ in _slices(job, job.spans, inputs)])
     position, start = lineage["position"].to_numpy(), lineage["token_start"].to_numpy()
     lineage = lineage.take(pa.array(np.lexsort((start, position))))
     row = (lineage["position"].to_numpy() - job.first).astype(np.int32)
@@ -120,11 +127,6 @@ def _flat(column: pa.ChunkedArray) -> npt.NDArray[Any]:
     return values
 
 
-def _copied(table: pa.Table) -> pa.Table:
-    """The same rows in memory of their own, so that the file behind them can be closed."""
-    return table.take(pa.array(np.arange(len(table))))
-
-
 def _slices(
     job: PackJob, shards: tuple[Shard, ...], inputs: Inputs
 ) -> Iterator[tuple[pa.Table, I64]]:
@@ -144,7 +146,7 @@ def hdf5_output(split: str, index: int, data: npt.NDArray[Any], compression: Com
 
 
 def lineage_output(split: str, index: int, lineage: pa.Table) -> Output:
-    """The lineage beside it."""
+    """The lineage of it."""
     name = shard_name(index).removesuffix(SHARD_SUFFIX) + LINEAGE_SUFFIX
     ascending = ("row", "doc")
     encodings = {c: DELTA if c in ascending else PLAIN for c in lineage.column_names}
@@ -166,15 +168,15 @@ def rows_per_shard(config: Config) -> int:
 
 
 def pack_stage(
-    config: Config, vocabulary: PackVocabulary, gather: StageManifest, rows: StageManifest
+    config: Config, vocabulary: PackVocabulary, gather: GatherOutput, rows: RowsOutput
 ) -> Stage:
     """One task per shard of each split."""
     pack, per_shard, compression = config.pack, rows_per_shard(config), choose_compression(config)
     tasks = []
     for stream in split_streams(gather):
-        records = [task for task in rows.tasks if task.counters["split"] == stream.name]
-        windows, spans = zip(*(task.shards for task in records), strict=True)
-        total = sum(task.counters["rows"] for task in records)
+        windows = tuple(rows.of_split(stream.name, rows.windows))
+        spans = tuple(rows.of_split(stream.name, rows.spans))
+        total = sum(rows.of_split(stream.name, rows.rows))
         for index, first in enumerate(range(0, total, per_shard)):
             count = min(per_shard, total - first)
             job = PackJob(
@@ -191,19 +193,12 @@ def pack_stage(
             )
             work = count * pack.max_sequence_length * 2
             tasks.append(Task(f"{stream.name} shard {index}", job, (*windows, *spans), work))
-    return Stage(
-        name="pack",
-        version=4,
-        function=_pack,
-        tasks=tuple(tasks),
-        settings=pack_settings(config, vocabulary),
-        software=SOFTWARE,
-    )
+    return _make_stage(config, vocabulary, tasks)
 
 
-def pack_settings(config: Config, vocabulary: PackVocabulary) -> dict[str, Any]:
-    """What `prep repack` takes over from a run, beside the settings of the stages before."""
-    return {
+def _make_stage(config: Config, vocabulary: PackVocabulary, tasks: list[Task]) -> Stage:
+    """The stage; its settings are what `prep repack` takes over from a run (`PackOutput`)."""
+    settings = {
         "vocab_size": vocabulary.vocab_size,
         "eos_id": vocabulary.eos_id,
         "format": config.pack.format,
@@ -213,6 +208,14 @@ def pack_settings(config: Config, vocabulary: PackVocabulary) -> dict[str, Any]:
         "shard_sequences": config.hdf5.shard_sequences,
         "compression": config.hdf5.compression,
     }
+    return Stage(
+        name="pack",
+        version=4,
+        function=_corpus if config.pack.format == CORPUS.name else _pack,
+        tasks=tuple(tasks),
+        settings=settings,
+        software=SOFTWARE,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +276,7 @@ def _lineage(job: CorpusJob, tables: list[pa.Table]) -> pa.Table:
 
 
 def corpus_stage(
-    config: Config, vocabulary: PackVocabulary, clean: StageManifest, gather: StageManifest
+    config: Config, vocabulary: PackVocabulary, clean: CleanOutput, gather: GatherOutput
 ) -> Stage:
     """One task per shard of each split."""
     before = records_before_task(clean)
@@ -297,11 +300,4 @@ def corpus_stage(
                 records_before_task=before,
             )
             tasks.append(Task(f"{stream.name} shard {index}", job, buckets, 2 * count))
-    return Stage(
-        name="pack",
-        version=4,
-        function=_corpus,
-        tasks=tuple(tasks),
-        settings=pack_settings(config, vocabulary),
-        software=SOFTWARE,
-    )
+    return _make_stage(config, vocabulary, tasks)

@@ -18,9 +18,10 @@ import xxhash
 from pipeline.config.prep import Config
 from pipeline.core import storage
 from pipeline.core.errors import InputError, escape_text
-from pipeline.core.manifest import Shard, StageManifest, TaskRecord
+from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task
 from pipeline.runs import layout
+from pipeline.runs.views import PiecesOutput
 from pipeline.sources.files import HashingReader, InputFile, allowance_of, read_blocks, read_rows
 from pipeline.sources.part import (
     Chunk,
@@ -143,7 +144,7 @@ def _start(job: PiecesJob, chunk: Chunk) -> StreamStart | None:
 
 
 class _Compressor:
-    """Compresses one piece beside the decompression of what follows."""
+    """Compresses one piece while what follows is decompressed."""
 
     def __init__(self, background: ThreadPoolExecutor) -> None:
         self._background = background
@@ -195,50 +196,47 @@ def pieces_stage(
         rules = rules_of(sources[file.input], config)
         job = PiecesJob(path_id, file, rules, plan.task_bytes, config.read.on_bad_shard)
         tasks.append(Task(f"pieces of {file.path}", job, work=file.text_estimate))
-    return (
-        Stage(name="pieces", version=1, function=_pieces, tasks=tuple(tasks), still_valid=unchanged)
-        if tasks
-        else None
+    if not tasks:
+        return None
+    return Stage(
+        name="pieces", version=1, function=_pieces, tasks=tuple(tasks), still_valid=unchanged
     )
 
 
-def reading_of(plan: ReadPlan, pieces: StageManifest | None) -> Reading:
-    """What every task reads, from the manifest of this stage; None where nothing is to be cut."""
-    records = pieces.tasks if pieces else ()
-    parts = {i: _parts(plan, i, record) for i, record in zip(plan.large, records, strict=True)}
-    return reading(plan, parts)
+def reading_of(plan: ReadPlan, pieces: PiecesOutput | None) -> Reading:
+    """What every task reads; None where nothing is to be cut."""
+    if pieces is None:
+        return reading(plan, {})
+    shards = {shard.path: shard for shard in pieces.manifest.shards}
+    counted = zip(plan.large, pieces.inputs, pieces.parts, pieces.problem, strict=True)
+    return reading(
+        plan,
+        {
+            path_id: _parts(plan.files[path_id], path_id, digest, notes, problem, shards)
+            for path_id, ((_, _, _, digest),), notes, problem in counted
+        },
+    )
 
 
-def _parts(plan: ReadPlan, path_id: int, record: TaskRecord) -> tuple[Part, ...]:
-    file, ((_, _, _, digest),) = plan.files[path_id], record.counters["inputs"]
-    if record.counters["problem"]:
-        return (
-            Part(
-                file=file,
-                path_id=path_id,
-                content=DamagedFile(record.counters["problem"]),
-                digest=digest,
-            ),
-        )
-    shards = {shard.path: shard for shard in record.shards}
-    noted = [
-        Part(
-            file=file,
-            path_id=path_id,
-            content=_content(note, shards),
-            index=index,
-            first=_place(*note["first"]),
-            digest=digest,
-        )
-        for index, note in enumerate(record.counters["parts"])
-    ]
+def _parts(
+    file: InputFile,
+    path_id: int,
+    digest: str,
+    notes: list[dict[str, Any]],
+    problem: str,
+    shards: Mapping[str, Shard],
+) -> tuple[Part, ...]:
+    part = Part(file=file, path_id=path_id, digest=digest)
+    if problem:
+        return (replace(part, content=DamagedFile(problem)),)
+    noted = []
+    for index, note in enumerate(notes):
+        ordinal, line, byte_offset = note["first"]
+        first = Place(ordinal, line, byte_offset, 0)
+        noted.append(replace(part, content=_content(note, shards), index=index, first=first))
     nothing = storage.hash_bytes(b"")
     empty = RowRange(0, 0, nothing) if file.has_rows else Stretch(0, nothing, StreamStart())
-    return tuple(noted) or (Part(file=file, path_id=path_id, content=empty, digest=digest),)
-
-
-def _place(ordinal: int, line: int, byte_offset: int) -> Place:
-    return Place(ordinal, line, byte_offset, 0)
+    return tuple(noted) or (replace(part, content=empty),)
 
 
 def _content(note: Mapping[str, Any], shards: Mapping[str, Shard]) -> Content:

@@ -1,15 +1,13 @@
-"""The plan of a run, and what the first records of an input say of their sources: a label that is
-not used, a key that none of them has.
+"""The plan: find the raw shards and assign them to tasks; publishes inputs.parquet.
 
-Plan: find the raw shards and assign them to tasks; publishes inputs.parquet.
-
-Small files are packed into tasks by bytes alone, in order. A file of more than `read.task_bytes` of
-text is cut into parts, each a task of its own (`pipeline.stages.pieces`). Tasks depend on the
-config and the files' names, sizes and contents, never on workers, memory or listing order.
+Small files are packed into tasks by bytes alone, in order; a file of more than `read.task_bytes` of
+text is cut into parts, a task each (`pipeline.stages.pieces`). Tasks depend on the config and on
+the files' names, sizes and contents, never on workers, memory or listing order. `source_note` says
+what source labels the first records of an input have.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -25,7 +23,7 @@ from pipeline.runs import layout
 from pipeline.sources import files
 from pipeline.sources.files import HashingReader, InputFile, read_blocks, read_rows
 from pipeline.sources.part import Part
-from pipeline.sources.record import BadRecord, Record, RecordRules, rules_of
+from pipeline.sources.record import Record, RecordRules, rules_of
 from pipeline.sources.remote import is_url
 from pipeline.sources.streams import decompress_blocks
 
@@ -86,15 +84,13 @@ def _head(file: InputFile) -> bytes:
 
 def _labels(file: InputFile, rules: RecordRules, head: bytes) -> Iterator[str | None]:
     """The labels of its first records."""
-    if not file.has_rows:
-        yield from _of(read_blocks(file, iter([head]), rules))
-        return
-    with closing(HashingReader(file.location)) as reader:
-        yield from _of(read_rows(file, reader, rules))
-
-
-def _of(items: Iterator[Record | BadRecord]) -> Iterator[str | None]:
-    return (item.source for item in islice(items, _RECORDS) if isinstance(item, Record))
+    with ExitStack() as stack:
+        if file.has_rows:
+            reader = stack.enter_context(closing(HashingReader(file.location)))
+            items = read_rows(file, reader, rules)
+        else:
+            items = read_blocks(file, iter([head]), rules)
+        yield from (i.source for i in islice(items, _RECORDS) if isinstance(i, Record))
 
 
 @dataclass(frozen=True)
@@ -146,7 +142,7 @@ class Reading:
 
 
 def plan_reading(config: Config, base: Path, builtin: dict[str, Path], out: Path) -> ReadPlan:
-    """Find every input file and what is to be cut; what stands in the output directory is no input.
+    """Find every input file and what is to be cut; what is in the output directory is no input.
 
     Raises InputError when an input names nothing.
     """
@@ -237,9 +233,5 @@ def plan_stage(reading: Reading) -> Stage:
         (file.input, file.path, file.size, tasks.start, len(tasks))
         for file, tasks in zip(reading.files, reading.tasks_of_file, strict=True)
     )
-    return Stage(
-        name="plan",
-        version=2,
-        function=_write_plan,
-        tasks=(Task("plan of the inputs", PlanJob(rows)),),
-    )
+    task = Task("plan of the inputs", PlanJob(rows))
+    return Stage(name="plan", version=2, function=_write_plan, tasks=(task,))

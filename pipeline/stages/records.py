@@ -1,16 +1,8 @@
-"""Records that leave a run, and the bytes of one exported file, which `prep` can read again.
+"""Records that leave a run: `cleaned`, and `records`, the kept ones byte for byte.
 
-Cleaned: the kept documents as records, which is what `prep clean` hands over.
-
-Those of every task, cleaned, in input order, under cleaned/, as records like those of `prep
-export`; `key` is what `prep explain` takes.
-
-Records: the kept records, byte for byte, which is what `prep dedup` hands over.
-
-Those of every raw shard, under records/ with the shard's own path, format and compression.
-
-Blank lines, bad records and duplicates are left out. The raw shard is read again, and must still
-have the content that the clean stage noted.
+`image` is one file of records that `prep` can read again, in the formats of `prep export`. The
+stage `records` reads every raw shard again, which must still have the content that the clean stage
+noted, and leaves out blank lines, bad records and duplicates; path, format and compression stay.
 """
 
 import json
@@ -29,10 +21,11 @@ import xxhash
 from dedup.arrays import I64
 from pipeline.core.errors import InputError
 from pipeline.core.ids import array_hash, table_hash
-from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
+from pipeline.core.manifest import Shard, fingerprint_of
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
+from pipeline.runs.views import CleanOutput, KeepOutput
 from pipeline.sources.copy import GZIP_LEVEL, ZSTD_LEVEL, copy_records
 from pipeline.sources.files import HashingReader, InputFile, change_error
 from pipeline.sources.record import SOURCE_KEYS, source_label
@@ -149,17 +142,15 @@ def _cleaned(job: CleanedJob, inputs: Inputs) -> Result:
     return Result((output,), {"documents": len(kept), "bytes": len(data)})
 
 
-def cleaned_stage(clean: StageManifest, keep: StageManifest, form: Format) -> Stage:
+def cleaned_stage(clean: CleanOutput, keep: KeepOutput, form: Format) -> Stage:
     """One task per documents shard."""
-    pairs = zip(clean.below("documents"), keep.below("keep"), strict=True)
+    pairs = zip(clean.documents, keep.states, strict=True)
     tasks = tuple(
         Task(f"cleaned records of task {i}", CleanedJob(i, form, *pair), pair, pair[0].size)
         for i, pair in enumerate(pairs)
     )
     software = {"msgspec": msgspec.__version__, "pyarrow": pa.__version__}
-    return Stage(
-        name="cleaned", version=1, function=_cleaned, tasks=tasks, settings={}, software=software
-    )
+    return Stage(name="cleaned", version=1, function=_cleaned, tasks=tasks, software=software)
 
 
 @dataclass(frozen=True)
@@ -211,17 +202,15 @@ def _copy(job: RecordsJob, starts: I64, sizes: I64) -> Iterator[bytes]:
         raise problem
 
 
-def records_stage(reading: Reading, clean: StageManifest, keep: StageManifest) -> Stage:
+def records_stage(reading: Reading, clean: CleanOutput, keep: KeepOutput) -> Stage:
     """One task per raw shard that was read."""
-    documents, kept = clean.below("documents"), keep.below("keep")
-    noted = {(i, p): digest for t in clean.tasks for i, p, _, digest in t.counters["inputs"]}
-    skipped = {(i, p) for t in clean.tasks for i, p, _ in t.counters["skipped_shards"]}
+    documents, kept, hashes, skipped = clean.documents, keep.states, clean.hashes, clean.skipped
     tasks = []
     for path_id, (file, of) in enumerate(zip(reading.files, reading.tasks_of_file, strict=True)):
         place = (file.input, file.path)
         if place not in skipped:
             shards = (documents[of.start : of.stop], kept[of.start : of.stop])
-            job = RecordsJob(file, path_id, noted[place], *shards)
+            job = RecordsJob(file, path_id, hashes[place], *shards)
             work = file.text_estimate
             tasks.append(Task(f"records of {file.path}", job, (*shards[0], *shards[1]), work))
     return Stage(name="records", version=2, function=_records, tasks=tuple(tasks))

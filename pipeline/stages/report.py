@@ -1,12 +1,10 @@
-"""report.html and clusters.html: pure functions of the published tables. The page of duplicate
-clusters is filled from tables and from the texts of what it shows; `prep dedup` has this page and
-no other report.
+"""report.html and clusters.html: pure functions of the published tables and of the texts of what
+they show. `prep dedup` has the page of clusters alone.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +14,7 @@ import pyarrow.parquet as pq
 from pipeline.core import ids
 from pipeline.core.ledger import ledger_from_dict
 from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
-from pipeline.engine.stage import Inputs, Result, Stage, Task, bytes_output
+from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, bytes_output
 from pipeline.report import html, model
 from pipeline.report.cluster_summary import (
     Cluster,
@@ -25,34 +23,76 @@ from pipeline.report.cluster_summary import (
     select_largest,
     summarize,
 )
-from pipeline.report.html import (
-    ClusterExcerpt,
-    ClusterPage,
-    MemberExcerpt,
-    SourceShare,
-    render_clusters,
-)
 from pipeline.report.model import Sample, excerpt
 from pipeline.report.side_by_side import find_first_difference
-from pipeline.runs import layout
+from pipeline.runs import layout, views
+from pipeline.runs.clusters import find_mentioned_keys, read_bands, read_clusters, with_sources
+from pipeline.runs.held_texts import IN_QUARANTINE, QUARANTINED
 from pipeline.runs.origin import recipe_of
-from pipeline.runs.records import IN_QUARANTINE, QUARANTINED, select_texts
-from pipeline.runs.tables import find_mentioned_keys, read_bands, read_clusters, with_sources
+from pipeline.runs.records import select_texts
 
 _CLUSTERS = 10
 _MEMBERS = 5
 _READ_BYTES = 1 << 18
 """What is read of a text; a difference behind it is not shown."""
+_SAMPLES = 3
+_EXCERPT_BYTES = 1000
+_COLUMNS = ["doc_key", "source", "path_id", "line", "byte_offset", "text_bytes", "state", "reason",
+            "representative", "tokens"]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ClusterTables:
-    """clusters.parquet with sources, the documents it names, and the names of raw shards."""
+@dataclass(frozen=True, kw_only=True)
+class ClusterReportJob:
+    """The run's identity, what its dedup was, and the tables and texts its pages read."""
 
-    path: Path
-    clusters: pa.Table
-    documents: pa.Table
-    files: Sequence[str]
+    name: str
+    identity: str
+    recipe: str
+    bands: int
+    documents: Shard
+    clusters: Shard
+    sources: Shard
+    texts: tuple[Shard, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportJob(ClusterReportJob):
+    """All that the report reads."""
+
+    stages: tuple[tuple[str, str, str], ...]
+    software: tuple[tuple[str, str], ...]
+    ledger: Shard
+    decisions: Shard
+    drops: tuple[Shard, ...]
+    notes: tuple[str, ...]
+
+
+class _Tables:
+    """The documents, the names of raw shards, clusters with their sources, and samples of texts."""
+
+    def __init__(self, job: ClusterReportJob, inputs: Inputs) -> None:
+        self.job = job
+        self.inputs = inputs
+        self.documents = pq.read_table(inputs.path(job.documents), columns=_COLUMNS)
+        sources = pq.read_table(inputs.path(job.sources), columns=["input", "path"]).to_pylist()
+        self._files = [f"{row['input']}/{row['path']}" for row in sources]
+        clusters = read_clusters(inputs.path(job.clusters))
+        keys = self.documents["doc_key"]
+        self.in_clusters = self.documents.filter(pc.is_in(keys, find_mentioned_keys(clusters)))
+        self.clusters = with_sources(clusters, self.in_clusters)
+
+    def sample(self, row: dict[str, Any], text: str) -> Sample:
+        """A row of the documents with the beginning of its text."""
+        file, line = self._files[row["path_id"]], row["line"] or row["byte_offset"]
+        return Sample(row["doc_key"].hex(), row["source"], file, line, text)
+
+    def texts(self, keys: pa.Array, most_bytes: int) -> dict[bytes, str]:
+        """Texts by key, cut after so many bytes."""
+        found: dict[bytes, str] = {}
+        for shard in self.job.texts:
+            table = self.inputs.table(shard, ["doc_key", "text"])
+            found |= select_texts(table, keys, most_bytes)
+        return found
 
 
 @dataclass(frozen=True)
@@ -65,14 +105,7 @@ class _Document:
     whole: bool
 
 
-def load_clusters(path: Path, documents: pa.Table, files: Sequence[str]) -> ClusterTables:
-    """The tables behind the page; `documents` has one row per record of the run."""
-    clusters = read_clusters(path)
-    named = documents.filter(pc.is_in(documents["doc_key"], find_mentioned_keys(clusters)))
-    return ClusterTables(path, with_sources(clusters, named), named, files)
-
-
-def source_shares(documents: pa.Table) -> tuple[SourceShare, ...]:
+def source_shares(documents: pa.Table) -> tuple[html.SourceShare, ...]:
     """By source: documents that reached dedup, and how many of them were duplicates."""
     reached = documents.filter(pc.is_valid(documents["representative"]))
     counts = reached.group_by(["source", "state"], use_threads=False).aggregate([([], "count_all")])
@@ -81,12 +114,10 @@ def source_shares(documents: pa.Table) -> tuple[SourceShare, ...]:
         share = found.setdefault(row["source"], [0, 0])
         share[0] += row["count_all"]
         share[1] += row["count_all"] if row["state"] == "duplicate" else 0
-    return tuple(SourceShare(source, *share) for source, share in sorted(found.items()))
+    return tuple(html.SourceShare(source, *share) for source, share in sorted(found.items()))
 
 
-def shown_clusters(
-    tables: ClusterTables, texts: Sequence[Shard], inputs: Inputs
-) -> tuple[ClusterExcerpt, ...]:
+def _show_clusters(tables: _Tables) -> tuple[html.ClusterExcerpt, ...]:
     """The largest clusters with their least similar members; reads the texts of these only."""
     chosen = [
         (cluster, of_cluster(tables.clusters, cluster.index, bytes.fromhex(cluster.kept)))
@@ -94,30 +125,23 @@ def shown_clusters(
     ]
     rows = [(cluster, members.slice(0, _MEMBERS).to_pylist()) for cluster, members in chosen]
     keys = {row["member"] for _, members in rows for row in members}
-    bands = read_bands(tables.path, sorted(keys))
+    bands = read_bands(tables.inputs.path(tables.job.clusters), sorted(keys))
     keys |= {bytes.fromhex(cluster.kept) for cluster, _ in rows if not cluster.index}
-    documents = _documents(tables, sorted(keys), texts, inputs)
+    documents = _documents(tables, pa.array(sorted(keys), pa.binary(ids.KEY_BYTES)))
     return tuple(_shown(cluster, members, bands, documents) for cluster, members in rows)
 
 
-def _documents(
-    tables: ClusterTables, keys: list[bytes], shards: Sequence[Shard], inputs: Inputs
-) -> dict[bytes, _Document]:
-    wanted = pa.array(keys, pa.binary(ids.KEY_BYTES))
-    texts: dict[bytes, str] = {}
-    for shard in shards:
-        texts |= select_texts(inputs.table(shard, ["doc_key", "text"]), wanted, _READ_BYTES)
-    found = {}
-    for row in tables.documents.filter(pc.is_in(tables.documents["doc_key"], wanted)).to_pylist():
+def _documents(tables: _Tables, keys: pa.Array) -> dict[bytes, _Document]:
+    texts = tables.texts(keys, _READ_BYTES)
+    documents = {}
+    chosen = tables.in_clusters.filter(pc.is_in(tables.in_clusters["doc_key"], keys))
+    for row in chosen.to_pylist():
         key, hidden = row["doc_key"], row["state"] == QUARANTINED
         text = "" if hidden else texts[key]
-        line = row["line"] or row["byte_offset"]
-        file = tables.files[row["path_id"]]
-        said = IN_QUARANTINE if hidden else excerpt(text)
-        sample = Sample(key.hex(), row["source"], file, line, said)
+        sample = tables.sample(row, IN_QUARANTINE if hidden else excerpt(text))
         whole = not hidden and row["text_bytes"] <= _READ_BYTES
-        found[key] = _Document(sample, row["state"], text, whole)
-    return found
+        documents[key] = _Document(sample, row["state"], text, whole)
+    return documents
 
 
 def _shown(
@@ -125,25 +149,25 @@ def _shown(
     members: list[dict[str, Any]],
     bands: dict[bytes, tuple[int, ...]],
     documents: dict[bytes, _Document],
-) -> ClusterExcerpt:
+) -> html.ClusterExcerpt:
     kept = None if cluster.index else documents[bytes.fromhex(cluster.kept)]
     shown = tuple(
         _member(row, bands[row["member"]], documents[row["member"]], kept) for row in members
     )
     if kept is None:
-        return ClusterExcerpt(cluster, None, "kept", shown)
-    return ClusterExcerpt(cluster, kept.sample, kept.state, shown)
+        return html.ClusterExcerpt(cluster, None, "kept", shown)
+    return html.ClusterExcerpt(cluster, kept.sample, kept.state, shown)
 
 
 def _member(
     row: dict[str, Any], bands: tuple[int, ...], document: _Document, kept: _Document | None
-) -> MemberExcerpt:
+) -> html.MemberExcerpt:
     different = None
     if kept and QUARANTINED not in (kept.state, document.state):
         different = find_first_difference(kept.text, document.text)
     kept_passage, passage = different or ((), ())
     equal = kept is not None and different is None and kept.whole and document.whole
-    return MemberExcerpt(
+    return html.MemberExcerpt(
         sample=document.sample,
         kind=row["kind"],
         state=row["member_state"],
@@ -156,178 +180,60 @@ def _member(
     )
 
 
-_COLUMNS = [
-    "doc_key",
-    "source",
-    "path_id",
-    "line",
-    "byte_offset",
-    "text_bytes",
-    "state",
-    "representative",
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterReportJob:
-    """The run's identity, what its dedup was, and the tables and texts the page reads."""
-
-    name: str
-    identity: str
-    recipe: str
-    bands: int
-    documents: Shard
-    clusters: Shard
-    sources: Shard
-    texts: tuple[Shard, ...]
-
-
-def _cluster_report(job: ClusterReportJob, inputs: Inputs) -> Result:
-    documents = pq.read_table(inputs.path(job.documents), columns=_COLUMNS)
-    sources = pq.read_table(inputs.path(job.sources), columns=["input", "path"]).to_pylist()
-    files = [f"{row['input']}/{row['path']}" for row in sources]
-    found = load_clusters(inputs.path(job.clusters), documents, files)
-    page = ClusterPage(
-        config_name=job.name,
-        manifest_hash=job.identity,
-        recipe=job.recipe,
-        bands=job.bands,
-        summary=summarize(found.clusters),
-        shares=source_shares(documents),
-        clusters=shown_clusters(found, job.texts, inputs),
-    )
-    return Result((bytes_output(layout.CLUSTER_REPORT, render_clusters(page)),))
-
-
-def cluster_report_stage(name: str, manifests: dict[str, StageManifest]) -> Stage:
-    """The page; its identity is the hash over all stages before it."""
-    stages = tuple((m.stage, m.fingerprint, m.content_hash) for m in manifests.values())
-    recipe = recipe_of(manifests)
-    job = ClusterReportJob(
-        name=name,
-        identity=fingerprint_of({"stages": stages}),
-        recipe=recipe.words if recipe else "",
-        bands=recipe.preset.bands if recipe else 0,
-        documents=manifests["documents"].find(layout.DOCUMENTS),
-        clusters=manifests["keep"].find(layout.CLUSTERS),
-        sources=manifests["sources"].find(layout.SOURCES),
-        texts=manifests["clean"].below("documents"),
-    )
-    return Stage(
-        name="cluster_report",
-        version=5,
-        function=_cluster_report,
-        tasks=(Task("page of clusters", job),),
-    )
-
-
-_SAMPLES = 3
-_EXCERPT_BYTES = 1000
-_PAGE_COLUMNS = [
-    "doc_key",
-    "source",
-    "path_id",
-    "line",
-    "byte_offset",
-    "text_bytes",
-    "state",
-    "reason",
-    "representative",
-    "tokens",
-]
-_STATE_WORDS = {
-    "bad_record": "bad record",
-    "dropped": "dropped",
-    "quarantined": "quarantined",
-    "duplicate": "duplicate",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportJob:
-    """The run's identity and every table the report reads."""
-
-    name: str
-    stages: tuple[tuple[str, str, str], ...]
-    software: tuple[tuple[str, str], ...]
-    identity: str
-    recipe: str
-    bands: int
-    ledger: Shard
-    documents: Shard
-    clusters: Shard
-    decisions: Shard
-    sources: Shard
-    texts: tuple[Shard, ...]
-    drops: tuple[Shard, ...]
-    notes: tuple[str, ...]
-
-
-class _Tables:
-    """The tables, and excerpts looked up by document key."""
-
-    def __init__(self, job: ReportJob, inputs: Inputs) -> None:
-        self._job = job
-        self._inputs = inputs
-        self.documents = pq.read_table(inputs.path(job.documents), columns=_PAGE_COLUMNS)
-        self.decisions = pq.read_table(inputs.path(job.decisions))
-        sources = pq.read_table(inputs.path(job.sources), columns=["input", "path"]).to_pylist()
-        self.files = [f"{row['input']}/{row['path']}" for row in sources]
-
-    def samples(self, rows: pa.Table) -> tuple[model.Sample, ...]:
-        """Samples for rows of the documents table, in their order; of quarantined ones no text."""
-        open_ones = rows.filter(pc.not_equal(rows["state"], QUARANTINED))
-        excerpts = self._excerpts(open_ones["doc_key"].combine_chunks())
-        hidden = rows.filter(pc.equal(rows["state"], QUARANTINED))["doc_key"].to_pylist()
-        excerpts |= dict.fromkeys(hidden, IN_QUARANTINE)
-        return tuple(
-            model.Sample(
-                row["doc_key"].hex(),
-                row["source"],
-                self.files[row["path_id"]],
-                row["line"] or row["byte_offset"],
-                model.excerpt(excerpts.get(row["doc_key"], "")),
-            )
-            for row in rows.to_pylist()
-        )
-
-    def _excerpts(self, keys: pa.Array) -> dict[bytes, str]:
-        found: dict[bytes, str] = {}
-        for shard in self._job.texts:
-            found |= select_texts(
-                self._inputs.table(shard, ["doc_key", "text"]), keys, _EXCERPT_BYTES
-            )
-        for shard in self._job.drops:
-            table = pq.read_table(self._inputs.path(shard), columns=["doc_key", "excerpt"])
-            table = table.filter(pc.is_in(table["doc_key"], keys))
-            found |= dict(
-                zip(table["doc_key"].to_pylist(), table["excerpt"].to_pylist(), strict=True)
-            )
-        return found
-
-
-def _report(job: ReportJob, inputs: Inputs) -> Result:
-    tables = _Tables(job, inputs)
-    found = load_clusters(inputs.path(job.clusters), tables.documents, tables.files)
-    summary = summarize(found.clusters)
-    report = html.render_report(_report_page(job, tables, summary, inputs))
-    page = html.render_clusters(_cluster_page(job, tables, found, summary, inputs))
-    outputs = (bytes_output(layout.REPORT, report), bytes_output(layout.CLUSTER_REPORT, page))
-    return Result(outputs)
-
-
 def _cluster_page(
-    job: ReportJob, tables: _Tables, found: ClusterTables, summary: ClusterSummary, inputs: Inputs
-) -> html.ClusterPage:
-    return html.ClusterPage(
+    tables: _Tables, summary: ClusterSummary, shares: tuple[html.SourceShare, ...]
+) -> Output:
+    job = tables.job
+    page = html.ClusterPage(
         config_name=job.name,
         manifest_hash=job.identity,
         recipe=job.recipe,
         bands=job.bands,
         summary=summary,
-        shares=source_shares(tables.documents) if job.recipe else (),
-        clusters=shown_clusters(found, job.texts, inputs),
+        shares=shares,
+        clusters=_show_clusters(tables),
     )
+    return bytes_output(layout.CLUSTER_REPORT, html.render_clusters(page))
+
+
+def _cluster_report(job: ClusterReportJob, inputs: Inputs) -> Result:
+    tables = _Tables(job, inputs)
+    shares = source_shares(tables.documents)
+    return Result((_cluster_page(tables, summarize(tables.clusters), shares),))
+
+
+def _page_fields(name: str, manifests: dict[str, StageManifest]) -> dict[str, Any]:
+    """The fields of a ClusterReportJob; the identity is the hash over all stages before it."""
+    recipe = recipe_of(manifests)
+    return {
+        "name": name,
+        "identity": fingerprint_of({"stages": _identities(manifests)}),
+        "recipe": recipe.words if recipe else "",
+        "bands": recipe.preset.bands if recipe else 0,
+        "documents": views.DocumentsOutput(manifests["documents"]).table,
+        "clusters": views.KeepOutput(manifests["keep"]).clusters,
+        "sources": views.SourcesOutput(manifests["sources"]).table,
+        "texts": views.CleanOutput(manifests["clean"]).documents,
+    }
+
+
+def _identities(manifests: dict[str, StageManifest]) -> tuple[tuple[str, str, str], ...]:
+    return tuple((m.stage, m.fingerprint, m.content_hash) for m in manifests.values())
+
+
+def cluster_report_stage(name: str, manifests: dict[str, StageManifest]) -> Stage:
+    """The page of clusters alone."""
+    task = Task("page of clusters", ClusterReportJob(**_page_fields(name, manifests)))
+    return Stage(name="cluster_report", version=5, function=_cluster_report, tasks=(task,))
+
+
+def _report(job: ReportJob, inputs: Inputs) -> Result:
+    tables = _Tables(job, inputs)
+    summary = summarize(tables.clusters)
+    report = html.render_report(_report_page(job, tables, summary, inputs))
+    shares = source_shares(tables.documents) if job.recipe else ()
+    page = _cluster_page(tables, summary, shares)
+    return Result((bytes_output(layout.REPORT, report), page))
 
 
 def _report_page(
@@ -344,9 +250,9 @@ def _report_page(
         stages=job.stages,
         software=job.software,
         sources=tuple(model.SourceRow.from_ledger(*source) for source in ledger.sources.items()),
-        reasons=tuple(_reasons(tables)),
+        reasons=tuple(_reasons(job, tables)),
         clusters=summary,
-        decisions=tuple(_decisions(tables)),
+        decisions=tuple(_decisions(pq.read_table(inputs.path(job.decisions)))),
         document_bytes=model.log_bins(live["text_bytes"].to_numpy(), kept),
         document_tokens=model.log_bins(survivors["tokens"].to_numpy()),
         splits=ledger.splits,
@@ -355,64 +261,61 @@ def _report_page(
     )
 
 
-def _reasons(tables: _Tables) -> list[model.DropReason]:
+def _reasons(job: ReportJob, tables: _Tables) -> Iterator[model.DropReason]:
     gone = tables.documents.filter(pc.not_equal(tables.documents["state"], "kept"))
     counts = gone.group_by(["state", "reason"], use_threads=False).aggregate(
         [("text_bytes", "sum"), ("text_bytes", "count")]
     )
-    reasons = []
-    for row in counts.sort_by(
-        [("text_bytes_count", "descending"), ("reason", "ascending")]
-    ).to_pylist():
+    order = [("text_bytes_count", "descending"), ("reason", "ascending")]
+    for row in counts.sort_by(order).to_pylist():
         chosen = pc.and_(
             pc.equal(gone["state"], row["state"]), pc.equal(gone["reason"], row["reason"])
         )
         rows = gone.filter(chosen).sort_by("doc_key").slice(0, _SAMPLES)
-        reasons.append(
-            model.DropReason(
-                row["reason"],
-                _STATE_WORDS[row["state"]],
-                row["text_bytes_count"],
-                row["text_bytes_sum"],
-                tables.samples(rows),
-            )
+        yield model.DropReason(
+            row["reason"],
+            row["state"].replace("_", " "),
+            row["text_bytes_count"],
+            row["text_bytes_sum"],
+            _samples(job, tables, rows),
         )
-    return reasons
 
 
-def _decisions(tables: _Tables) -> list[model.Decision]:
+def _samples(job: ReportJob, tables: _Tables, rows: pa.Table) -> tuple[Sample, ...]:
+    """Samples for rows of the documents table, in their order; of quarantined ones no text."""
+    is_open = pc.not_equal(rows["state"], QUARANTINED)
+    keys = rows.filter(is_open)["doc_key"].combine_chunks()
+    excerpts = tables.texts(keys, _EXCERPT_BYTES)
+    for shard in job.drops:
+        table = pq.read_table(tables.inputs.path(shard), columns=["doc_key", "excerpt"])
+        table = table.filter(pc.is_in(table["doc_key"], keys))
+        excerpts |= dict(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    hidden = rows.filter(pc.invert(is_open))["doc_key"].to_pylist()
+    excerpts |= dict.fromkeys(hidden, IN_QUARANTINE)
+    return tuple(
+        tables.sample(row, excerpt(excerpts.get(row["doc_key"], ""))) for row in rows.to_pylist()
+    )
+
+
+def _decisions(decisions: pa.Table) -> Iterator[model.Decision]:
     columns = ["rule", "decision", "reason"]
-    counts = tables.decisions.group_by(columns, use_threads=False).aggregate([("doc_key", "count")])
-    rows = counts.sort_by([("doc_key_count", "descending"), ("rule", "ascending")]).to_pylist()
-    return [model.Decision(r["rule"], r["decision"], r["doc_key_count"], r["reason"]) for r in rows]
+    counts = decisions.group_by(columns, use_threads=False).aggregate([("doc_key", "count")])
+    order = [("doc_key_count", "descending"), ("rule", "ascending")]
+    for row in counts.sort_by(order).to_pylist():
+        yield model.Decision(row["rule"], row["decision"], row["doc_key_count"], row["reason"])
 
 
 def report_stage(name: str, manifests: dict[str, StageManifest], notes: tuple[str, ...]) -> Stage:
-    """The last stage; its identity is the hash over all stages before it."""
-    stages = tuple((m.stage, m.fingerprint, m.content_hash) for m in manifests.values())
+    """The last stage."""
     software = {k: v for m in manifests.values() for k, v in m.fields["software"].items()}
-    verdicts, clean = manifests["verdicts"], manifests["clean"]
-    recipe = recipe_of(manifests)
     job = ReportJob(
-        name=name,
-        stages=stages,
+        **_page_fields(name, manifests),
+        stages=_identities(manifests),
         software=tuple(sorted(software.items())),
-        identity=fingerprint_of({"stages": stages}),
-        recipe=recipe.words if recipe else "",
-        bands=recipe.preset.bands if recipe else 0,
-        ledger=manifests["account"].find(layout.LEDGER),
-        documents=manifests["documents"].find(layout.DOCUMENTS),
-        clusters=manifests["keep"].find(layout.CLUSTERS),
-        decisions=verdicts.find(layout.DECISIONS),
-        sources=manifests["sources"].find(layout.SOURCES),
-        texts=clean.below("documents"),
-        drops=clean.below("drops"),
+        ledger=views.AccountOutput(manifests["account"]).ledger,
+        decisions=views.VerdictsOutput(manifests["verdicts"]).table,
+        drops=views.CleanOutput(manifests["clean"]).drops,
         notes=notes,
     )
-    return Stage(
-        name="report",
-        version=6,
-        function=_report,
-        tasks=(Task("report", job),),
-        settings={"notes": list(notes)},
-    )
+    settings, tasks = {"notes": list(notes)}, (Task("report", job),)
+    return Stage(name="report", version=6, function=_report, tasks=tasks, settings=settings)

@@ -1,21 +1,14 @@
-"""Rows of the `sample` and `vsl` formats.
+"""Rows of the `sample` and `vsl` formats, one task per bucket of a split's stream.
 
-Rows of the `sample` format: each bucket of a split's stream cut into windows of MSL + 1 tokens, in
-their final order.
-
-Stream row k is stream[k * MSL : k * MSL + MSL + 1]; it belongs to the bucket that holds its first
-token and borrows up to MSL + 1 tokens of the buckets that follow. Its position in the data set is
-the inverse of a keyed bijection, so each bucket is written sorted by position and the last stage
-only slices: nothing is read twice and no task sees the whole stream.
-
-Rows of the `vsl` format: whole documents side by side, none crossing into another.
-
-Two rounds per bucket of a split's stream: bins chooses a row for every segment from the documents'
-lengths alone; with the rows of all buckets known, rows writes each bucket's segments sorted by the
-position of their row. Memory is one bucket, whatever the size of the data.
+`sample`: row k is stream[k * MSL : k * MSL + MSL + 1]; it belongs to the bucket of its first token
+and borrows up to MSL + 1 tokens of the buckets that follow. `vsl`: whole documents side by side;
+`bins` first chooses a row for every segment from the lengths alone. The position of a row in the
+data set is the inverse of a keyed bijection, and buckets are written sorted by it, so `pack` only
+slices.
 """
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -24,12 +17,14 @@ import pyarrow as pa
 
 from dedup.arrays import I64
 from pipeline.config.prep import Config
-from pipeline.core.manifest import Shard, StageManifest, TaskRecord
+from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.lineage.tables import SCHEMA as LINEAGE_SCHEMA
 from pipeline.lineage.tables import StreamDocuments, make_lineage, row_positions
 from pipeline.packing import PACKERS, Placement, Segments, fold, gather_segments, place
 from pipeline.packing.rows import Tokens
+from pipeline.runs import layout
+from pipeline.runs.views import BinsOutput, CleanOutput, GatherOutput
 from pipeline.stages.tokenize import flat_tokens, list_lengths, token_lists
 
 
@@ -104,8 +99,8 @@ def row_shards(split: str, bucket: int, rows: pa.Table, lineage: pa.Table) -> tu
     lineage = lineage.append_column("position", pa.array(position)).drop_columns(["row"])
     stem = f"rows/{split}-{bucket:06d}"
     return (
-        arrow_output(f"{stem}.windows.arrow", rows),
-        arrow_output(f"{stem}.spans.arrow", lineage),
+        arrow_output(f"{stem}.{layout.WINDOWS_SHARD}", rows),
+        arrow_output(f"{stem}.{layout.SPANS_SHARD}", lineage),
     )
 
 
@@ -148,31 +143,26 @@ def _windows(tokens: Tokens, starts_R: I64, width: int) -> Tokens:
     return np.lib.stride_tricks.sliding_window_view(tokens, width)[starts_R]
 
 
-def split_streams(gather: StageManifest) -> list[SplitStream]:
+def split_streams(gather: GatherOutput) -> list[SplitStream]:
     """The streams that the gather left, in its order; a stream of one token has no row."""
-    tasks: dict[str, list[TaskRecord]] = {}
-    for task in gather.tasks:
-        name = task.shards[0].path.removeprefix("stream/").rpartition("-")[0]
-        tasks.setdefault(name, []).append(task)
     return [
         SplitStream(
             name,
-            tuple(task.shards[0] for task in buckets),
-            tuple(task.counters["tokens"] for task in buckets),
-            sum(task.counters["documents"] for task in buckets),
+            tuple(gather.of_split(name, gather.buckets)),
+            tuple(gather.of_split(name, gather.tokens)),
+            sum(gather.of_split(name, gather.documents)),
         )
-        for name, buckets in tasks.items()
-        if any(task.counters["tokens"] for task in buckets)
+        for name in dict.fromkeys(gather.split)
+        if any(gather.of_split(name, gather.tokens))
     ]
 
 
-def records_before_task(clean: StageManifest) -> tuple[int, ...]:
+def records_before_task(clean: CleanOutput) -> tuple[int, ...]:
     """Rows of documents.parquet before each clean task's first record."""
-    counts = [task.counters["records"] for task in clean.tasks]
-    return tuple(int(n) for n in np.cumsum([0, *counts[:-1]]))
+    return tuple(accumulate(clean.records[:-1], initial=0))
 
 
-def rows_stage(config: Config, eos_id: int, clean: StageManifest, gather: StageManifest) -> Stage:
+def rows_stage(config: Config, eos_id: int, clean: CleanOutput, gather: GatherOutput) -> Stage:
     """One task per bucket of each stream."""
     length = config.pack.max_sequence_length
     before = records_before_task(clean)
@@ -248,7 +238,7 @@ def _bins(job: BinsJob, inputs: Inputs) -> Result:
     return Result((arrow_output(f"bins/{job.split}-{job.bucket:06d}.arrow", table),), counters)
 
 
-def bins_stage(config: Config, gather: StageManifest) -> Stage:
+def bins_stage(config: Config, gather: GatherOutput) -> Stage:
     """One task per bucket of each stream."""
     length, packer = config.pack.max_sequence_length, config.pack.packer or DEFAULT_PACKER
     tasks = [
@@ -331,17 +321,15 @@ def _segments(
 
 
 def vsl_rows_stage(
-    config: Config, clean: StageManifest, gather: StageManifest, bins: StageManifest
+    config: Config, clean: CleanOutput, gather: GatherOutput, bins: BinsOutput
 ) -> Stage:
     """One task per bucket of each stream."""
     before = records_before_task(clean)
     tasks = []
     for stream in split_streams(gather):
-        packed = [task for task in bins.tasks if task.counters["split"] == stream.name]
-        total, first = sum(task.counters["rows"] for task in packed), 0
-        for bucket, (shard, task) in enumerate(zip(stream.buckets, packed, strict=True)):
-            rows = task.counters["rows"]
-            chosen = task.shards[0]
+        counts, first = bins.of_split(stream.name, bins.rows), 0
+        shards = zip(stream.buckets, bins.of_split(stream.name, bins.bins), counts, strict=True)
+        for bucket, (shard, chosen, rows) in enumerate(shards):
             job = VslRowsJob(
                 split=stream.name,
                 bucket=bucket,
@@ -349,7 +337,7 @@ def vsl_rows_stage(
                 bins=chosen,
                 first_row=first,
                 bucket_rows=rows,
-                rows=total,
+                rows=sum(counts),
                 seed=config.seed,
                 records_before_task=before,
             )

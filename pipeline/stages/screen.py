@@ -1,25 +1,35 @@
-"""Screen: what every detector finds in every document. It never decides. Reviews: what people
-decided about single documents, as evidence.
+"""Screening: what every detector finds in every document. It never decides.
+
+`registry` compiles what documents are compared with and publishes it with the run: lists, the works
+of the registries, the indexes of their titles and texts. `screen` looks; `reviews` adds what people
+decided about single documents; `evidence` publishes evidence.parquet.
 """
 
-import json
-import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.core.errors import FunctionError, escape_text
+from pipeline.config.model import FrozenModel
 from pipeline.core.manifest import Shard, StageManifest
-from pipeline.core.plug_ins import describe_failure
-from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
-from pipeline.filters.custom.calls import describe_rows, document_batches
+from pipeline.engine.stage import (
+    Inputs,
+    Result,
+    Stage,
+    Task,
+    arrow_output,
+    bytes_output,
+    parquet_output,
+)
 from pipeline.runs import layout
-from pipeline.runs.records import quarantine_path, with_texts
+from pipeline.runs.held_texts import quarantine_path, with_texts
+from pipeline.runs.views import CleanOutput, DecisionsOutput, QuarantineOutput
 from pipeline.screening.detectors import licences, markers, notices
+from pipeline.screening.detectors.captures import Capture, Captures, captures_of
 from pipeline.screening.detectors.catalogue import DETECTORS
+from pipeline.screening.detectors.lists import ArtefactList, OriginList
 from pipeline.screening.detectors.optout import OptoutSettings, detect_optouts
 from pipeline.screening.detectors.origin import (
     ArtefactSettings,
@@ -28,21 +38,131 @@ from pipeline.screening.detectors.origin import (
     detect_origin,
     file_digest,
 )
-from pipeline.screening.detectors.plug_ins import CustomDetector, find_problem, load_detector
 from pipeline.screening.detectors.sweep import SweepHits, sweep_all
+from pipeline.screening.detectors.title_index import TitleIndex, title_arrays
 from pipeline.screening.detectors.titles import detect_titles
-from pipeline.screening.evidence import (
-    BATCH_COLUMNS,
-    FINDINGS,
-    Finding,
-    evidence_rows,
-    findings_table,
-)
+from pipeline.screening.evidence import BATCH_COLUMNS, FINDINGS, evidence_rows
+from pipeline.screening.fingerprints.build import build_index
 from pipeline.screening.fingerprints.find import detect_passages
+from pipeline.screening.fingerprints.index import TABLES, FingerprintIndex
+from pipeline.screening.registry import combine, load_registry
 from pipeline.screening.reviews import Review, review_findings
 from pipeline.sources.remote import is_url
 from pipeline.stages.plan import Reading
-from pipeline.stages.registry import RegistryShards, SearchTargets
+
+_NUMBERS = ("reg_no", "doi", "lccn", "isbn13", "asin")
+
+
+class Lists(FrozenModel):
+    """Lists as they were when the run began."""
+
+    origins: tuple[OriginList, ...]
+    artefacts: tuple[ArtefactList, ...]
+    captures: tuple[Capture, ...]
+
+
+@dataclass(frozen=True)
+class RegistryJob:
+    """`Lists` as JSON; the directories of the registries, and a hash of what they hold."""
+
+    lists: str
+    location: tuple[str, ...]
+    content: str
+
+
+def _registry(job: RegistryJob, inputs: Inputs) -> Result:
+    lists = bytes_output(layout.LISTS, job.lists.encode())
+    if not job.location:
+        return Result((lists,))
+    registry = combine([load_registry(Path(place)) for place in job.location])
+    index = build_index(registry.references())
+    works = registry.works
+    titles = arrow_output(layout.TITLES, title_arrays(works))
+    tables = (arrow_output(_index_path(name), index.tables[name]) for name in TABLES)
+    outputs = (lists, arrow_output(layout.WORKS, works), titles, *tables)
+    return Result(outputs, {"works": len(works), "compared": len(index.works)})
+
+
+def _index_path(table: str) -> str:
+    return f"{layout.REGISTRY}/index.{table}.arrow"
+
+
+def registry_stage(lists: Lists, directories: tuple[Path, ...], content: str) -> Stage:
+    """The stage that compiles what documents are compared with; it needs no other stage."""
+    job = RegistryJob(lists.model_dump_json(), tuple(map(str, directories)), content)
+    task = Task("registry of works", job)
+    return Stage(name="registry", version=2, function=_registry, tasks=(task,))
+
+
+@dataclass(frozen=True)
+class RegistryShards:
+    """What the stage published: the lists and, where registries were named, the works, the arrays
+    of the index of titles and the tables of the index of texts."""
+
+    lists: Shard
+    works: Shard | None
+    titles: Shard | None
+    index: tuple[Shard, ...]
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """All of it."""
+        there = (shard for shard in (self.works, self.titles) if shard)
+        return (self.lists, *there, *self.index)
+
+
+def find_registry_shards(manifest: StageManifest) -> RegistryShards:
+    """The shards of the stage by what they hold."""
+    by_path = {shard.path: shard for shard in manifest.shards}
+    index = tuple(by_path[path] for name in TABLES if (path := _index_path(name)) in by_path)
+    return RegistryShards(
+        by_path[layout.LISTS], by_path.get(layout.WORKS), by_path.get(layout.TITLES), index
+    )
+
+
+class SearchTargets:
+    """What a task compares documents with, opened and prepared as it is asked for."""
+
+    def __init__(self, found: RegistryShards, inputs: Inputs) -> None:
+        self._found, self._inputs = found, inputs
+        self.lists = Lists.model_validate_json(inputs.path(found.lists).read_bytes())
+
+    @cached_property
+    def captures(self) -> Captures:
+        """Captured opt-outs, arranged."""
+        return captures_of(self.lists.captures)
+
+    @cached_property
+    def works(self) -> pa.Table | None:
+        """The works of the registries; None without a registry."""
+        return self._inputs.table(self._found.works) if self._found.works else None
+
+    @cached_property
+    def index(self) -> FingerprintIndex | None:
+        """The index of their texts; None without a registry."""
+        if not self._found.index:
+            return None
+        tables = [self._inputs.table(shard) for shard in self._found.index]
+        return FingerprintIndex.of_tables(dict(zip(TABLES, tables, strict=True)))
+
+    @cached_property
+    def titles(self) -> TitleIndex | None:
+        """The index of their titles and authors; None without a registry."""
+        if self.works is None or self._found.titles is None:
+            return None
+        return TitleIndex.of_tables(self.works, self._inputs.table(self._found.titles))
+
+    @cached_property
+    def numbers(self) -> dict[str, str]:
+        """The work that each registration number, ISBN and the like names."""
+        if self.works is None:
+            return {}
+        numbers: dict[str, str] = {}
+        for row in self.works.select(["work_id", *_NUMBERS]).to_pylist():
+            for name in _NUMBERS:
+                several = row[name] if isinstance(row[name], list) else [row[name]]
+                numbers |= {number: row["work_id"] for number in several if number}
+        return numbers
 
 
 @dataclass(frozen=True)
@@ -78,7 +198,8 @@ def _screen(job: ScreenJob, inputs: Inputs) -> Result:
         if name in _DETECT and (entry.names_works or not job.works_only):
             search.found[name] = _DETECT[name](search)
     found = list(search.found.items())
-    output = arrow_output(f"screen/{job.index:06d}.evidence.arrow", evidence_rows(batch, found))
+    path = layout.shard("screen", job.index, layout.EVIDENCE_SHARD)
+    output = arrow_output(path, evidence_rows(batch, found))
     counts = {name: len(table) for name, table in found if len(table)}
     return Result((output,), {"documents": len(batch), "evidence": counts})
 
@@ -172,11 +293,10 @@ if _ABSENT:
     raise TypeError(f"detectors declared and called are not the same: {', '.join(_ABSENT)}")
 
 
-def screen_stage(clean: StageManifest, reading: Reading, looked_for: RegistryShards) -> Stage:
+def screen_stage(clean: CleanOutput, reading: Reading, looked_for: RegistryShards) -> Stage:
     """The stage that looks at every document."""
-    hashes = {(i, p): digest for t in clean.tasks for i, p, _, digest in t.counters["inputs"]}
-    tasks = []
-    for index, shard in enumerate(clean.below("documents")):
+    tasks, hashes = [], clean.hashes
+    for index, shard in enumerate(clean.documents):
         parts = {part.path_id: part.file for part in reading.tasks[index]}
         files = tuple(
             RawFile(
@@ -194,13 +314,13 @@ def screen_stage(clean: StageManifest, reading: Reading, looked_for: RegistrySha
 
 
 def rescan_stage(
-    clean: StageManifest, looked_for: RegistryShards, quarantine: StageManifest | None = None
+    clean: CleanOutput, looked_for: RegistryShards, quarantine: QuarantineOutput | None = None
 ) -> Stage:
     """The same for documents of a finished run, looking for works of registries only; texts that
     are in quarantine are read there."""
-    held = {shard.path: shard for shard in quarantine.shards} if quarantine else {}
+    held = {shard.path: shard for shard in quarantine.texts} if quarantine else {}
     tasks = []
-    for index, shard in enumerate(clean.below("documents")):
+    for index, shard in enumerate(clean.documents):
         found = held.get(quarantine_path(shard.path))
         job = ScreenJob(
             index=index,
@@ -216,73 +336,6 @@ def rescan_stage(
 
 
 @dataclass(frozen=True)
-class CustomDetectorsJob:
-    """One documents shard, the detectors of plug-ins in order, and the names of the raw shards by
-    `path_id`."""
-
-    index: int
-    documents: Shard
-    detectors: tuple[CustomDetector, ...]
-    files: tuple[tuple[int, str], ...]
-
-
-def _detect_custom(job: CustomDetectorsJob, inputs: Inputs) -> Result:
-    table = inputs.table(job.documents)
-    batches = list(document_batches(table, dict(job.files)))
-    found = [(own.name, detect_with(own, batches)) for own in job.detectors]
-    evidence = evidence_rows(table, found, _CUSTOM_LETTER)
-    output = arrow_output(f"screen/{job.index:06d}.custom.evidence.arrow", evidence)
-    counts = {name: len(findings) for name, findings in found if len(findings)}
-    return Result((output,), {"documents": len(table), "evidence": counts})
-
-
-def detect_with(own: CustomDetector, batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    """FINDINGS of a plug-in's detector. Raises FunctionError when it fails, or yields what its
-    class does not declare."""
-    detector, findings, first = load_detector(own), list[Finding](), 0
-    for batch in batches:
-        try:
-            of_batch = list(detector.detect(batch))
-        except (Exception, SystemExit) as error:
-            failure = describe_failure(error)
-            raise FunctionError(
-                f"{own.plug_in.shown} failed on {describe_rows(batch)}: {failure}"
-            ) from error
-        for finding in of_batch:
-            if problem := find_problem(finding, detector, batch):
-                raise FunctionError(
-                    f"{own.plug_in.shown} found {escape_text(repr(finding), 300)} in "
-                    f"{describe_rows(batch)}: {problem}"
-                )
-            findings.append(replace(finding, row=finding.row + first))
-        first += len(batch)
-    return findings_table(findings)
-
-
-def custom_detectors_stage(
-    clean: StageManifest, reading: Reading, detectors: tuple[CustomDetector, ...]
-) -> Stage:
-    """The stage in which detectors of plug-ins look at every document."""
-    tasks = []
-    for index, shard in enumerate(clean.below("documents")):
-        parts = {part.path_id: part.file for part in reading.tasks[index]}
-        files = tuple((number, f"{f.input}/{f.path}") for number, f in parts.items())
-        job = CustomDetectorsJob(index, shard, detectors, files)
-        tasks.append(Task(f"custom detectors of {shard.path}", job, (shard,), shard.size))
-    settings = {
-        own.name: {**vars(own.plug_in), "settings": json.loads(own.settings)} for own in detectors
-    }
-    return Stage(
-        name="custom_detectors",
-        version=1,
-        function=_detect_custom,
-        tasks=tuple(tasks),
-        settings=settings,
-        software={"pyarrow": pa.__version__, "unicode": unicodedata.unidata_version},
-    )
-
-
-@dataclass(frozen=True)
 class MergeJob:
     """All shards of evidence, in order."""
 
@@ -294,18 +347,13 @@ def _merge(job: MergeJob, inputs: Inputs) -> Result:
     return Result((parquet_output(layout.EVIDENCE, table.drop_columns(["doc_id"])),))
 
 
-def evidence_stage(decisions: StageManifest) -> Stage:
+def evidence_stage(decisions: DecisionsOutput) -> Stage:
     """The stage that publishes evidence.parquet."""
-    shards = tuple(s for s in decisions.shards if s.path.endswith(".evidence.arrow"))
-    return Stage(
-        name="evidence",
-        version=2,
-        function=_merge,
-        tasks=(Task("evidence table", MergeJob(shards), shards),),
-    )
+    task = Task("evidence table", MergeJob(decisions.evidence), decisions.evidence)
+    return Stage(name="evidence", version=2, function=_merge, tasks=(task,))
 
 
-_REVIEW_LETTER, _CUSTOM_LETTER = "r", "d"
+_LETTER = "r"
 """In ids of evidence."""
 
 
@@ -321,16 +369,16 @@ class ReviewsJob:
 def _reviews(job: ReviewsJob, inputs: Inputs) -> Result:
     batch = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
     reviews = [Review.model_validate_json(text) for text in job.reviews]
-    found = evidence_rows(batch, [("review", review_findings(reviews, batch))], _REVIEW_LETTER)
-    output = arrow_output(f"reviews/{job.index:06d}.evidence.arrow", found)
+    found = evidence_rows(batch, [("review", review_findings(reviews, batch))], _LETTER)
+    output = arrow_output(layout.shard("reviews", job.index, layout.EVIDENCE_SHARD), found)
     return Result((output,), {"documents": len(batch), "evidence": len(found)})
 
 
-def reviews_stage(clean: StageManifest, reviews: tuple[Review, ...]) -> Stage:
+def reviews_stage(clean: CleanOutput, reviews: tuple[Review, ...]) -> Stage:
     """The stage that looks for reviewed documents."""
     texts = tuple(review.model_dump_json() for review in reviews)
     tasks = tuple(
         Task(f"reviews in {s.path}", ReviewsJob(i, s, texts), (s,))
-        for i, s in enumerate(clean.below("documents"))
+        for i, s in enumerate(clean.documents)
     )
     return Stage(name="reviews", version=1, function=_reviews, tasks=tasks)

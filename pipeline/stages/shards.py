@@ -1,9 +1,6 @@
-"""The story of packing, with what stands beside the shards: inverse.parquet (where every document
-of a split is, by document) and data_params.json (what readers must know, with hashes).
-
-The story of packing: the shuffled stream of every split becomes rows, then HDF5 shards.
-
-`prep run` tells it after the shuffle, `prep repack` for tokens of an earlier run.
+"""The story of packing, which `prep run` and `prep repack` share: the shuffled stream of each split
+becomes rows, then HDF5 shards; next to these inverse.parquet (where every document of a split is)
+and data_params.json (what readers must know, with hashes).
 """
 
 from collections.abc import Callable
@@ -30,6 +27,7 @@ from pipeline.engine.stage import (
 )
 from pipeline.hdf5.format import CORPUS, DATA_PARAMS, LAYOUTS, VSL, FormatName
 from pipeline.lineage.tables import INVERSE, SCHEMA, segment_inverse, stream_inverse
+from pipeline.runs.views import BinsOutput, CleanOutput, GatherOutput, PackOutput, RowsOutput
 from pipeline.stages.pack import PackVocabulary, corpus_stage, pack_stage
 from pipeline.stages.rows import (
     bins_stage,
@@ -95,7 +93,7 @@ def inverse_output(split: str, table: pa.Table) -> Output:
 
 
 def inverse_stage(
-    config: Config, clean: StageManifest, gather: StageManifest, pack: StageManifest
+    config: Config, clean: CleanOutput, gather: GatherOutput, pack: PackOutput
 ) -> Stage:
     """One task per split."""
     segments = config.pack.format == VSL.name
@@ -103,9 +101,8 @@ def inverse_stage(
     for stream in split_streams(gather):
         job: StreamInverseJob | SegmentInverseJob
         if segments:
-            records = [task for task in pack.tasks if task.counters["split"] == stream.name]
-            shards = tuple(task.shards[1] for task in records)
-            rows = tuple(task.counters["rows"] for task in records)
+            shards = tuple(pack.of_split(stream.name, pack.lineage))
+            rows = tuple(pack.of_split(stream.name, pack.rows))
             job = SegmentInverseJob(stream.name, shards, rows)
         else:
             shards = stream.buckets
@@ -178,19 +175,18 @@ def _statistics(job: ParamsJob) -> dict[str, Any]:
 def params_stage(
     config: Config,
     vocabulary: PackVocabulary,
-    gather: StageManifest,
-    pack: StageManifest,
+    gather: GatherOutput,
+    pack: PackOutput,
     counts: dict[str, SplitCounts],
 ) -> Stage:
     """One data_params.json per split; `counts` are those of `split_accounts`."""
     tasks = []
-    length_name = "tokens" if config.pack.format == CORPUS.name else "rows"
+    lengths = pack.tokens if config.pack.format == CORPUS.name else pack.rows
     for stream in split_streams(gather):
-        records = [t for t in pack.tasks if t.counters["split"] == stream.name]
-        shards = tuple(t.shards[0] for t in records)
+        shards = tuple(pack.of_split(stream.name, pack.data))
         job = ParamsJob(
             shards=shards,
-            lengths=tuple(t.counters[length_name] for t in records),
+            lengths=tuple(pack.of_split(stream.name, lengths)),
             format=config.pack.format,
             vocab_size=vocabulary.vocab_size,
             eos_id=vocabulary.eos_id,
@@ -208,33 +204,23 @@ RunStage = Callable[[Stage], StageManifest]
 def pack_streams(
     config: Config,
     vocabulary: PackVocabulary,
-    clean: StageManifest,
-    gather: StageManifest,
+    clean: CleanOutput,
+    gather: GatherOutput,
     run: RunStage,
 ) -> dict[str, SplitCounts]:
-    """Pack the shuffled stream of every split as `pack.format` says; returns what was packed.
-
-    `clean` gives the number of records of every clean task.
-    """
-    pack = _packed(config, vocabulary, clean, gather, run)
+    """Pack the shuffled stream of every split as `pack.format` says; returns what was packed."""
+    match config.pack.format:
+        case "corpus":
+            packing = corpus_stage(config, vocabulary, clean, gather)
+        case "vsl":
+            bins = BinsOutput(run(bins_stage(config, gather)))
+            rows = RowsOutput(run(vsl_rows_stage(config, clean, gather, bins)))
+            packing = pack_stage(config, vocabulary, gather, rows)
+        case "sample":
+            rows = RowsOutput(run(rows_stage(config, vocabulary.eos_id, clean, gather)))
+            packing = pack_stage(config, vocabulary, gather, rows)
+    pack = PackOutput(run(packing))
     run(inverse_stage(config, clean, gather, pack))
     counts = split_accounts(config, gather, pack)
     run(params_stage(config, vocabulary, gather, pack, counts))
     return counts
-
-
-def _packed(
-    config: Config,
-    vocabulary: PackVocabulary,
-    clean: StageManifest,
-    gather: StageManifest,
-    run: RunStage,
-) -> StageManifest:
-    match config.pack.format:
-        case "corpus":
-            return run(corpus_stage(config, vocabulary, clean, gather))
-        case "vsl":
-            rows = run(vsl_rows_stage(config, clean, gather, run(bins_stage(config, gather))))
-        case "sample":
-            rows = run(rows_stage(config, vocabulary.eos_id, clean, gather))
-    return run(pack_stage(config, vocabulary, gather, rows))

@@ -1,16 +1,10 @@
-"""The global shuffle of every split.
+"""The global shuffle of every split, in two rounds: scatter (each shard sorted by split and rank),
+gather (one bucket of ranks).
 
-The split of every record, from documents.parquet -> splits/.
-
-The keep-list writes splits/ in the first place; this makes it again for `prep repack`, whose run
-may have been cleaned up.
-
-The global shuffle, two rounds: scatter (each shard sorted by rank), gather (one bucket of ranks).
-
-A document's rank is hash(seed, doc_key), so another document never moves it; further copies of it,
-which a mixture asks for, have ranks of their own. A scatter shard is sorted by (split, rank), so a
-bucket is one contiguous slice of each; the gather merges the slices. The stream of a split is its
-buckets one after the other.
+The rank of a document is hash(seed, doc_key), so another document never moves it; further copies,
+which a mixture asks for, have ranks of their own. A bucket is one slice of each scatter shard; the
+stream of a split is its buckets one after the other. `splits` writes again, from documents.parquet,
+what the keep-list wrote: the run of `prep repack` may have been cleaned up.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,10 +21,10 @@ from dedup.arrays import I64, U64
 from pipeline.config.prep import Config
 from pipeline.core import ids, rng
 from pipeline.core.errors import IntegrityError
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.packing.rows import ListRows, byte_lengths_of, take_rows
-from pipeline.runs import layout, splits
+from pipeline.runs import layout, splits, views
 from pipeline.stages.tokenize import list_lengths
 
 
@@ -60,10 +54,10 @@ def _shards(job: SplitsJob, inputs: Inputs) -> Iterator[Output]:
         start += count
 
 
-def splits_stage(clean: StageManifest, documents: Shard, names: tuple[str, ...]) -> Stage:
+def splits_stage(clean: views.CleanOutput, documents: Shard, names: tuple[str, ...]) -> Stage:
     """One task over a small column."""
-    records = tuple(task.counters["records"] for task in clean.tasks)
-    task = Task("table of splits", SplitsJob(documents, records, names), (documents,))
+    job = SplitsJob(documents, tuple(clean.records), names)
+    task = Task("table of splits", job, (documents,))
     return Stage(name="splits", version=1, function=_splits, tasks=(task,))
 
 
@@ -158,7 +152,7 @@ def _placed_shards(
 
 
 def shard_of_piece(index: int, piece: int) -> str:
-    """Where a piece of what one task scatters stands."""
+    """The path of a piece of what one task scatters."""
     return layout.shard(SCATTERED, index, f"{piece}.arrow" if piece else "arrow")
 
 
@@ -195,15 +189,17 @@ def _by_source(
 
 
 def scatter_stage(
-    config: Config, keep: StageManifest, tokens: StageManifest, mixture: StageManifest | None = None
+    config: Config,
+    keep: views.SplitsOutput,
+    tokens: views.TokensOutput,
+    mixture: views.MixtureOutput | None = None,
 ) -> Stage:
     """The round that reads document order and writes rank order."""
-    assigned = keep.below("splits")
-    copies = mixture.below("mixture") if mixture else (None,) * len(assigned)
+    assigned = keep.splits
+    copies = mixture.copies if mixture else (None,) * len(assigned)
     names = splits.names(config)
     tasks = []
-    shards = [shard for shard in tokens.shards if shard.path.startswith("tokens/")]
-    for i, (t, s, c) in enumerate(zip(shards, assigned, copies, strict=True)):
+    for i, (t, s, c) in enumerate(zip(tokens.tokens, assigned, copies, strict=True)):
         inputs = (t, s) if c is None else (t, s, c)
         job = ScatterJob(
             index=i,
@@ -215,12 +211,9 @@ def scatter_stage(
             seed=config.seed,
         )
         tasks.append(Task(f"scatter of {t.path}", job, inputs, t.size))
+    settings = {"seed": config.seed}
     return Stage(
-        name="scatter",
-        version=1,
-        function=_scatter,
-        tasks=tuple(tasks),
-        settings={"seed": config.seed},
+        name="scatter", version=1, function=_scatter, tasks=tuple(tasks), settings=settings
     )
 
 
@@ -312,12 +305,12 @@ def gather_rows(
     return rows.array()
 
 
-def gather_stage(config: Config, scatter: StageManifest) -> Stage:
+def gather_stage(config: Config, scatter: views.ScatterOutput) -> Stage:
     """The round that writes each split's stream, bucket by bucket."""
-    shards = tuple(scatter.shards)
+    shards, counts = scatter.shards, scatter.tokens
     tasks = []
     for split, name in enumerate(splits.names(config)):
-        tokens = sum(task.counters["tokens"][name] for task in scatter.tasks)
+        tokens = sum(of_task[name] for of_task in counts)
         if not tokens:
             continue
         buckets = -(-tokens // config.pack.bucket_tokens)
@@ -330,10 +323,5 @@ def gather_stage(config: Config, scatter: StageManifest) -> Stage:
             )
             for b in range(buckets)
         ]
-    return Stage(
-        name="gather",
-        version=1,
-        function=_gather,
-        tasks=tuple(tasks),
-        settings={"bucket_tokens": config.pack.bucket_tokens},
-    )
+    settings = {"bucket_tokens": config.pack.bucket_tokens}
+    return Stage(name="gather", version=1, function=_gather, tasks=tuple(tasks), settings=settings)

@@ -1,7 +1,5 @@
-"""The tables at the top of a run directory, and the account: ledger.json, from published tables and
-counters, checked before it is written.
-
-The tables at the top of a run directory: documents.parquet and sources.parquet.
+"""The tables at the top of a run directory, and the account: ledger.json, checked before it is
+written.
 
 documents.parquet has one row per record ever read, bad ones included, in doc_id order; the row
 number is the dense index that lineage refers to. `state` is the record's one end, `reason` says
@@ -22,7 +20,7 @@ import pyarrow.parquet as pq
 from pipeline.config.prep import Config
 from pipeline.config.sections import COLUMN_PREFIX
 from pipeline.core.ledger import Ledger, MixtureLedger, SplitLedger, Tally, ledger_from_dict
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.core.storage import canonical_json
 from pipeline.engine.stage import (
     DELTA,
@@ -34,10 +32,11 @@ from pipeline.engine.stage import (
     bytes_output,
     parquet_output,
 )
-from pipeline.runs import layout
+from pipeline.runs import layout, views
 from pipeline.runs.layout import STATES
 from pipeline.runs.splits import TRAIN
 from pipeline.screening.evidence import DECISIONS
+from pipeline.stages.document_rows import PLACE_SCHEMA
 from pipeline.stages.mixture import MixtureCounts
 from pipeline.stages.plan import Reading
 from pipeline.stages.rows import split_streams
@@ -51,7 +50,7 @@ class AccountJob:
     """The documents table (ends), the read-side accounts per clean task, and the splits' counts."""
 
     documents: Shard
-    read: tuple[dict[str, Any], ...]
+    read: tuple[views.SourceAccounts, ...]
     splits: dict[str, SplitCounts]
     skipped_shards: int
     mixture: dict[str, MixtureCounts]
@@ -106,7 +105,7 @@ def _add_ends(ledger: Ledger, job: AccountJob, inputs: Inputs) -> None:
 
 
 def _add_mixture(ledger: Ledger, job: AccountJob, inputs: Inputs) -> None:
-    """What train has of each source, counted from documents.parquet, beside what was shuffled."""
+    """What train has of each source, counted from documents.parquet, next to what was shuffled."""
     table = pq.read_table(
         inputs.path(job.documents),
         columns=["source", "tokens"],
@@ -122,8 +121,8 @@ def _add_mixture(ledger: Ledger, job: AccountJob, inputs: Inputs) -> None:
 
 
 def account_stage(
-    clean: StageManifest,
-    documents: StageManifest,
+    clean: views.CleanOutput,
+    documents: views.DocumentsOutput,
     splits: dict[str, SplitCounts],
     mixture: dict[str, MixtureCounts] | None = None,
 ) -> Stage:
@@ -132,25 +131,23 @@ def account_stage(
     `splits` are the counts of `split_accounts`; empty when nothing was packed. `mixture` are those
     of `mixture_accounts`.
     """
-    skipped = sum(len(task.counters["skipped_shards"]) for task in clean.tasks)
-    shard = documents.shards[0]
-    job = AccountJob(
-        shard, tuple(t.counters["sources"] for t in clean.tasks), splits, skipped, mixture or {}
-    )
-    return Stage(
-        name="account", version=2, function=_account, tasks=(Task("ledger", job, (shard,)),)
-    )
+    shard = documents.table
+    job = AccountJob(shard, tuple(clean.sources), splits, len(clean.skipped), mixture or {})
+    task = Task("ledger", job, (shard,))
+    return Stage(name="account", version=2, function=_account, tasks=(task,))
 
 
 def split_accounts(
-    config: Config, gather: StageManifest, pack: StageManifest
+    config: Config, gather: views.GatherOutput, pack: views.PackOutput
 ) -> dict[str, SplitCounts]:
     """What was packed, per split."""
     length = config.pack.max_sequence_length
     splits: dict[str, SplitCounts] = {}
     for stream in split_streams(gather):
-        records = [t.counters for t in pack.tasks if t.counters["split"] == stream.name]
-        rows, mask = sum(c["rows"] for c in records), sum(c["mask_sum"] for c in records)
+        rows, mask, segments, tokens = (
+            sum(pack.of_split(stream.name, counts))
+            for counts in (pack.rows, pack.mask_sum, pack.segments, pack.tokens)
+        )
         splits[stream.name] = {
             "documents": stream.documents,
             "tokens": stream.tokens,
@@ -160,15 +157,15 @@ def split_accounts(
             "padding": rows * length - mask,
             "max_sequence_length": length,
             "format": config.pack.format,
-            "segments": sum(c.get("segments", 0) for c in records),
-            "corpus_tokens": sum(c.get("tokens", 0) for c in records),
+            "segments": segments,
+            "corpus_tokens": tokens,
         }
     return splits
 
 
 @dataclass(frozen=True)
 class RepackAccountJob:
-    """The ledger of the run that was repacked, which stands in `location`, and the new counts."""
+    """The ledger of the run that was repacked, which is in `location`, and the new counts."""
 
     location: str
     ledger: Shard
@@ -184,24 +181,13 @@ def _repack_account(job: RepackAccountJob, inputs: Inputs) -> Result:
 
 
 def repack_account_stage(location: Path, ledger: Shard, splits: dict[str, SplitCounts]) -> Stage:
-    """The books of a run packed anew: the sources of the old ledger, the splits as they are now."""
+    """The ledger of a run that was packed again: the old sources, the splits as they are now."""
     job = RepackAccountJob(str(location), ledger, splits)
     return Stage(name="account", version=2, function=_repack_account, tasks=(Task("ledger", job),))
 
 
-PLACE = [
-    "doc_id",
-    "doc_key",
-    "source",
-    "path_id",
-    "line",
-    "byte_offset",
-    "byte_length",
-    "licence",
-    "text_bytes",
-]
+PLACE = [*PLACE_SCHEMA.names, "text_bytes"]
 DUPLICATE = "duplicate"
-COLUMNS = [*PLACE[1:], "state", "reason", "decision", "rule", "split", "representative", "tokens"]
 
 _PLAIN = ("doc_key", "representative", "byte_length", "text_bytes", "tokens")
 _ASCENDING = ("path_id", "line", "byte_offset")
@@ -251,110 +237,81 @@ def _reasons(table: pa.Table, clusters: pa.Table) -> pa.ChunkedArray:
 
 
 def _one_task(inputs: Inputs, shards: TaskShards, split_names: tuple[str, ...]) -> pa.Table:
+    """All records of a task in order, without `doc_id`; duplicates have no reason yet."""
     live = _with_ends(inputs, shards, split_names)
-    dropped = _drops(pq.read_table(inputs.path(shards.drops)))
-    for field in live.schema:
-        if field.name.startswith(COLUMN_PREFIX):
-            dropped = dropped.append_column(field, pa.nulls(len(dropped), field.type))
-    both = pa.concat_tables([live, dropped])
+    gone = pq.read_table(inputs.path(shards.drops))
+    blank = _blank(len(gone))
+    dropped = {
+        **{name: gone[name] for name in PLACE},
+        "state": pc.if_else(gone["bad_record"], "bad_record", "dropped"),
+        "reason": gone["reason"],
+        **dict.fromkeys(("decision", "rule", "split"), blank),
+        "tokens": pa.array(np.zeros(len(gone), np.uint32)),
+    }
+    columns = {f.name: dropped.get(f.name, pa.nulls(len(gone), f.type)) for f in live.schema}
+    both = pa.concat_tables([live, pa.table(columns)])
     return both.sort_by("doc_id").drop_columns(["doc_id"])
 
 
 def _with_ends(inputs: Inputs, shards: TaskShards, split_names: tuple[str, ...]) -> pa.Table:
-    """The documents of a task with what became of each; duplicates have no reason yet."""
-    documents = inputs.table(shards.documents)
+    """The documents of a task with what became of each."""
+    documents, kept = inputs.table(shards.documents), inputs.table(shards.keep)
+    doc_id = documents["doc_id"]
+    decision = rule = split = _blank(len(documents))
+    if shards.decisions:
+        decisions = inputs.table(shards.decisions)
+        row = pc.index_in(doc_id, value_set=decisions["doc_id"].combine_chunks())
+        decision = pc.fill_null(decisions["decision"].take(row), DECISIONS[0])
+        rule = pc.fill_null(decisions["rule"].take(row), "")
+    if shards.splits:
+        names = pa.array(split_names, pa.string())
+        split = pc.take(names, inputs.table(shards.splits)["split"])
+    tokens = np.zeros(len(documents), np.uint32)
+    if shards.tokens:
+        table = inputs.table(shards.tokens, ["doc_id", "tokens"])
+        rows = np.searchsorted(doc_id.to_numpy(), table["doc_id"].to_numpy())
+        tokens[rows] = pc.list_value_length(table["tokens"]).to_numpy()
+    state = pc.take(pa.array(STATES), kept["state"])
+    by_rule = pc.is_in(state, value_set=pa.array(["quarantined", "dropped"]))
     typed = [name for name in documents.column_names if name.startswith(COLUMN_PREFIX)]
-    live = documents.select(PLACE)
-    decisions = inputs.table(shards.decisions) if shards.decisions else None
-    live = _with_decisions(live, decisions)
-    kept = inputs.table(shards.keep)
-    live = live.append_column("state", pc.take(pa.array(STATES), kept["state"]))
-    by_rule = pc.is_in(live["state"], value_set=pa.array(["quarantined", "dropped"]))
-    live = live.append_column("reason", pc.if_else(by_rule, live["rule"], ""))
-    splits = inputs.table(shards.splits)["split"] if shards.splits else None
-    live = live.append_column("split", _split_names(splits, split_names, len(live)))
-    live = live.append_column("representative", kept["representative"])
-    tokens = inputs.table(shards.tokens, ["doc_id", "tokens"]) if shards.tokens else None
-    live = live.append_column("tokens", _token_counts(live, tokens))
-    for name in typed:
-        live = live.append_column(name, documents[name])
-    return live.select(["doc_id", *COLUMNS, *typed])
-
-
-def _drops(gone: pa.Table) -> pa.Table:
-    """Records that never became documents, in the same columns."""
-    rows = len(gone)
-    state = pc.if_else(gone["bad_record"], "bad_record", "dropped")
-    blank = _blank(gone)
-    extra = {
+    ends = {
         "state": state,
-        "reason": gone["reason"],
-        "decision": blank,
-        "rule": blank,
-        "split": blank,
-        "representative": pa.nulls(rows, pa.binary(16)),
-        "tokens": pa.array(np.zeros(rows, np.uint32)),
+        "reason": pc.if_else(by_rule, rule, ""),
+        "decision": decision,
+        "rule": rule,
+        "split": split,
+        "representative": kept["representative"],
+        "tokens": pa.array(tokens),
     }
-    dropped = gone.select(PLACE)
-    for name, values in extra.items():
-        dropped = dropped.append_column(name, values)
-    return dropped.select(["doc_id", *COLUMNS])
+    places = {name: documents[name] for name in PLACE}
+    return pa.table({**places, **ends, **{name: documents[name] for name in typed}})
 
 
-def _with_decisions(live: pa.Table, decisions: pa.Table | None) -> pa.Table:
-    """Append decision and rule; screened documents without a decision row are allowed."""
-    if decisions is None:
-        return live.append_column("decision", _blank(live)).append_column("rule", _blank(live))
-    row = pc.index_in(live["doc_id"], value_set=decisions["doc_id"].combine_chunks())
-    decision = pc.fill_null(decisions["decision"].take(row), DECISIONS[0])
-    rule = pc.fill_null(decisions["rule"].take(row), "")
-    return live.append_column("decision", decision).append_column("rule", rule)
-
-
-def _blank(table: pa.Table) -> pa.Array:
-    return pa.nulls(len(table), pa.string()).fill_null("")
-
-
-def _split_names(
-    splits: pa.ChunkedArray | None, names: tuple[str, ...], rows: int
-) -> pa.ChunkedArray | pa.Array:
-    if splits is None:
-        return pa.array([""] * rows, pa.string())
-    return pc.take(pa.array(names, pa.string()), splits)
-
-
-def _token_counts(live: pa.Table, tokens: pa.Table | None) -> pa.Array:
-    counts = np.zeros(len(live), np.uint32)
-    if tokens is not None:
-        rows = np.searchsorted(live["doc_id"].to_numpy(), tokens["doc_id"].to_numpy())
-        counts[rows] = pc.list_value_length(tokens["tokens"]).to_numpy()
-    return pa.array(counts)
+def _blank(rows: int) -> pa.Array:
+    return pa.nulls(rows, pa.string()).fill_null("")
 
 
 def documents_stage(
-    clean: StageManifest,
-    keep: StageManifest,
-    screen: StageManifest | None = None,
-    tokens: StageManifest | None = None,
+    clean: views.CleanOutput,
+    keep: views.KeepOutput,
+    screen: views.VerdictsOutput | None = None,
+    tokens: views.TokensOutput | None = None,
 ) -> Stage:
     """The stage that joins every document's facts into one table."""
-    documents = clean.below("documents")
-    nothing = (None,) * len(documents)
+    nothing = (None,) * len(clean.documents)
     columns: dict[str, Sequence[Any]] = {
-        "documents": documents,
-        "drops": clean.below("drops"),
-        "keep": keep.below("keep"),
-        "decisions": (
-            [s for s in screen.shards if s.path.endswith(".decisions.arrow")] if screen else nothing
-        ),
-        "splits": keep.below("splits") if tokens else nothing,
-        "tokens": tokens.shards if tokens else nothing,
+        "documents": clean.documents,
+        "drops": clean.drops,
+        "keep": keep.states,
+        "decisions": screen.decisions if screen else nothing,
+        "splits": keep.splits if tokens else nothing,
+        "tokens": tokens.tokens if tokens else nothing,
     }
     groups = zip(*columns.values(), strict=True)
     tasks = tuple(TaskShards(**dict(zip(columns, group, strict=True))) for group in groups)
-    clusters = keep.find(layout.CLUSTERS)
+    clusters = keep.clusters
     inputs = tuple(shard for task in tasks for shard in vars(task).values() if shard)
-    names = (TRAIN, *(name for name, _ in keep.fields["settings"]["splits"]))
+    names = (TRAIN, *(name for name, _ in keep.held_out))
     task = Task("table of documents", DocumentsJob(tasks, clusters, names), (*inputs, clusters))
     return Stage(name="documents", version=3, function=_documents, tasks=(task,), reads_texts=False)
 
@@ -382,24 +339,12 @@ def _sources(job: SourcesJob, inputs: Inputs) -> Result:
     return Result((parquet_output(layout.SOURCES, table),))
 
 
-def sources_stage(reading: Reading, clean: StageManifest) -> Stage:
+def sources_stage(reading: Reading, clean: views.CleanOutput) -> Stage:
     """The stage that publishes what every raw shard was, with its content hash."""
-    noted = {(i, p): h for t in clean.tasks for i, p, _, h in t.counters["inputs"]}
-    skipped = {(i, p): why for t in clean.tasks for i, p, why in t.counters["skipped_shards"]}
-    rows = tuple(
-        (
-            f.input,
-            f.path,
-            f.size,
-            noted[f.input, f.path],
-            tasks.start,
-            skipped.get((f.input, f.path), ""),
-        )
-        for f, tasks in zip(reading.files, reading.tasks_of_file, strict=True)
-    )
-    return Stage(
-        name="sources",
-        version=1,
-        function=_sources,
-        tasks=(Task("table of sources", SourcesJob(rows)),),
-    )
+    hashes, skipped = clean.hashes, clean.skipped
+    rows = []
+    for file, tasks in zip(reading.files, reading.tasks_of_file, strict=True):
+        key = (file.input, file.path)
+        rows.append((*key, file.size, hashes[key], tasks.start, skipped.get(key, "")))
+    task = Task("table of sources", SourcesJob(tuple(rows)))
+    return Stage(name="sources", version=1, function=_sources, tasks=(task,))

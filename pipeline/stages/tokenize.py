@@ -1,6 +1,6 @@
 """Tokenize: the kept documents, in document order, each ended by one EOS -> tokens/.
 
-The tokenizer itself stands at the top of the run directory, as Hugging Face libraries read it.
+The tokenizer itself is at the top of the run directory, as Hugging Face libraries read it.
 """
 
 from dataclasses import dataclass
@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.core.storage import canonical_json
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, bytes_output
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
+from pipeline.runs.views import CleanOutput, CutsOutput, KeepOutput, TokenizerOutput
 from pipeline.stages.cuts import cut_texts
 from pipeline.tokenizers.definition import TokenizerDefinition, restore_definition
 from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
@@ -43,10 +44,8 @@ def _publish_tokenizer(job: TokenizerJob, inputs: Inputs) -> Result:
 
 def tokenizer_stage(tokenizer: TokenizerDefinition) -> Stage:
     """The stage that writes tokenizer.json and tokenizer_config.json."""
-    job = TokenizerJob(tokenizer.json, tokenizer.eos_token)
-    return Stage(
-        name="tokenizer", version=1, function=_publish_tokenizer, tasks=(Task("tokenizer", job),)
-    )
+    task = Task("tokenizer", TokenizerJob(tokenizer.json, tokenizer.eos_token))
+    return Stage(name="tokenizer", version=1, function=_publish_tokenizer, tasks=(task,))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +81,8 @@ def list_lengths(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
 def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
     """Columns doc_id, doc_key, tokens (list of uint16 or uint32, EOS included)."""
-    kept = pa.chunked_array([_is_kept(inputs.table(job.keep))])
+    state = inputs.table(job.keep)["state"].to_numpy()
+    kept = pa.chunked_array([pa.array(state == STATES.index("kept"))])
     documents = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
     texts = documents["text"]
     if job.cuts is not None:
@@ -96,24 +96,18 @@ def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
     return Result((arrow_output(layout.shard("tokens", job.index, "arrow"), table),), counters)
 
 
-def _is_kept(keep: pa.Table) -> pa.Array:
-    return pa.array(keep["state"].to_numpy() == STATES.index("kept"))
-
-
 def tokenize_stage(
     tokenizer: TokenizerDefinition,
-    published: StageManifest,
-    clean: StageManifest,
-    keep: StageManifest,
-    cuts: StageManifest | None,
+    published: TokenizerOutput,
+    clean: CleanOutput,
+    keep: KeepOutput,
+    cuts: CutsOutput | None,
 ) -> Stage:
     """The stage that turns text into ids; `cuts` names what is cut from the texts before."""
-    documents = clean.below("documents")
-    keeps = keep.below("keep")
-    spans = cuts.below("cuts") if cuts else (None,) * len(documents)
-    rules = published.find(layout.TOKENIZER)
+    documents, rules = clean.documents, published.definition
+    spans = cuts.cuts if cuts else (None,) * len(documents)
     tasks = []
-    for index, (document, kept, cut) in enumerate(zip(documents, keeps, spans, strict=True)):
+    for index, (document, kept, cut) in enumerate(zip(documents, keep.states, spans, strict=True)):
         job = TokenizeJob(
             index=index,
             tokenizer=rules,
@@ -130,6 +124,5 @@ def tokenize_stage(
         version=3,
         function=_tokenize,
         tasks=tuple(tasks),
-        settings={},
         software=software,
     )

@@ -1,16 +1,10 @@
 """Documents that are kept apart: taken down earlier, or quarantined.
 
-Withheld: documents that were taken down from a run never come back in it.
-
-The clean stage leaves out their texts whenever it reads a raw shard again; the content hash stays
-that of what was read, so nothing after it counts as changed. Where the data set is written anew,
-the documents are dropped by the rule `takedown`: by key, and by the hash of their text, so that a
-copy in another place goes too.
-
-Quarantine: the quarantined documents of every documents shard with their texts, in quarantine/.
-
-Once all stages of a run are committed, the same texts leave documents/
-(`pipeline.quarantine.store`). How long somebody wants to keep them stands in quarantine.json.
+`clean` leaves out texts that were taken down whenever it reads a raw shard again; the content hash
+stays that of what was read, so nothing after it counts as changed. Where the data set is written
+again, `withheld` drops these documents, and copies of their texts, by the rule `takedown`.
+`quarantine` copies the texts of quarantined documents; once the run is committed, they leave
+documents/ (`pipeline.quarantine.store`). quarantine.json says how long they are kept.
 """
 
 import functools
@@ -26,7 +20,7 @@ import pyarrow.parquet as pq
 from dedup.arrays import Mask
 from pipeline.core import ids
 from pipeline.core.ids import table_hash
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.core.storage import canonical_json
 from pipeline.engine.stage import (
     Inputs,
@@ -39,7 +33,8 @@ from pipeline.engine.stage import (
     parquet_output,
 )
 from pipeline.runs import layout
-from pipeline.runs.records import SCHEMA, quarantine_path
+from pipeline.runs.held_texts import SCHEMA, quarantine_path
+from pipeline.runs.views import CleanOutput, VerdictsOutput
 from pipeline.screening.evidence import DECISION_SCHEMA
 
 DIRECTORY = "withheld"
@@ -59,14 +54,10 @@ class WithheldKeys:
         return len(self.doc_keys)
 
 
-def load_withheld(root: Path, files: Sequence[str]) -> WithheldKeys:
+@functools.lru_cache(maxsize=4)
+def load_withheld(root: Path, files: tuple[str, ...]) -> WithheldKeys:
     """The keys in the tables `files`, which have doc_key and text_key (null: no text); paths
     relative to `root`. Raises IntegrityError or OSError where one cannot be read."""
-    return _load(root, tuple(files))
-
-
-@functools.lru_cache(maxsize=4)
-def _load(root: Path, files: tuple[str, ...]) -> WithheldKeys:
     empty = pa.array([], pa.binary(ids.KEY_BYTES))
     found = {"doc_key": [empty], "text_key": [empty]}
     for file in files:
@@ -142,17 +133,17 @@ class WithheldJob:
 def _withheld(job: WithheldJob, inputs: Inputs) -> Result:
     table = inputs.table(job.documents, ["doc_id", "doc_key", "text_key"])
     decisions = takedown_decisions(table, load_withheld(inputs.root, job.files))
-    output = arrow_output(f"{DIRECTORY}/{job.index:06d}.decisions.arrow", decisions)
+    output = arrow_output(layout.shard(DIRECTORY, job.index, layout.DECISIONS_SHARD), decisions)
     return Result((output,), {"documents": len(table), "dropped": len(decisions)})
 
 
-def withheld_stage(clean: StageManifest, takedowns: Sequence[tuple[str, str]]) -> Stage:
+def withheld_stage(clean: CleanOutput, takedowns: Sequence[tuple[str, str]]) -> Stage:
     """The stage that decides for the documents of these takedowns (file of keys, its hash); its
     decisions are joined with those of filters and decontamination."""
     files = tuple(file for file, _ in takedowns)
     tasks = tuple(
         Task(f"takedowns in {s.path}", WithheldJob(i, s, files), (s,), s.size)
-        for i, s in enumerate(clean.below("documents"))
+        for i, s in enumerate(clean.documents)
     )
     settings = {"takedowns": [list(t) for t in takedowns]}
     return Stage(
@@ -214,11 +205,10 @@ def _quarantine(job: QuarantineJob | RetentionJob, inputs: Inputs) -> Result:
     return Result((output,), {"documents": len(table)})
 
 
-def quarantine_stage(clean: StageManifest, verdicts: StageManifest, days: int | None) -> Stage:
+def quarantine_stage(clean: CleanOutput, verdicts: VerdictsOutput, days: int | None) -> Stage:
     """The stage that fills quarantine/; no task where nothing is quarantined."""
-    documents = clean.below("documents")
-    decisions = [s for s in verdicts.shards if s.path.endswith(".decisions.arrow")]
-    held = [(documents[i], decisions[i]) for i in verdicts.tasks[0].counters["quarantined"]]
+    documents, decisions = clean.documents, verdicts.decisions
+    held = [(documents[i], decisions[i]) for i in verdicts.quarantined[0]]
     tasks = [
         Task(
             f"quarantined texts of {shard.path}",

@@ -1,1 +1,1 @@
-"""What each command does, told in stages."""
+"""What each command does, as a series of stages."""

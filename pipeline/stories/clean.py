@@ -1,30 +1,23 @@
-"""`prep clean` and `prep screen`. The first cleans and filters without the rest of a preparation:
-all documents that pass stay, duplicates too. The second shows what detectors find in files and what
-a policy makes of it, without a data set.
+"""`prep clean` (clean and filter, all documents that pass stay) and `prep screen` (what detectors
+find and what a policy makes of it): stories without a data set.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from pipeline.cleaning.mask import KINDS
+from pipeline.config import prep
 from pipeline.config.filters import C4Config, FiltersConfig, GopherConfig, GopherRepetitionConfig
 from pipeline.config.model import RelativePath, parse
-from pipeline.config.prep import (
-    Config,
-    ConfigLike,
-    DedupConfig,
-    LoadedConfig,
-    PackConfig,
-    load_config,
-)
 from pipeline.config.yaml import YamlDocument
 from pipeline.core.errors import ConfigError, escape_text
-from pipeline.core.manifest import StageManifest, TaskRecord
+from pipeline.core.manifest import StageManifest
 from pipeline.engine.stage import Stage
-from pipeline.screening.policy import Policy
+from pipeline.runs import views
+from pipeline.screening.policy.rules import Policy
 from pipeline.stages.batches import Batch, Batches
 from pipeline.stages.decisions import decisions_stage, verdicts_stage
 from pipeline.stages.filters import custom_filters_stage, filters_stage
@@ -33,14 +26,9 @@ from pipeline.stages.records import Format, cleaned_stage
 from pipeline.stages.screen import evidence_stage
 from pipeline.stages.tables import account_stage, documents_stage, sources_stage
 from pipeline.stages.withheld import quarantine_stage
+from pipeline.stories import selection
 from pipeline.stories.loop import StageRecord
 from pipeline.stories.preparation import Preparation, Story, Unchanged, check_survivors, read_inputs
-from pipeline.stories.selection import (
-    compile_screening,
-    deduplicate,
-    find_decision_shards,
-    screening,
-)
 
 NAME = "files"
 """The name of the input that the files make."""
@@ -68,51 +56,58 @@ class CleaningOptions:
 
 
 def clean_settings(
-    config: ConfigLike | None,
+    config: prep.ConfigLike | None,
     files: Sequence[str],
     options: CleaningOptions,
     overrides: tuple[str, ...],
-) -> LoadedConfig:
+) -> prep.LoadedConfig:
     """The config of a run: the one given, if any, changed by options and overrides, with these
     files for its inputs, if any. Raises ConfigError."""
-    wrong = [name for name in _names(options.mask) if name not in KINDS]
+    wrong = [name for name in _names(options.mask) or () if name not in KINDS]
     if wrong:
         raise ConfigError(f"--mask {escape_text(wrong[0])}: expected {', '.join(KINDS)}")
-    changes = (*_overrides(options), *overrides)
-    if config is not None:
-        return _chosen(load_config(config, changes), files, options)
-    if not files:
-        raise ConfigError("nothing to clean: give FILES, or --config with inputs")
-    bare = {"name": NAME, "inputs": [{"name": NAME, "path": list(files)}]}
-    parsed = parse(Config, YamlDocument(Path("prep clean"), bare, {}), changes)
-    return _chosen(LoadedConfig(config=parsed, base=Path()), files, options)
-
-
-def _overrides(options: CleaningOptions) -> Iterator[str]:
-    """Options as `--set` takes them."""
-    plain = {
+    given = {
         "clean.min_length": options.min_length,
         "clean.fix_text": options.fix_text,
         "inputs.0.text_key": options.text_key,
         "filters.c4.bad_words": options.bad_words and str(options.bad_words.absolute()),
+        "clean.mask": _names(options.mask),
+        "filters.language.keep": _names(options.language),
     }
-    yield from (f"{key}={json.dumps(value)}" for key, value in plain.items() if value is not None)
-    lists = {"clean.mask": options.mask, "filters.language.keep": options.language}
-    for key, value in lists.items():
-        if value is not None:
-            yield f"{key}={json.dumps(_names(value))}"
+    changes = (*_as_overrides(given), *overrides)
+    return _chosen(_load("clean", config, files, changes), files, options)
 
 
-def _names(listed: str | None) -> list[str]:
+def _as_overrides(given: Mapping[str, object]) -> Iterator[str]:
+    """Options as `--set` takes them."""
+    return (f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None)
+
+
+def _load(
+    command: str, config: prep.ConfigLike | None, files: Sequence[str], changes: tuple[str, ...]
+) -> prep.LoadedConfig:
+    """The config that is given, or one that has nothing but these files, with the changes."""
+    if config is not None:
+        return prep.load_config(config, changes)
+    if not files:
+        raise ConfigError(f"nothing to {command}: give FILES, or --config with inputs")
+    bare = {"name": NAME, "inputs": [{"name": NAME, "path": list(files)}]}
+    parsed = parse(prep.Config, YamlDocument(Path(f"prep {command}"), bare, {}), changes)
+    return prep.LoadedConfig(config=parsed, base=Path())
+
+
+def _names(listed: str | None) -> list[str] | None:
     """What a list with commas names.
 
-    >>> _names("en, ar"), _names(None)
-    (['en', 'ar'], [])
+    >>> _names("en, ar")
+    ['en', 'ar']
     """
-    return [name.strip() for name in listed.split(",")] if listed is not None else []
+    return None if listed is None else [name.strip() for name in listed.split(",")]
 
 
-def _chosen(given: LoadedConfig, files: Sequence[str], options: CleaningOptions) -> LoadedConfig:
+def _chosen(
+    given: prep.LoadedConfig, files: Sequence[str], options: CleaningOptions
+) -> prep.LoadedConfig:
     """What of a config counts here: its inputs, or these files read as its first input; `read`,
     `clean`, `filters` and `cluster`."""
     config, inputs, base = given.config, given.config.inputs, given.base
@@ -120,17 +115,17 @@ def _chosen(given: LoadedConfig, files: Sequence[str], options: CleaningOptions)
     if files:
         inputs = (inputs[0].model_copy(update={"name": NAME, "path": tuple(files)}),)
         filters, base = _based(filters, given.base), Path()
-    chosen = Config(
+    chosen = prep.Config(
         name=config.name,
         inputs=inputs,
         read=config.read,
         clean=config.clean,
         filters=filters,
         cluster=config.cluster,
-        dedup=DedupConfig(preset="none"),
-        pack=PackConfig(validation_share=0.0),
+        dedup=prep.DedupConfig(preset="none"),
+        pack=prep.PackConfig(validation_share=0.0),
     )
-    return LoadedConfig(config=chosen, base=base)
+    return prep.LoadedConfig(config=chosen, base=base)
 
 
 def _switched_on(filters: FiltersConfig, options: CleaningOptions) -> FiltersConfig:
@@ -167,18 +162,20 @@ def _clean(
     found = [run(filters_stage(clean, filters))] if filters.on else []
     if functions := prepared.screening.custom_filters:
         found.append(run(custom_filters_stage(clean, reading, functions, filters.config.action)))
-    found += [run(detector(clean)) for detector in detectors]
-    own, verdicts = _batch(clean), None
+    found += [run(detector(clean.manifest)) for detector in detectors]
+    counts = tuple(sum(documents.values()) for documents in clean.documents_by_source)
+    own, verdicts = Batch(counts=counts, documents=clean.documents), None
     if found:
-        decided = run(decisions_stage(clean, NO_RULES, None, *found))
+        findings = map(views.FindingsOutput, found)
+        decided = views.DecisionsOutput(run(decisions_stage(clean, NO_RULES, None, *findings)))
         run(evidence_stage(decided))
-        own = replace(own, decisions=find_decision_shards(decided))
-        verdicts = run(verdicts_stage(NO_RULES, decided, Batches((own,))))
-        own = replace(own, decisions=find_decision_shards(verdicts))
-    keep = run(keep_stage(prepared.config, Batches((own,)), None, ()))
+        own = replace(own, decisions=decided.decisions)
+        verdicts = views.VerdictsOutput(run(verdicts_stage(NO_RULES, decided, Batches((own,)))))
+        own = replace(own, decisions=verdicts.decisions)
+    keep = views.KeepOutput(run(keep_stage(prepared.config, Batches((own,)), None, ())))
     check_survivors(keep)
     run(sources_stage(reading, clean))
-    documents = run(documents_stage(clean, keep, verdicts))
+    documents = views.DocumentsOutput(run(documents_stage(clean, keep, verdicts)))
     run(account_stage(clean, documents, {}))
     run(cleaned_stage(clean, keep, form))
 
@@ -187,26 +184,6 @@ def make_clean_story(form: Format, detectors: Sequence[Detector] = ()) -> Story:
     """The story that writes this format. `detectors` are stages of your own that find evidence and
     decide, in the form of the screen stage: see docs/add_a_stage.md."""
     return Story("clean", partial(_clean, form, detectors))
-
-
-def _batch(clean: StageManifest) -> Batch:
-    counts = tuple(_documents(task) for task in clean.tasks)
-    return Batch(
-        name="",
-        location="",
-        counts=counts,
-        documents=clean.below("documents"),
-        signatures=(),
-        runs=(),
-    )
-
-
-def _documents(task: TaskRecord) -> int:
-    """Rows of a documents shard: what was read, without what was dropped at once."""
-    accounts = task.counters["sources"].values()
-    read = sum(account["documents"]["documents"] for account in accounts)
-    dropped = [tally for account in accounts for tally in account["dropped"].values()]
-    return int(read - sum(tally["documents"] for tally in dropped))
 
 
 @dataclass(frozen=True)
@@ -225,55 +202,40 @@ def screen_settings(
     files: Sequence[str],
     options: ScreeningOptions,
     overrides: tuple[str, ...],
-) -> LoadedConfig:
+) -> prep.LoadedConfig:
     """The config of a run: that of the file, if any, changed by options and overrides, with these
     files for its inputs, if any. Raises ConfigError."""
-    changes = (*_screen_overrides(options), *overrides)
-    if config is not None:
-        loaded = load_config(config, changes)
-    elif files:
-        bare = {"name": NAME, "inputs": [{"name": NAME, "path": list(files)}]}
-        parsed = parse(Config, YamlDocument(Path("prep screen"), bare, {}), changes)
-        loaded = LoadedConfig(config=parsed, base=Path())
-    else:
-        raise ConfigError("nothing to screen: give FILES, or --config with inputs")
-    chosen = loaded.config.model_copy(update={"pack": PackConfig(validation_share=0.0)})
+    policy = options.policy
+    if policy is not None and not policy.startswith("builtin:"):
+        policy = str(Path(policy).absolute())
+    given = {
+        "screen.registry": [str(path.absolute()) for path in options.registry] or None,
+        "screen.origins": [str(path.absolute()) for path in options.origins] or None,
+        "screen.optout": [str(path.absolute()) for path in options.optout] or None,
+        "inputs.0.text_key": options.text_key,
+        "screen.policy": policy,
+    }
+    changes = (*_as_overrides(given), *overrides)
+    loaded = _load("screen", config, files, changes)
+    chosen = loaded.config.model_copy(update={"pack": prep.PackConfig(validation_share=0.0)})
     if files and config is not None:
         paths = tuple(map(RelativePath().from_here, files))
         first = chosen.inputs[0].model_copy(update={"name": NAME, "path": paths})
         chosen = chosen.model_copy(update={"inputs": (first,)})
-    return LoadedConfig(config=chosen, base=loaded.base)
-
-
-def _screen_overrides(options: ScreeningOptions) -> tuple[str, ...]:
-    """Options as `--set` takes them; paths are those of the current directory."""
-    lists = {
-        "screen.registry": options.registry,
-        "screen.origins": options.origins,
-        "screen.optout": options.optout,
-    }
-    named = {key: [str(p.absolute()) for p in paths] for key, paths in lists.items() if paths}
-    plain = {"inputs.0.text_key": options.text_key, "screen.policy": _policy(options.policy)}
-    changes = {**named, **{key: value for key, value in plain.items() if value is not None}}
-    return tuple(f"{key}={json.dumps(value)}" for key, value in changes.items())
-
-
-def _policy(name: str | None) -> str | None:
-    if name is None or name.startswith("builtin:"):
-        return name
-    return str(Path(name).absolute())
+    return prep.LoadedConfig(config=chosen, base=loaded.base)
 
 
 def _screen(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> None:
     """From raw shards to evidence, decisions and the end of every document."""
-    compiled = compile_screening(prepared.screening, run)
+    compiled = selection.compile_screening(prepared.screening, run)
     reading, clean = read_inputs(prepared, run, unchanged)
     taken_down = prepared.takedowns.dropped
-    screened = screening(prepared.screening, reading, clean, compiled, run, taken_down)
-    keep = deduplicate(prepared.config, prepared.earlier, clean, screened, run)
-    run(quarantine_stage(clean, run["verdicts"], prepared.config.screen.quarantine_days))
+    screened = selection.screening(prepared.screening, reading, clean, compiled, run, taken_down)
+    keep = selection.deduplicate(prepared.config, prepared.earlier, clean, screened, run)
+    verdicts = views.VerdictsOutput(run["verdicts"])
+    run(quarantine_stage(clean, verdicts, prepared.config.screen.quarantine_days))
     run(sources_stage(reading, clean))
-    documents = run(documents_stage(clean, keep, run["verdicts"]))
+    documents = views.DocumentsOutput(run(documents_stage(clean, keep, verdicts)))
     run(account_stage(clean, documents, {}))
 
 

@@ -1,23 +1,16 @@
-"""`prep dedup`: dedup without the rest of a preparation, on text exactly as it stands."""
+"""`prep dedup`: dedup without the rest of a preparation, on text exactly as it is."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from pipeline.config.prep import (
-    CleanConfig,
-    Config,
-    DedupConfig,
-    LoadedConfig,
-    PackConfig,
-    ReadConfig,
-)
+from pipeline.config import prep
 from pipeline.config.sections import InputConfig
 from pipeline.core.errors import InputError
-from pipeline.core.manifest import StageManifest
 from pipeline.runs import layout
-from pipeline.stages.pieces import reading_of
+from pipeline.runs.views import CleanOutput, DocumentsOutput, KeepOutput, SignaturesOutput
+from pipeline.stages.plan import Reading
 from pipeline.stages.records import records_stage
 from pipeline.stages.report import cluster_report_stage
 from pipeline.stages.tables import account_stage, documents_stage, sources_stage
@@ -31,44 +24,45 @@ NAME = "files"
 
 def make_dedup_config(
     files: Sequence[str],
-    dedup: DedupConfig,
+    dedup: prep.DedupConfig,
     *,
     name: str = NAME,
     text_key: str = "text",
-    read: ReadConfig | None = None,
-) -> LoadedConfig:
+    read: prep.ReadConfig | None = None,
+) -> prep.LoadedConfig:
     """The config that compares these files (paths, directories, globs), no text changed."""
-    config = Config(
+    config = prep.Config(
         name=name,
         inputs=(InputConfig(name=name, path=tuple(files), text_key=text_key),),
-        read=read or ReadConfig(),
-        clean=CleanConfig(min_length=0, fix_text=False),
+        read=read or prep.ReadConfig(),
+        clean=prep.CleanConfig(min_length=0, fix_text=False),
         dedup=dedup,
-        pack=PackConfig(validation_share=0.0),
+        pack=prep.PackConfig(validation_share=0.0),
     )
-    return LoadedConfig(config=config, base=Path())
+    return prep.LoadedConfig(config=config, base=Path())
 
 
-def _compare(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> None:
+def _compare(
+    prepared: Preparation, run: StageRecord, unchanged: Unchanged
+) -> tuple[Reading, CleanOutput, KeepOutput]:
     """From raw shards to the keep-list and its tables: all that an index keeps of a batch."""
     reading, clean = read_inputs(prepared, run, unchanged)
     keep = deduplicate(prepared.config, prepared.earlier, clean, None, run)
     if not prepared.earlier:
-        _check_key(prepared.config.dedup, run["signatures"])
+        _check_key(prepared.config.dedup, SignaturesOutput(run["signatures"]))
     run(sources_stage(reading, clean))
-    documents = run(documents_stage(clean, keep))
+    documents = DocumentsOutput(run(documents_stage(clean, keep)))
     run(account_stage(clean, documents, {}))
+    return reading, clean, keep
 
 
 def _deduplicate(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> None:
     """The same, then the kept records copied, and the clusters shown."""
-    _compare(prepared, run, unchanged)
-    counters = run["keep"].tasks[0].counters
-    is_known = 0 < counters["documents"] == counters["duplicate"]
+    reading, clean, keep = _compare(prepared, run, unchanged)
+    is_known = 0 < sum(keep.counts) == sum(keep.duplicate)
     if not (prepared.earlier and is_known):
-        check_survivors(run["keep"])
-    reading = reading_of(prepared.plan, run.manifests.get("pieces"))
-    run(records_stage(reading, run["clean"], run["keep"]))
+        check_survivors(keep)
+    run(records_stage(reading, clean, keep))
     run(cluster_report_stage(prepared.config.name, run.manifests))
 
 
@@ -76,9 +70,9 @@ BATCH = Story("index", _compare)
 DEDUP = Story("dedup", _deduplicate)
 
 
-def _check_key(dedup: DedupConfig, signatures: StageManifest) -> None:
-    documents = sum(t.counters["documents"] for t in signatures.tasks)
-    if dedup.key and documents and not any(t.counters["keyed"] for t in signatures.tasks):
+def _check_key(dedup: prep.DedupConfig, signatures: SignaturesOutput) -> None:
+    documents = sum(signatures.counts)
+    if dedup.key and documents and not any(signatures.keyed):
         raise InputError(
             f"no document of {documents:,} has {dedup.key!r} in its meta; --key names a field of "
             "the `meta` object; dots reach nested fields"

@@ -1,20 +1,20 @@
 """Earlier batches that new documents are compared with: finished runs, or indexes of several.
 
-An index is a directory: index.json says what all its batches share and which there are, and
-batches/NNNNNN/ is a run directory each. A batch belongs to the index once its run is finished; the
-last one may be unfinished and is passed over until then.
+An index is a directory: index.json says what its batches share and which there are,
+batches/NNNNNN/ is a run directory each. Only the last batch may be unfinished, and is passed over.
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dedup.presets import Preset
 from pipeline.config.prep import DedupConfig
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.core.manifest import StageManifest, read_manifest, read_sealed, write_sealed
 from pipeline.engine.runner import manifest_path
 from pipeline.runs import layout
+from pipeline.runs.views import CleanOutput, KeepOutput, SignaturesOutput
 from pipeline.stages.batches import Batch
 from pipeline.stories.selection import preset_of, verification_of
 
@@ -121,10 +121,11 @@ def load_earlier(config: DedupConfig, base: Path) -> tuple[Batch, ...]:
     preset = preset_of(config)
     if directories and preset is None:
         raise ConfigError("dedup.indexes: `preset: none` compares nothing; choose another preset")
-    wanted = {"preset": asdict(preset), "key": config.key or ""} if preset else {}
+    if preset is None:
+        return ()
     verify = verification_of(config)
     return tuple(
-        _load(run, name, wanted, verify)
+        _load(run, name, preset, config.key or "", verify)
         for directory, name in zip(directories, names, strict=True)
         for run, name in _runs_of(directory, name)
     )
@@ -142,7 +143,7 @@ def _runs_of(directory: Path, name: str) -> list[tuple[Path, str]]:
     return [(index.run(entry), f"{name}/{entry.batch}") for entry in index.finished]
 
 
-def _load(run: Path, name: str, wanted: Mapping[str, object], verify: str) -> Batch:
+def _load(run: Path, name: str, preset: Preset, key: str, verify: str) -> Batch:
     if not (run / layout.MANIFEST).exists():
         raise InputError(f"index {run}: not a finished run; finish it, or leave it out")
     removed = read_sealed(run / layout.MANIFEST)["removed"]
@@ -151,15 +152,18 @@ def _load(run: Path, name: str, wanted: Mapping[str, object], verify: str) -> Ba
         raise InputError(
             f"index {run}: {', '.join(gone)} were removed by clean-up; run it again with its config"
         )
-    signatures, keep, clean = (_manifest(run, s) for s in ("signatures", "keep", "clean"))
-    for field, value in wanted.items():
-        found = signatures.fields["settings"][field]
+    signatures = SignaturesOutput(_manifest(run, "signatures"))
+    keep, clean = KeepOutput(_manifest(run, "keep")), CleanOutput(_manifest(run, "clean"))
+    for field, found, value in (
+        ("preset", signatures.preset, asdict(preset)),
+        ("key", signatures.key, key),
+    ):
         if found != value:
             raise ConfigError(
                 f"index {run}: made with another dedup.{field}: {found}, here {value}; signatures "
                 "of different kinds cannot be compared"
             )
-    if verify != "none" and not signatures.below("signatures"):
+    if verify != "none" and not signatures.signatures:
         raise ConfigError(
             f"index {run}: made with dedup.verify: none, which keeps no signatures; "
             f"verify: {verify} needs them"
@@ -167,11 +171,11 @@ def _load(run: Path, name: str, wanted: Mapping[str, object], verify: str) -> Ba
     return Batch(
         name=name,
         location=str(run.resolve()),
-        counts=tuple(t.counters["documents"] for t in signatures.tasks),
-        documents=clean.below("documents"),
-        signatures=signatures.below("signatures"),
-        runs=signatures.below("runs"),
-        keep=keep.below("keep"),
+        counts=tuple(signatures.counts),
+        documents=clean.documents,
+        signatures=signatures.signatures,
+        runs=signatures.runs,
+        keep=keep.states,
     )
 
 

@@ -1,42 +1,30 @@
-"""The story of `prep export`, and what is needed of the run that is exported, also after `prep
-clean-up`.
+"""`prep export`: the text of a finished run in stream order, as records that `prep` reads again.
 
-`prep export`: the text of a finished run in stream order, as records that `prep` reads again.
-
-The output directory is a run directory of its own: an interrupted export goes on, and `prep verify`
-checks a finished one. The run it is made from is only read.
+The output is a run directory of its own: an interrupted export resumes, and `prep verify` checks a
+finished one. The run it is made from is only read, also after `prep clean-up`.
 """
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
 from pipeline.core import storage
-from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
-from pipeline.core.manifest import Shard, StageManifest, fingerprint_of, read_manifest, write_sealed
+from pipeline.core.errors import ConfigError, InputError, escape_text
+from pipeline.core.manifest import Shard, fingerprint_of, write_sealed
 from pipeline.core.words import did_you_mean
 from pipeline.engine.executor import Executor
 from pipeline.engine.progress import Progress
-from pipeline.engine.runner import Runner, manifest_path, removed_note
+from pipeline.engine.runner import Runner, removed_note
 from pipeline.engine.stage import Inputs
-from pipeline.runs import layout
-from pipeline.runs.run_directory import read_finished, sweep_strays
+from pipeline.runs import layout, views
+from pipeline.runs.run_directory import commit_run, read_finished, read_stage
 from pipeline.runs.splits import TRAIN
-from pipeline.stages.export import (
-    TableRows,
-    TextJob,
-    files_of,
-    gather_text_stage,
-    numbers_of,
-    read_table_rows,
-    scatter_text_stage,
-)
+from pipeline.stages import export
 from pipeline.stages.records import FIELDS, Format
 from pipeline.stories.loop import StageRecord, Stages, StoryRun
 from pipeline.stories.status import read_story
@@ -54,8 +42,8 @@ class ExportSource:
     name: str
     identity: str
     documents: tuple[Shard, ...]
-    ends: tuple[TableRows, ...]
-    cuts: tuple[TableRows | None, ...]
+    ends: tuple[export.TableRows, ...]
+    cuts: tuple[export.TableRows | None, ...]
     copies: tuple[Shard | None, ...]
     splits: tuple[str, ...]
     seed: int
@@ -65,57 +53,45 @@ class ExportSource:
 def open_source(directory: Path) -> ExportSource:
     """A finished run whose documents are all there. Raises InputError saying what is missing."""
     manifest = read_finished(directory)
-    clean, keep = (_stage(directory, name) for name in ("clean", "keep"))
-    documents = clean.below("documents")
-    for shard in documents:
+    clean = views.CleanOutput(read_stage(directory, "clean"))
+    keep = views.KeepOutput(read_stage(directory, "keep"))
+    for shard in clean.documents:
         if not (directory / shard.path).is_file():
             raise InputError(
                 f"{directory / shard.path}: missing, and the text with it; to rebuild it, run "
                 "again the command that made this run"
             )
-    held_out = keep.fields["settings"].get("splits")
-    if held_out is None:
-        raise InputError(
-            f"{directory}: made by an earlier version; to update it, run again the command that "
-            "made it"
-        )
-    table = _stage(directory, "documents").find(layout.DOCUMENTS)
-    counts = [int(task.counters["records"]) for task in clean.tasks]
+    table = views.DocumentsOutput(read_stage(directory, "documents")).table
     stages = {stage["stage"] for stage in manifest["stages"]}
-    nothing = (None,) * len(documents)
+    nothing = (None,) * len(clean.documents)
+    copies = (
+        views.MixtureOutput(read_stage(directory, "mixture")).copies
+        if "mixture" in stages
+        else nothing
+    )
     return ExportSource(
         directory=directory.resolve(),
         name=str(manifest["config"]),
         identity=fingerprint_of({"stages": manifest["stages"]}),
-        documents=documents,
-        ends=_rows(table, counts),
+        documents=clean.documents,
+        ends=_rows(table, clean.records),
         cuts=_cuts(directory) if "cut_table" in stages else nothing,
-        copies=_stage(directory, "mixture").below("mixture") if "mixture" in stages else nothing,
-        splits=(TRAIN, *(name for name, _ in held_out)),
-        seed=int(_stage(directory, "scatter").fields["settings"]["seed"]),
+        copies=copies,
+        splits=(TRAIN, *(name for name, _ in keep.held_out)),
+        seed=views.ScatterOutput(read_stage(directory, "scatter")).seed,
         taken_down=read_takedown_state(directory).masked,
     )
 
 
-def _stage(directory: Path, stage: str) -> StageManifest:
-    path = manifest_path(directory, stage)
-    found = read_manifest(path)
-    if found is None:
-        raise IntegrityError(
-            f"{path}: missing; to rebuild it, run again the command that made this run"
-        )
-    return found
+def _cuts(directory: Path) -> tuple[export.TableRows, ...]:
+    counts = views.CutsOutput(read_stage(directory, "cuts")).counts
+    return _rows(read_stage(directory, "cut_table").find(layout.CUTS), counts)
 
 
-def _cuts(directory: Path) -> tuple[TableRows, ...]:
-    counts = [int(task.counters["cuts"]) for task in _stage(directory, "cuts").tasks]
-    return _rows(_stage(directory, "cut_table").find(layout.CUTS), counts)
-
-
-def _rows(table: Shard, counts: list[int]) -> tuple[TableRows, ...]:
+def _rows(table: Shard, counts: list[int]) -> tuple[export.TableRows, ...]:
     """A table cut into so many rows for each documents shard."""
     ends = accumulate(counts)
-    return tuple(TableRows(table, e - n, n) for e, n in zip(ends, counts, strict=True))
+    return tuple(export.TableRows(table, e - n, n) for e, n in zip(ends, counts, strict=True))
 
 
 STORY = "export"
@@ -170,18 +146,20 @@ def forecast_export(run: Path, request: ExportOptions) -> tuple[ExportedSplit, .
         rows += np.bincount(split, copies, len(splits)).astype(np.int64)
         size += np.bincount(split, copies * text_bytes, len(splits)).astype(np.int64)
     return tuple(
-        ExportedSplit(name, int(n), int(s), files_of(int(n), int(s), request.file_bytes), None)
+        ExportedSplit(
+            name, int(n), int(s), export.files_of(int(n), int(s), request.file_bytes), None
+        )
         for name, n, s in zip(splits, rows, size, strict=True)
     )
 
 
 def _ends(
-    job: TextJob, run: Inputs
+    job: export.TextJob, run: Inputs
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Of the documents of one shard that are wanted: number of the split, copies, bytes of text."""
-    kept = read_table_rows(job.ends, ["state", "split", "text_bytes"], run)
+    kept = export.read_table_rows(job.ends, ["state", "split", "text_bytes"], run)
     kept = kept.filter(pc.equal(kept["state"], "kept"))
-    number = numbers_of(kept["split"], job.splits)
+    number = export.numbers_of(kept["split"], job.splits)
     copies = np.ones(len(kept), np.int64)
     if job.copies is not None:
         copies = run.table(job.copies)["copies"].to_numpy().astype(np.int64)
@@ -215,9 +193,10 @@ def export_run(
     )
 
     def tell(run: StageRecord) -> None:
-        scatter = run(scatter_text_stage(tuple(_jobs(source, request, splits))))
+        jobs = tuple(_jobs(source, request, splits))
+        scatter = views.ScatteredTextOutput(run(export.scatter_text_stage(jobs)))
         gather = run(
-            gather_text_stage(
+            export.gather_text_stage(
                 scatter, splits, request.form, request.fields, request.file_bytes, request.shuffle
             )
         )
@@ -229,7 +208,9 @@ def export_run(
         return stages
 
     made = work.hold(tell, publish)
-    found = tuple(_found(name, made.stages["gather_text"]) for name in splits)
+    found = tuple(
+        _found(name, views.GatheredTextOutput(made.stages["gather_text"])) for name in splits
+    )
     return ExportResult(out, found, len(made.reused) == len(made.stages))
 
 
@@ -255,9 +236,9 @@ def _check_out(run: Path, out: Path) -> None:
 
 def _jobs(
     source: ExportSource, request: ExportOptions, splits: tuple[str, ...]
-) -> Iterator[TextJob]:
+) -> Iterator[export.TextJob]:
     for index, document in enumerate(source.documents):
-        yield TextJob(
+        yield export.TextJob(
             location=str(source.directory),
             index=index,
             documents=document,
@@ -272,47 +253,28 @@ def _jobs(
         )
 
 
-def _found(name: str, gather: StageManifest) -> ExportedSplit:
-    tasks = [task for task in gather.tasks if task.counters["split"] == name]
+def _found(name: str, gather: views.GatheredTextOutput) -> ExportedSplit:
+    files = gather.of_split(name, gather.manifest.shards)
     return ExportedSplit(
         name,
-        sum(t.counters["documents"] for t in tasks),
-        sum(t.counters["text_bytes"] for t in tasks),
-        len(tasks),
-        sum(shard.size for t in tasks for shard in t.shards),
+        sum(gather.of_split(name, gather.documents)),
+        sum(gather.of_split(name, gather.text_bytes)),
+        len(files),
+        sum(shard.size for shard in files),
     )
 
 
-def _commit(
-    out: Path,
-    source: ExportSource,
-    request: ExportOptions,
-    stages: Stages,
-) -> None:
-    """Publish manifest.json, then delete the scratch and what no manifest names."""
-    scatter, gather = stages["scatter_text"], stages["gather_text"]
-    paths = [manifest_path(out, name).relative_to(out).as_posix() for name in stages]
-    files: list[dict[str, Any]] = [
-        {"path": path, "size": (out / path).stat().st_size, "hash": storage.hash_file(out / path)}
-        for path in paths
-    ]
-    for task in gather.tasks:
-        shard, facts = task.shards[0], task.counters
-        told = {name: facts[name] for name in ("split", "documents", "text_bytes", "sha256")}
-        files.append({"path": shard.path, "size": shard.size, "hash": shard.hash, **told})
-    value = {
-        "format": 1,
-        "config": source.name,
-        "story": STORY,
-        "removed": [_SCRATCH],
-        "exported": {"run": source.identity, **asdict(request)},
-        "stages": [
-            {"stage": s.stage, "fingerprint": s.fingerprint, "content_hash": s.content_hash}
-            for s in stages.values()
-        ],
-        "files": sorted(files, key=lambda file: str(file["path"])),
+def _commit(out: Path, source: ExportSource, request: ExportOptions, stages: Stages) -> None:
+    """Publish manifest.json, with the facts of every exported file; the scratch goes before."""
+    gather = views.GatheredTextOutput(stages["gather_text"])
+    columns = (gather.split, gather.documents, gather.text_bytes, gather.sha256)
+    names = ("split", "documents", "text_bytes", "sha256")
+    facts = {
+        shard.path: dict(zip(names, values, strict=True))
+        for shard, *values in zip(gather.manifest.shards, *columns, strict=True)
     }
     write_sealed(removed_note(out), {"removed": [_SCRATCH]})
-    sweep_strays(out, {str(file["path"]) for file in files} | {s.path for s in scatter.shards})
-    write_sealed(out / layout.MANIFEST, value)
     storage.remove_tree(out / _SCRATCH)
+    exported = {"run": source.identity, **asdict(request)}
+    removed = frozenset({_SCRATCH})
+    commit_run(out, (source.name, STORY), stages, removed, facts, exported=exported)

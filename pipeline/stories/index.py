@@ -1,7 +1,7 @@
 """`prep dedup index`: a set of documents that grows batch by batch, and what new ones repeat of it.
 
-Each batch is a run of its own, compared with all batches before it, which stay as they are: a
-document once kept stays kept. Whatever is interrupted goes on with the same command.
+Each batch is a run of its own, compared with all batches before it, which stay as they are.
+Whatever is interrupted resumes with the same command.
 """
 
 import tempfile
@@ -43,7 +43,7 @@ _NO_ALARM = 1.0
 
 @dataclass(frozen=True)
 class IndexOptions:
-    """How to work: worker processes, bytes of one join task, both alarms' shares, who is told."""
+    """How to work: worker processes, bytes of one join task, both alarms' shares, progress."""
 
     workers: int | None = None
     memory: int = DedupConfig().memory
@@ -97,7 +97,7 @@ def create_index(
     work: IndexOptions,
 ) -> AddedBatch:
     """Make an index whose first batch holds these files. Raises ConfigError when something else
-    stands there, and what a run raises."""
+    is there, and what a run raises."""
     _prepared(DedupIndex(directory, settings), files, _entry(_FIRST, name), work)
     with journal.hold_lock(directory):
         storage.sweep_temps(directory)

@@ -1,7 +1,7 @@
 """The loop that every story runs in: hold the directory, start the workers, run the stages, commit.
 
-A story is told by a function that builds each stage from the manifests before it and hands it to a
-`StageRecord`. The loop around it is the same for all commands; they differ in what they commit.
+A story is a function that builds each stage from what those before it published and hands it to a
+`StageRecord`; commands differ in the story and in what they commit.
 """
 
 from collections.abc import Callable

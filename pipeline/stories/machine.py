@@ -25,7 +25,11 @@ def compile_kernels(config: Config, note: Note, screens: bool) -> None:
         note("compiling the cleaning kernels for this machine, once")
         cleaning.clean_array(["schÃ¶n"])
     if screens:
-        _compile_screening(bool(config.screen.registry), note)
+        compile_detectors(note)
+        if config.screen.registry:
+            from pipeline.screening.fingerprints.find import compile_fingerprint_kernels
+
+            compile_fingerprint_kernels(note)
     if has_rules(config.filters):
         from pipeline.filters.rules import compile_filter_kernels
 
@@ -48,14 +52,6 @@ def compile_detectors(note: Note) -> None:
         note("compiling the kernels for screening on this machine, once")
         literals.warm_up_literals()
         titles.warm_up_titles()
-
-
-def _compile_screening(has_registry: bool, note: Note) -> None:
-    from pipeline.screening.fingerprints import find as fingerprints
-
-    compile_detectors(note)
-    if has_registry:
-        fingerprints.compile_fingerprint_kernels(note)
 
 
 def check_engines(tokenizer: TokenizerDefinition, note: Note) -> None:

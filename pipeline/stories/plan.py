@@ -126,7 +126,7 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
 
 
 def _large(plan: ReadPlan) -> int:
-    """Estimated bytes of text that are compressed anew: of large files that are compressed."""
+    """Estimated bytes of text that are compressed again: of large files that are compressed."""
     files = (plan.files[index] for index in plan.large)
     return sum(f.text_estimate for f in files if f.format.compression is not None)
 

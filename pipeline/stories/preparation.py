@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from pipeline.cleaning.mask import check_masks
-from pipeline.config.prep import Config, DedupConfig, LoadedConfig, TokenizeConfig, load_config
+from pipeline.config.prep import Config, LoadedConfig, load_config
 from pipeline.core.address_space import check_address_space
 from pipeline.core.errors import InputError, ReadOnlyError
 from pipeline.core.journal import Journal
@@ -20,9 +21,9 @@ from pipeline.engine.progress import Progress
 from pipeline.engine.runner import FrozenStageError, RemovedInputError, Runner, TextsApartError
 from pipeline.engine.stage import Stage
 from pipeline.quarantine.store import finish_moving, keep_apart, note_days, restore_texts
+from pipeline.runs import views
 from pipeline.runs.catalogue import STORIES
 from pipeline.runs.layout import MANIFEST
-from pipeline.runs.origin import Recipe
 from pipeline.runs.run_directory import commit_run, hold_and_run, removed_directories
 from pipeline.sources.files import InputHashes
 from pipeline.stages.batches import Batch
@@ -50,19 +51,10 @@ from pipeline.stages.shuffle import gather_stage, scatter_stage
 from pipeline.stages.tables import account_stage, documents_stage, sources_stage
 from pipeline.stages.tokenize import tokenize_stage, tokenizer_stage
 from pipeline.stages.withheld import quarantine_stage
+from pipeline.stories import selection
 from pipeline.stories.earlier import load_earlier
 from pipeline.stories.loop import Manifest, RunStage, StageRecord, Stages, StoryRun
 from pipeline.stories.machine import check_engines, compile_kernels
-from pipeline.stories.selection import (
-    ScreeningRequest,
-    check_screening,
-    compile_screening,
-    deduplicate,
-    preset_of,
-    record_screening,
-    screening,
-    verification_of,
-)
 from pipeline.takedown.record import TakedownState, raw_copies, read_takedown_state
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 
@@ -77,7 +69,7 @@ class Preparation:
     """A checked config with everything it names found, before anything is written."""
 
     config: Config
-    screening: ScreeningRequest
+    screening: selection.ScreeningRequest
     plan: ReadPlan
     earlier: tuple[Batch, ...]
     tokenizer: TokenizerDefinition
@@ -87,16 +79,14 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Story:
-    """What a run does: its name and the function that tells every stage in order, each built from
-    the manifests before it.
+    """What a run does: its name and the function that runs every stage in order.
 
-    The function is given what was prepared; what brings one stage up to date (or only looks, for
-    `prep plan`) and remembers its manifest; and what tells whether the raw shards noted in a clean
-    task's counters still have the same content.
+    The function takes what was prepared; what brings one stage up to date (or only looks, for `prep
+    plan`); and whether the raw shards noted in a clean task's counters are unchanged.
     """
 
     name: str
-    tell: Callable[[Preparation, StageRecord, Unchanged], None]
+    tell: Callable[[Preparation, StageRecord, Unchanged], object]
 
 
 def prepare(loaded: LoadedConfig, out: Path | None) -> Preparation:
@@ -107,64 +97,68 @@ def prepare(loaded: LoadedConfig, out: Path | None) -> Preparation:
     if any(i.path == BUILTIN_QUICKSTART for i in config.inputs):
         builtin[BUILTIN_QUICKSTART] = quickstart.collect() / "*.jsonl.zst"
     out = out or Path("runs") / config.name
-    wanted = check_screening(config, loaded.base, out)
+    wanted = selection.check_screening(config, loaded.base, out)
     plan = plan_reading(config, loaded.base, builtin, out)
     earlier = load_earlier(config.dedup, loaded.base)
     check_masks(config.clean.mask, config.clean.phone_regions)
-    tokenizer = _tokenizer(config.tokenize, loaded.base)
+    tokenize = config.tokenize
+    name = tokenize.tokenizer if tokenize.tokenizer == GPT2 else loaded.base / tokenize.tokenizer
     return Preparation(
         config=config,
         screening=wanted,
         plan=plan,
         earlier=earlier,
-        tokenizer=tokenizer,
+        tokenizer=load_definition(name, tokenize.eos, tokenize.special_tokens),
         out=out,
         takedowns=read_takedown_state(out),
     )
 
 
-def _tokenizer(config: TokenizeConfig, base: Path) -> TokenizerDefinition:
-    named = config.tokenizer if config.tokenizer == GPT2 else base / config.tokenizer
-    return load_definition(named, config.eos, config.special_tokens)
-
-
 def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> None:
     """The whole way from raw shards to HDF5."""
     config = prepared.config
-    compiled = compile_screening(prepared.screening, run)
+    compiled = selection.compile_screening(prepared.screening, run)
     reading, clean = read_inputs(prepared, run, unchanged)
     if is_asked(config.mixture):
         check_sources(config.mixture, source_documents(clean))
     taken_down = prepared.takedowns.dropped
-    screened = screening(prepared.screening, reading, clean, compiled, run, taken_down)
-    keep = deduplicate(config, prepared.earlier, clean, screened, run)
+    screened = selection.screening(prepared.screening, reading, clean, compiled, run, taken_down)
+    keep = selection.deduplicate(config, prepared.earlier, clean, screened, run)
     check_survivors(keep)
-    run(quarantine_stage(clean, run["verdicts"], config.screen.quarantine_days))
-    tokenizer = run(tokenizer_stage(prepared.tokenizer))
-    cuts = _cuts(prepared, clean, run)
-    tokens = run(tokenize_stage(prepared.tokenizer, tokenizer, clean, keep, cuts))
+    verdicts = views.VerdictsOutput(run["verdicts"])
+    run(quarantine_stage(clean, verdicts, config.screen.quarantine_days))
+    tokenizer = views.TokenizerOutput(run(tokenizer_stage(prepared.tokenizer)))
+    cuts = _cuts(prepared, clean, keep, verdicts, run)
+    tokens = views.TokensOutput(
+        run(tokenize_stage(prepared.tokenizer, tokenizer, clean, keep, cuts))
+    )
     run(sources_stage(reading, clean))
-    documents = run(documents_stage(clean, keep, run["verdicts"], tokens))
+    documents = views.DocumentsOutput(run(documents_stage(clean, keep, verdicts, tokens)))
     mixture = None
     if is_asked(config.mixture):
-        mixture = run(mixture_stage(config.mixture, config.seed, clean, tokens, documents))
-    scatter = run(scatter_stage(config, keep, tokens, mixture))
-    gather = run(gather_stage(config, scatter))
+        mixing = mixture_stage(config.mixture, config.seed, clean, tokens, documents)
+        mixture = views.MixtureOutput(run(mixing))
+    scatter = views.ScatterOutput(run(scatter_stage(config, keep, tokens, mixture)))
+    gather = views.GatherOutput(run(gather_stage(config, scatter)))
     packed = pack_streams(config, prepared.tokenizer, clean, gather, run)
     mixed = mixture_accounts(mixture, scatter) if mixture else {}
     run(account_stage(clean, documents, packed, mixed))
-    notes = (*_notes(config), *prepared.plan.notes, *describe_unlabelled(config, clean))
+    notes = (
+        *selection.note_dedup(config.dedup),
+        *prepared.plan.notes,
+        *describe_unlabelled(config, clean),
+    )
     run(report_stage(config.name, run.manifests, notes))
 
 
 PREPARATION = Story("prepare", _preparation)
 
 
-def describe_unlabelled(config: Config, clean: StageManifest) -> list[str]:
+def describe_unlabelled(config: Config, clean: views.CleanOutput) -> list[str]:
     """A line for every input with records that lack its `source_key`."""
     counts: Counter[str] = Counter()
-    for task in clean.tasks:
-        counts.update(task.counters.get("unlabelled", {}))
+    for unlabelled in clean.unlabelled:
+        counts.update(unlabelled)
     return [
         f"input {source.name}: {counts[source.name]:,} records have no {source.source_key} and "
         f"count as the source {source.name}"
@@ -173,31 +167,41 @@ def describe_unlabelled(config: Config, clean: StageManifest) -> list[str]:
     ]
 
 
-def _cuts(prepared: Preparation, clean: StageManifest, run: StageRecord) -> StageManifest | None:
+def _cuts(
+    prepared: Preparation,
+    clean: views.CleanOutput,
+    keep: views.KeepOutput,
+    verdicts: views.VerdictsOutput,
+    run: StageRecord,
+) -> views.CutsOutput | None:
     """What is cut from the texts before they are tokenized: repeated lines or paragraphs, and what
     the policy redacts."""
     lines, units, repeats, redactions = prepared.config.lines, None, None, None
     if lines.unit != "none":
         rules = LineRules(lines.unit, lines.min_characters, lines.min_documents, lines.sources)
-        units = run(units_stage(clean, run["keep"], rules))
-        repeats = run(repeats_stage(units, rules, prepared.config.dedup.memory))
+        units = views.LinesOutput(run(units_stage(clean, keep, rules)))
+        repeats = views.RepeatsOutput(
+            run(repeats_stage(units, rules, prepared.config.dedup.memory))
+        )
     if prepared.screening.redacts:
-        redactions = run(redactions_stage(clean, run["decisions"], run["verdicts"]))
+        decided = views.DecisionsOutput(run["decisions"])
+        redactions = views.RedactionsOutput(run(redactions_stage(clean, decided, verdicts)))
     if repeats is None and redactions is None:
         return None
-    cuts = run(cuts_stage(clean, units, repeats, redactions))
+    cuts = views.CutsOutput(run(cuts_stage(clean, units, repeats, redactions)))
     run(cut_table_stage(cuts))
     return cuts
 
 
 def read_inputs(
     prepared: Preparation, run: RunStage, unchanged: Unchanged
-) -> tuple[Reading, StageManifest]:
+) -> tuple[Reading, views.CleanOutput]:
     """What every story begins with: the plan, and every raw shard read and checked."""
     cutting = pieces_stage(prepared.config, prepared.plan, unchanged)
-    reading = reading_of(prepared.plan, run(cutting) if cutting else None)
+    reading = reading_of(prepared.plan, views.PiecesOutput(run(cutting)) if cutting else None)
     run(plan_stage(reading))
-    clean = run(clean_stage(prepared.config, reading, unchanged, prepared.takedowns.files))
+    reader = clean_stage(prepared.config, reading, unchanged, prepared.takedowns.files)
+    clean = views.CleanOutput(run(reader))
     _check_read(prepared.config, clean)
     return reading, clean
 
@@ -321,13 +325,18 @@ def _run_stages(
         progress.note(note)
 
     def tell(run: StageRecord) -> None:
+        def remember(inputs: list[list[tuple[str, str, int, str]]]) -> None:
+            noted = chain.from_iterable(inputs)
+            hashes.remember([(name, path, digest) for name, path, _, digest in noted])
+
         def run_stage(stage: Stage) -> StageManifest:
             manifest = run(stage)
-            if stage.name in ("pieces", "clean"):
-                noted = [n for task in manifest.tasks for n in task.counters["inputs"]]
-                hashes.remember([(name, path, digest) for name, path, _, digest in noted])
+            if stage.name == "pieces":
+                remember(views.PiecesOutput(manifest).inputs)
             if stage.name == "clean":
-                for note in describe_unlabelled(config, manifest):
+                clean = views.CleanOutput(manifest)
+                remember(clean.inputs)
+                for note in describe_unlabelled(config, clean):
                     progress.note(note)
             return manifest
 
@@ -339,7 +348,7 @@ def _run_stages(
         dropped = runner.removed | raw_copies(out, prepared.takedowns)
         commit_run(out, (config.name, story.name), stages, dropped)
         if screens and "verdicts" in stages:
-            record_screening(out, stages)
+            selection.record_screening(out, stages)
         return stages
 
     work = StoryRun(
@@ -355,9 +364,8 @@ def _run_stages(
     return work.carry_out(removed, tell, publish)
 
 
-def _check_read(config: Config, clean: StageManifest) -> None:
-    records = sum(t.counters["records"] for t in clean.tasks)
-    bad = sum(t.counters["bad"] for t in clean.tasks)
+def _check_read(config: Config, clean: views.CleanOutput) -> None:
+    records, bad = sum(clean.records), sum(clean.bad)
     if bad > config.read.max_bad_share * records:
         raise InputError(
             f"{bad:,} of {records:,} records are bad ({100 * bad / records:.2f} %), more than "
@@ -366,39 +374,11 @@ def _check_read(config: Config, clean: StageManifest) -> None:
         )
 
 
-def check_survivors(keep: StageManifest) -> None:
+def check_survivors(keep: views.KeepOutput) -> None:
     """Raises InputError when nothing is left."""
-    counters = keep.tasks[0].counters
-    if not counters["kept"]:
+    if not sum(keep.kept):
         raise InputError(
-            f"no document is left of the {counters['documents']:,} that reached the keep-list "
-            f"({counters['duplicate']:,} duplicates, {counters['quarantined']:,} quarantined, "
-            f"{counters['dropped']:,} dropped); see drops/, clusters.parquet and decisions.parquet"
+            f"no document is left of the {sum(keep.counts):,} that reached the keep-list "
+            f"({sum(keep.duplicate):,} duplicates, {sum(keep.quarantined):,} quarantined, "
+            f"{sum(keep.dropped):,} dropped); see drops/, clusters.parquet and decisions.parquet"
         )
-
-
-def describe_dedup(config: DedupConfig) -> str:
-    """One line: what counts as a duplicate, and how probably one of a given similarity is found."""
-    preset = preset_of(config)
-    if preset is None:
-        return "dedup: none"
-    recipe = Recipe(preset, config.key or "", verification_of(config), config.threshold)
-    return f"dedup {recipe.words}"
-
-
-def _notes(config: Config) -> tuple[str, ...]:
-    notes = [
-        "Short documents are dropped before dedup; those under 13 normalised characters are never "
-        "in a cluster."
-    ]
-    dedup = config.dedup
-    if dedup.preset == "none":
-        notes.append("Near-duplicates were not removed (dedup.preset: none).")
-    elif verification_of(dedup) == "none":
-        notes.append("Candidate pairs were not verified; a cluster can be a chain (dedup.verify).")
-    else:
-        notes.append(
-            f"Duplicates by preset {dedup.preset}, verified by {verification_of(dedup)} Jaccard "
-            f"similarity of at least {dedup.threshold:g} to the document that is kept."
-        )
-    return tuple(notes)

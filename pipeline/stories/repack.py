@@ -1,12 +1,10 @@
-"""`prep repack`: the tokens of a finished run packed anew, without tokenizing again.
+"""`prep repack`: the tokens of a finished run packed again, without tokenizing.
 
-Another sequence length, format, packer, seed, shard size or compression gives another run directory
-with its own manifest, ledger and lineage. The tokens are read where they are. What is not changed
-is as in the run, splits and mixture always; so with the seed of the run the HDF5 files equal, byte
-for byte, those that `prep run` would have written.
+The result is another run directory; the tokens are read where they are. What is not changed is as
+in the run, splits and mixture always, so with the seed of the run the HDF5 files equal, byte for
+byte, those that `prep run` would have written.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,15 +13,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipeline.config.prep import Config
-from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
-from pipeline.core.manifest import StageManifest, read_manifest
+from pipeline.core.errors import ConfigError, InputError, escape_text
+from pipeline.core.manifest import Shard, StageManifest, read_manifest
 from pipeline.core.words import pluralise
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Stage, borrow, tables_stage
-from pipeline.runs import layout, splits
+from pipeline.runs import splits, views
 from pipeline.runs.origin import ORIGIN
-from pipeline.runs.run_directory import read_finished
+from pipeline.runs.run_directory import read_finished, read_stage
 from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle import gather_stage, scatter_stage, splits_stage
 from pipeline.stages.tables import repack_account_stage
@@ -33,39 +31,23 @@ from pipeline.takedown.record import check_is_masked_nowhere
 STORY = "repack"
 TOKENS = "tokens"
 MIXTURE = "mixture"
-_NEEDED = (
-    "clean",
-    "tokenizer",
-    "tokenize",
-    "scatter",
-    "gather",
-    "pack",
-    "sources",
-    "documents",
-    "account",
-)
 
 
-@dataclass(frozen=True)
-class RunVocabulary:
-    """What packing must know of the tokenizer."""
-
-    vocab_size: int
-    eos_id: int
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TokenizedRun:
-    """A finished run whose tokens are there, and its stages."""
+    """A finished run whose tokens are there: what its stages handed on, and its tables and
+    tokenizer."""
 
     directory: Path
     name: str
-    stages: Mapping[str, StageManifest]
-
-    def settings(self, stage: str) -> Mapping[str, Any]:
-        """The settings a stage ran with."""
-        settings: Mapping[str, Any] = self.stages[stage].fields["settings"]
-        return settings
+    clean: views.CleanOutput
+    tokens: views.TokensOutput
+    mixture: views.MixtureOutput | None
+    scatter: views.ScatterOutput
+    gather: views.GatherOutput
+    pack: views.PackOutput
+    account: views.AccountOutput
+    tables: tuple[Shard, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +84,7 @@ def repack_run(
         config=run.name,
         story=STORY,
         workers=workers,
-        size=sum(shard.size for shard in run.stages["tokenize"].shards),
+        size=sum(shard.size for shard in run.tokens.tokens),
         progress=progress or Progress(quiet=True),
         noted={ORIGIN: str(run.directory)},
     )
@@ -113,62 +95,60 @@ def _tell(run: TokenizedRun, config: Config, record: StageRecord) -> None:
     def do(stage: Stage) -> StageManifest:
         return record(borrow(stage, run.directory, (TOKENS, MIXTURE)))
 
-    tables = (
-        *(run.stages[stage].shards[0] for stage in ("documents", "sources")),
-        *run.stages["tokenizer"].shards,
-    )
-    documents = do(tables_stage(run.directory, tables)).find(layout.DOCUMENTS)
-    clean, tokens = run.stages["clean"], run.stages["tokenize"]
-    assigned = do(splits_stage(clean, documents, splits.names(config)))
-    scatter = do(scatter_stage(config, assigned, tokens, run.stages.get(MIXTURE)))
-    gather = do(gather_stage(config, scatter))
-    packed = pack_streams(config, vocabulary_of(run), clean, gather, do)
-    do(repack_account_stage(run.directory, run.stages["account"].find(layout.LEDGER), packed))
+    documents = views.DocumentsOutput(do(tables_stage(run.directory, run.tables))).table
+    assigned = views.SplitsOutput(do(splits_stage(run.clean, documents, splits.names(config))))
+    scatter = views.ScatterOutput(do(scatter_stage(config, assigned, run.tokens, run.mixture)))
+    gather = views.GatherOutput(do(gather_stage(config, scatter)))
+    packed = pack_streams(config, run.pack, run.clean, gather, do)
+    do(repack_account_stage(run.directory, run.account.ledger, packed))
 
 
 def open_tokenized(directory: Path) -> TokenizedRun:
-    """Raises InputError unless a finished run stands there whose tokens were not deleted."""
+    """Raises InputError unless there is a finished run whose tokens were not deleted."""
     manifest = read_finished(directory)
-    found = {name: read_manifest(manifest_path(directory, name)) for name in _NEEDED}
-    missing = [name for name, stage in found.items() if stage is None]
-    if missing:
-        raise IntegrityError(f"{directory}: no manifest of {', '.join(missing)}; run it again")
-    stages = {name: stage for name, stage in found.items() if stage is not None}
     mixture = read_manifest(manifest_path(directory, MIXTURE))
-    if mixture is not None:
-        stages[MIXTURE] = mixture
-    gone = [s.path for s in stages["tokenize"].shards if not (directory / s.path).is_file()]
+    tokens = views.TokensOutput(read_stage(directory, "tokenize"))
+    gone = [s.path for s in tokens.tokens if not (directory / s.path).is_file()]
     if gone:
         raise InputError(
             f"{directory}: {gone[0]} is missing ({pluralise(len(gone), 'file')} of {TOKENS}/ in "
             "all) and its tokens are needed: run it again with its config"
         )
     check_is_masked_nowhere(directory, "other rows")
-    return TokenizedRun(directory.resolve(), str(manifest["config"]), stages)
-
-
-def vocabulary_of(run: TokenizedRun) -> RunVocabulary:
-    """The vocabulary that the run was packed with."""
-    settings = run.settings("pack")
-    return RunVocabulary(settings["vocab_size"], settings["eos_id"])
+    return TokenizedRun(
+        directory=directory.resolve(),
+        name=str(manifest["config"]),
+        clean=views.CleanOutput(read_stage(directory, "clean")),
+        tokens=tokens,
+        mixture=views.MixtureOutput(mixture) if mixture is not None else None,
+        scatter=views.ScatterOutput(read_stage(directory, "scatter")),
+        gather=views.GatherOutput(read_stage(directory, "gather")),
+        pack=views.PackOutput(read_stage(directory, "pack")),
+        account=views.AccountOutput(read_stage(directory, "account")),
+        tables=(
+            views.DocumentsOutput(read_stage(directory, "documents")).table,
+            views.SourcesOutput(read_stage(directory, "sources")).table,
+            *read_stage(directory, "tokenizer").shards,
+        ),
+    )
 
 
 def make_repack_config(run: TokenizedRun, changes: RepackOptions) -> Config:
-    """The packing half of a config: as in the run, but for the changes. Raises ConfigError naming
-    the option that is wrong."""
-    before = run.settings("pack")
-    layout_name = changes.format or before["format"]
+    """The packing half of a config: as in the run, except for the changes. Raises ConfigError
+    naming the option that is wrong."""
+    before = run.pack
+    layout_name = changes.format or before.format
     pack = {
-        "bucket_tokens": run.settings("gather")["bucket_tokens"],
-        "max_sequence_length": changes.max_sequence_length or before["max_sequence_length"],
+        "bucket_tokens": run.gather.bucket_tokens,
+        "max_sequence_length": changes.max_sequence_length or before.max_sequence_length,
         "format": layout_name,
-        "packer": changes.packer or (before["packer"] if layout_name == "vsl" else None),
+        "packer": changes.packer or (before.packer if layout_name == "vsl" else None),
     }
     value = {
         "name": run.name,
-        "seed": run.settings("scatter")["seed"] if changes.seed is None else changes.seed,
+        "seed": run.scatter.seed if changes.seed is None else changes.seed,
         "inputs": ({"name": "tokens", "path": ""},),
-        "splits": dict.fromkeys(_held_out(run), 0.0),
+        "splits": {name: 0.0 for name in run.scatter.tokens[0] if name != splits.TRAIN},
         "pack": pack,
         "hdf5": _shards(before, changes, layout_name),
     }
@@ -180,19 +160,13 @@ def make_repack_config(run: TokenizedRun, changes: RepackOptions) -> Config:
         raise ConfigError(f"{_option(first['loc'], changes)}: {message}") from None
 
 
-def _held_out(run: TokenizedRun) -> list[str]:
-    """The splits of the run but train; their shares no longer matter."""
-    names = run.stages["scatter"].tasks[0].counters["tokens"]
-    return [name for name in names if name != splits.TRAIN]
-
-
-def _shards(before: Mapping[str, Any], changes: RepackOptions, layout_name: str) -> dict[str, Any]:
+def _shards(before: views.PackOutput, changes: RepackOptions, layout_name: str) -> dict[str, Any]:
     """Size and compression of the shards: one size given takes the place of both."""
-    value = {"compression": changes.compression or before["compression"]}
+    value: dict[str, Any] = {"compression": changes.compression or before.compression}
     if changes.shard_bytes is not None:
         return {**value, "shard_bytes": changes.shard_bytes}
-    value["shard_bytes"] = before["shard_bytes"]
-    sequences = before["shard_sequences"] if layout_name != "corpus" else None
+    value["shard_bytes"] = before.shard_bytes
+    sequences = before.shard_sequences if layout_name != "corpus" else None
     return {**value, "shard_sequences": changes.shard_sequences or sequences}
 
 

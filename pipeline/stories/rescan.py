@@ -1,11 +1,10 @@
 """`prep rescan`: look through the documents of a finished run for works that were registered later.
 
-The run stays as it is. What is found stands in RUN/rescans/NAME/, evidence and what a policy would
+The run stays as it is. What is found is in RUN/rescans/NAME/, evidence and what a policy would
 have decided, and counts for `prep trace` and `prep takedown` like evidence of the run itself.
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,19 +13,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.core.errors import ConfigError, InputError, IntegrityError
+from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.manifest import StageManifest, read_manifest
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Stage, borrow
 from pipeline.runs import layout
-from pipeline.runs.run_directory import read_finished
-from pipeline.screening.policy import Policy, find_policy, load_policy
+from pipeline.runs.run_directory import read_finished, read_stage
+from pipeline.runs.views import CleanOutput, DecisionsOutput, FindingsOutput, QuarantineOutput
+from pipeline.screening.policy.rules import Policy, find_policy, load_policy
 from pipeline.screening.registry import Registry, combine, load_registry
+from pipeline.stages import screen
 from pipeline.stages.batches import Batch, Batches
 from pipeline.stages.decisions import decisions_stage, verdicts_stage
-from pipeline.stages.registry import Lists, find_registry_shards, registry_stage
-from pipeline.stages.screen import evidence_stage, rescan_stage
 from pipeline.stages.withheld import NAME as QUARANTINE
 from pipeline.stories.loop import Manifest, StageRecord, StoryRun
 
@@ -45,8 +44,8 @@ class RescanRequest:
 
     directory: Path
     config: str
-    clean: StageManifest
-    quarantine: StageManifest | None
+    clean: CleanOutput
+    quarantine: QuarantineOutput | None
     registry: Registry
     policy: Policy
     out: Path
@@ -54,7 +53,7 @@ class RescanRequest:
     @property
     def bytes(self) -> int:
         """Bytes of documents that are looked through."""
-        return sum(shard.size for shard in self.clean.below(DOCUMENTS))
+        return sum(shard.size for shard in self.clean.documents)
 
     @property
     def cpu_seconds(self) -> float:
@@ -81,10 +80,8 @@ def plan_rescan(
     """Check what is asked for; writes nothing. Raises InputError when the run or its documents are
     not there, ConfigError for a name that cannot be one."""
     manifest = read_finished(directory)
-    clean = read_manifest(manifest_path(directory, "clean"))
-    if clean is None:
-        raise IntegrityError(f"{directory}: no manifest of clean; run it again")
-    gone = [s.path for s in clean.below(DOCUMENTS) if not (directory / s.path).is_file()]
+    clean = CleanOutput(read_stage(directory, "clean"))
+    gone = [s.path for s in clean.documents if not (directory / s.path).is_file()]
     if gone:
         raise InputError(f"{directory}: {gone[0]} is missing; a rescan reads the cleaned text")
     registry = combine([load_registry(path) for path in registries])
@@ -98,7 +95,7 @@ def plan_rescan(
         directory=directory,
         config=str(manifest["config"]),
         clean=clean,
-        quarantine=held,
+        quarantine=QuarantineOutput(held) if held else None,
         registry=registry,
         policy=chosen,
         out=out,
@@ -125,22 +122,18 @@ def _tell(asked: RescanRequest, run: StageRecord) -> None:
     def do(stage: Stage) -> StageManifest:
         return run(borrow(stage, asked.directory.resolve(), (DOCUMENTS, layout.QUARANTINE)))
 
-    nothing = Lists(origins=(), artefacts=(), captures=())
+    nothing = screen.Lists(origins=(), artefacts=(), captures=())
     places, content = asked.registry.directories, asked.registry.content_hash
-    looked_for = find_registry_shards(do(registry_stage(nothing, places, content)))
-    found = do(rescan_stage(asked.clean, looked_for, asked.quarantine))
-    decided = do(decisions_stage(asked.clean, asked.policy, looked_for.works, found))
-    do(evidence_stage(decided))
-    counts = tuple(task.counters["documents"] for task in decided.tasks)
-    decisions = tuple(s for s in decided.shards if s.path.endswith(".decisions.arrow"))
+    looked_for = screen.find_registry_shards(do(screen.registry_stage(nothing, places, content)))
+    found = FindingsOutput(do(screen.rescan_stage(asked.clean, looked_for, asked.quarantine)))
+    decided = DecisionsOutput(
+        do(decisions_stage(asked.clean, asked.policy, looked_for.works, found))
+    )
+    do(screen.evidence_stage(decided))
     own = Batch(
-        name="",
-        location="",
-        counts=counts,
-        documents=asked.clean.below(DOCUMENTS),
-        signatures=(),
-        runs=(),
-        decisions=decisions,
+        counts=tuple(decided.counts),
+        documents=asked.clean.documents,
+        decisions=decided.decisions,
     )
     do(verdicts_stage(asked.policy, decided, Batches((own,))))
 
@@ -151,25 +144,18 @@ def matched_works(asked: RescanRequest) -> list[MatchedWork]:
         asked.out / layout.EVIDENCE, columns=["doc_key", "detector", "work_id"]
     )
     evidence = evidence.filter(pc.not_equal(evidence["work_id"], ""))
-    documents = _documents(asked.directory, evidence)
+    table = pq.read_table(
+        asked.directory / layout.DOCUMENTS,
+        columns=["doc_key", "state", "tokens"],
+        filters=pc.field("doc_key").isin(pc.unique(evidence["doc_key"])),
+    )
+    documents = {row["doc_key"]: (row["state"], row["tokens"]) for row in table.to_pylist()}
     titles = dict(
         zip(*(asked.registry.works[c].to_pylist() for c in ("work_id", "title_raw")), strict=True)
     )
-    works = [_matched(work, titles, evidence, documents) for work in _distinct(evidence)]
+    names = sorted(pc.unique(evidence["work_id"]).to_pylist())
+    works = [_matched(work, titles, evidence, documents) for work in names]
     return sorted(works, key=lambda work: (-work.tokens, -work.documents, work.work_id))
-
-
-def _distinct(evidence: pa.Table) -> Iterator[str]:
-    yield from sorted(pc.unique(evidence["work_id"]).to_pylist())
-
-
-def _documents(directory: Path, evidence: pa.Table) -> dict[bytes, tuple[str, int]]:
-    """State and tokens of the documents with evidence, by key."""
-    keys = pc.unique(evidence["doc_key"])
-    columns = ["doc_key", "state", "tokens"]
-    chosen = pc.field("doc_key").isin(keys)
-    table = pq.read_table(directory / layout.DOCUMENTS, columns=columns, filters=chosen)
-    return {row["doc_key"]: (row["state"], row["tokens"]) for row in table.to_pylist()}
 
 
 def _matched(

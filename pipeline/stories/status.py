@@ -103,8 +103,8 @@ def read_story(directory: Path) -> str:
     try:
         return str(read_sealed(directory / layout.MANIFEST).get("story", "prepare"))
     except IntegrityError:
-        told = [event["story"] for event in read_events(directory) if "story" in event]
-        return str(told[-1]) if told else "prepare"
+        stories = [event["story"] for event in read_events(directory) if "story" in event]
+        return str(stories[-1]) if stories else "prepare"
 
 
 def delete_intermediates(directory: Path) -> tuple[list[str], int]:

@@ -2,7 +2,7 @@
 measured on a sample of its kept text: whole documents, so many bytes of each source.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,15 +17,10 @@ from pipeline.core.manifest import read_manifest
 from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Inputs
 from pipeline.runs import layout
+from pipeline.runs.views import CleanOutput
+from pipeline.tokenizers import training
 from pipeline.tokenizers.definition import GPT2
 from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer
-from pipeline.tokenizers.training import (
-    Fertility,
-    TrainingSettings,
-    measure_fertility,
-    save_tokenizer,
-    train_tokenizer,
-)
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,7 @@ def sample_of_run(
     if clean is None:
         raise InputError(f"{directory}: not a run directory with documents/")
     inputs, parts = Inputs(directory), []
-    for shard in clean.below("documents"):
+    for shard in CleanOutput(clean).documents:
         table = inputs.table(shard, ["doc_key", "source", "text"])
         parts.append(table.filter(pc.is_in(table["doc_key"], chosen)))
     table = pa.concat_tables(parts)
@@ -102,13 +97,13 @@ class TokenizerMeasurement:
     tokenizer: str
     vocab_size: int
     engine: str
-    rows: tuple[Fertility, ...]
+    rows: tuple[training.Fertility, ...]
 
 
 def train_on_run(
     directory: Path,
     out: Path,
-    settings: TrainingSettings,
+    settings: training.TrainingSettings,
     sample: int,
     seed: int,
     sources: Sequence[str] = (),
@@ -119,8 +114,9 @@ def train_on_run(
     The same run and arguments give the same bytes. Raises ConfigError and InputError.
     """
     texts = sample_of_run(directory, sample, seed, sources)
-    content = train_tokenizer(_strings(texts), settings)
-    save_tokenizer(out, content, settings.eos)
+    strings = (text for chunk in texts.text.chunks for text in chunk.to_pylist())
+    content = training.train_tokenizer(strings, settings)
+    training.save_tokenizer(out, content, settings.eos)
     return measure_on_run(directory, [GPT2, str(out)], MEASURED_BYTES, seed + 1, sources)
 
 
@@ -153,10 +149,5 @@ def _measure(name: str, sample: DocumentSample, tokenizer: TextTokenizer) -> Tok
         (source, chunk) for source, texts in sample.by_source().items() for chunk in texts.chunks
     ]
     definition = tokenizer.definition
-    rows = measure_fertility(batches, tokenizer)
+    rows = training.measure_fertility(batches, tokenizer)
     return TokenizerMeasurement(name, definition.vocab_size, tokenizer.engine_name, rows)
-
-
-def _strings(sample: DocumentSample) -> Iterator[str]:
-    for chunk in sample.text.chunks:
-        yield from chunk.to_pylist()

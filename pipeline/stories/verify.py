@@ -1,10 +1,7 @@
 """`prep verify`: prove a finished run from its files alone.
 
-Near-duplicates across splits: no candidate pair may stand on both sides of one.
-
-A document's split follows its cluster's representative, and what is kept is no duplicate of
-anything else that is kept, so nothing should be found. This looks, from the published buckets and
-the texts themselves.
+No candidate pair may be on both sides of a split: a document's split follows its cluster's
+representative. That is checked with the published buckets and the texts.
 """
 
 import json
@@ -22,7 +19,7 @@ import pyarrow.parquet as pq
 from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
 from pipeline.core.ledger import Ledger, SplitLedger, ledger_from_dict
-from pipeline.core.manifest import StageManifest, read_manifest, read_sealed
+from pipeline.core.manifest import read_manifest, read_sealed
 from pipeline.core.words import pluralise
 from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Inputs
@@ -31,7 +28,7 @@ from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.hdf5.verify import SplitContents, check_split
 from pipeline.lineage.forward import check_inverse
 from pipeline.lineage.shards import check_lineage, read_lineage
-from pipeline.runs import layout
+from pipeline.runs import layout, views
 from pipeline.runs.catalogue import story_entry
 from pipeline.runs.events import verify_events
 from pipeline.runs.layout import STATES
@@ -69,53 +66,42 @@ def find_straddling_pairs(directory: Path) -> StraddlingPairs | None:
     from dedup.presets import Preset
     from dedup.similarity import PairJaccard
 
-    clean, signatures, bands, clusters, keep = manifests
-    counts = tuple(task.counters["documents"] for task in signatures.tasks)
-    own = Batch(
-        name="",
-        location="",
-        counts=counts,
-        documents=clean.below("documents"),
-        signatures=(),
-        runs=(),
-        keep=keep.below("keep"),
-    )
+    clean, signatures = views.CleanOutput(manifests[0]), views.SignaturesOutput(manifests[1])
+    bands, clusters = views.BandsOutput(manifests[2]), views.ClustersOutput(manifests[3])
+    keep = views.KeepOutput(manifests[4])
+    counts = tuple(signatures.counts)
+    own = Batch(counts=counts, documents=clean.documents, keep=keep.states)
     corpus = Corpus(Batches((own,)), Inputs(directory))
-    pair = PairJaccard(Preset(**signatures.fields["settings"]["preset"]))
-    pairs = set(_pairs(corpus, bands, _kept_split(corpus, keep), _first_new(bands)))
+    pair = PairJaccard(Preset(**signatures.preset))
+    pairs = set(_pairs(corpus, bands, _kept_split(corpus, keep)))
     similarity = [
         pair.of(a, 0, len(a), b, 0, len(b))
         for a, b in ((corpus.text(i), corpus.text(j)) for i, j in sorted(pairs))
     ]
-    threshold = float(clusters.fields["settings"]["threshold"])
+    threshold = float(clusters.threshold)
     reached = sum(s >= threshold for s in similarity)
-    cut_short = sum(task.counters.get("cut_short", 0) for task in clusters.tasks)
-    promised = clusters.fields["settings"]["verify"] == "exact" and not cut_short
+    promised = clusters.verify == "exact" and not any(clusters.cut_short)
     return StraddlingPairs(len(pairs), max(similarity, default=0.0), reached, threshold, promised)
 
 
-def _kept_split(corpus: Corpus, keep: StageManifest) -> npt.NDArray[np.int8]:
+def _kept_split(corpus: Corpus, keep: views.KeepOutput) -> npt.NDArray[np.int8]:
     """Per document the split it is in, -1 where it is not kept."""
     splits = []
-    for states, shard in zip(keep.below("keep"), keep.below("splits"), strict=True):
+    for states, shard in zip(keep.states, keep.splits, strict=True):
         kept = corpus.inputs.table(states)["state"].to_numpy() == STATES.index("kept")
         split = corpus.inputs.table(shard)["split"].to_numpy().astype(np.int8)
         splits.append(np.where(kept, split, np.int8(-1)))
     return np.concatenate(splits)
 
 
-def _first_new(bands: StageManifest) -> int:
-    return int(bands.fields["settings"]["first_new"])
-
-
 def _pairs(
-    corpus: Corpus, bands: StageManifest, split: npt.NDArray[np.int8], first_new: int
+    corpus: Corpus, bands: views.BandsOutput, split: npt.NDArray[np.int8]
 ) -> Iterator[tuple[int, int]]:
     """Pairs of kept documents of one bucket: one not in training, one in another split than it."""
     train = 0
-    for shard in bands.shards:
+    for shard in bands.memberships:
         table = corpus.inputs.table(shard)
-        member = table["member"].to_numpy().astype(np.int64) - first_new
+        member = table["member"].to_numpy().astype(np.int64) - bands.first_new
         bucket = table["bucket"].to_numpy()[member >= 0]
         member = member[member >= 0]
         bucket, member = bucket[split[member] >= 0], member[split[member] >= 0]

@@ -33,6 +33,7 @@ from pipeline.runs import layout
 from pipeline.runs.catalogue import TEXT_INTERMEDIATES
 from pipeline.runs.events import Kind, append_event, verify_events
 from pipeline.runs.run_directory import commit_run, removed_directories
+from pipeline.runs.views import ReportOutput
 from pipeline.stages.report import report_stage
 from pipeline.takedown.copies import RunTables
 from pipeline.takedown.data_set import mask_split
@@ -192,7 +193,7 @@ class Pages:
 
     def _render(self) -> dict[str, bytes]:
         report = read_manifest(manifest_path(self.directory, "report"))
-        notes = report.fields["settings"].get("notes") if report else None
+        notes = ReportOutput(report).notes if report else None
         if notes is None:
             return {layout.REPORT: _NOTICE}
         before = self.order[: self.order.index("report")]

@@ -20,13 +20,8 @@ from pipeline.core.manifest import StageManifest, read_manifest, read_sealed
 from pipeline.engine.runner import STAGE_MANIFESTS
 from pipeline.runs import layout
 from pipeline.runs.catalogue import TEXT_INTERMEDIATES, story_entry
-from pipeline.runs.records import (
-    keys_of,
-    quarantine_path,
-    read_held_shard,
-    with_texts,
-    wrap_read_errors,
-)
+from pipeline.runs.held_texts import keys_of, quarantine_path, read_held_shard, with_texts
+from pipeline.runs.records import wrap_read_errors
 
 _COLUMNS = [
     "doc_key",

@@ -18,7 +18,6 @@ from pipeline.runs import layout
 from pipeline.runs.events import append_event, append_line
 from pipeline.runs.records import wrap_read_errors
 from pipeline.runs.references import is_key
-from pipeline.stages.registry import WORKS
 
 HOLDS = "holds.jsonl"
 
@@ -100,7 +99,7 @@ def held_documents(directory: Path, keys: pa.Array) -> dict[bytes, str]:
 
 
 def _of_registry(directory: Path) -> list[str]:
-    path = directory / WORKS
+    path = directory / layout.WORKS
     if not path.exists():
         return []
     with wrap_read_errors(path):

@@ -32,6 +32,7 @@ from pipeline.core.manifest import read_manifest, read_sealed, write_sealed
 from pipeline.engine.runner import manifest_path
 from pipeline.runs import layout
 from pipeline.runs.catalogue import CHANGED_BY_TAKEDOWNS
+from pipeline.runs.views import WithheldOutput
 
 FORMAT = 1
 MASK, REWRITE, PURGE = "mask", "rewrite", "purge"
@@ -165,7 +166,7 @@ def _named(takedown: Takedown) -> Named:
 def _dropped_before(directory: Path) -> frozenset[str]:
     """Tables of keys that a run was already written without, or began to be."""
     manifest = read_manifest(manifest_path(directory, _STAGE))
-    takedowns = manifest.fields["settings"]["takedowns"] if manifest else ()
+    takedowns = WithheldOutput(manifest).takedowns if manifest else ()
     return frozenset(file for file, _ in takedowns)
 
 

@@ -18,8 +18,8 @@ from pipeline.core.errors import InputError, escape_text
 from pipeline.core.ids import KEY_BYTES, text_key
 from pipeline.lineage.shards import text_of_work
 from pipeline.runs import layout
-from pipeline.runs.records import wrap_read_errors
-from pipeline.runs.tables import DocumentTable, Sibling, find_siblings
+from pipeline.runs.clusters import Sibling, find_siblings
+from pipeline.runs.records import DocumentTable, wrap_read_errors
 from pipeline.screening.evidence import find_screenings
 from pipeline.takedown.claim import LoadedClaim
 from pipeline.takedown.copies import RunTables, key_array

@@ -29,7 +29,7 @@ from trainer.config import load_params
 from trainer.data import TrainingData
 from trainer.loop.options import TrainOptions
 from trainer.loop.run import run_training as train
-from trainer.runs.record import batch_size_schedule, order_seed
+from trainer.runs.record import order_seed
 
 MSL, BATCH, STEPS, EVERY = 32, 4, 130, 5
 VOCABULARY = 500
@@ -196,7 +196,7 @@ def truth(drill: Drill, steps: int) -> Truth:
     counting = [key for key, row in zip(keys, rows, strict=True) if row[1].any()]
     assert len(set(counting)) == len(counting), "rows with labels that count can be told apart"
     params = load_params(drill.root / "params.yaml")
-    data = TrainingData(dataset, seed=order_seed(params), schedule=batch_size_schedule(params))
+    data = TrainingData(dataset, seed=order_seed(params), schedule=params.train_input.schedule)
     read = {}
     for step in range(1, steps + 1):
         batch = data.batch(step)

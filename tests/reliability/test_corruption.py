@@ -12,8 +12,8 @@ from pipeline.core import storage
 from pipeline.core.manifest import read_manifest, seal
 from pipeline.engine.runner import Runner, manifest_path
 from pipeline.runs import layout
-from pipeline.runs.catalogue import stages_by_default
 from tests.forked import prep_in_fork
+from tests.stages import stages_by_default
 
 STAGES = stages_by_default()
 

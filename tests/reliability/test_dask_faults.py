@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline.runs.catalogue import stages_by_default
+from tests.stages import stages_by_default
 
 STAGES = stages_by_default()
 

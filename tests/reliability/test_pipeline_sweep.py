@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.runs.catalogue import stages_by_default, stages_called_for_by
 from pipeline.screening.registry.importing import ImportOptions, import_works
+from tests.stages import stages_by_default, stages_called_for_by
 
 pytestmark = pytest.mark.crash
 Sweep = Callable[..., dict[str, Any]]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pipeline.core import storage
-from pipeline.runs.catalogue import stages_by_default
 from pipeline.stories.preparation import run_preparation
 from tests.forked import prep_in_fork
+from tests.stages import stages_by_default
 
 STAGES = stages_by_default()
 

@@ -1,8 +1,7 @@
 """The `train convert` commands: parse, call, print; no logic."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,7 +12,6 @@ from trainer.commands.options import Targets, one_line_errors
 app = typer.Typer(
     cls=Targets,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
     help="Convert weights from and to Hugging Face and Model Zoo; compare checkpoints.",
 )
 
@@ -23,24 +21,9 @@ def register(program: typer.Typer) -> None:
     program.add_typer(app, name="convert")
 
 
-class TargetFormat(StrEnum):
-    """What to write."""
-
-    hf = "hf"
-    wafermill = "wafermill"
-    mdl = "mdl"
-
-
-class ModelName(StrEnum):
-    """Which family to export as: the names of `trainer.convert.families`."""
-
-    gpt2 = "gpt2"
-    gptj = "gptj"
-    gpt_neox = "gpt_neox"
-    llama = "llama"
-    btlm = "btlm"
-    jais = "jais"
-
+TargetFormat = Literal["hf", "wafermill", "mdl"]
+ModelName = Literal["gpt2", "gptj", "gpt_neox", "llama", "btlm", "jais"]
+"""The names of `trainer.convert.families`."""
 
 EXAMPLES = """\b
 Examples:
@@ -66,6 +49,12 @@ Exit codes: 0 equal, 1 different, 2 to 5 as for the other commands.
 """
 
 
+UnsafePickle = Annotated[
+    bool,
+    typer.Option("--unsafe-pickle", help="Also read .bin and .pt, in a child process with limits."),
+]
+
+
 def _print_listing(wanted: bool) -> None:
     if wanted:
         from trainer.convert.conversion import list_formats
@@ -74,9 +63,7 @@ def _print_listing(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.command(
-    name=Targets.RUN, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
-)
+@app.command(name=Targets.RUN, epilog=EXAMPLES)
 def convert(
     checkpoint: Annotated[
         Path,
@@ -121,12 +108,7 @@ def convert(
             "--drop-unmatched-keys", help="Leave out tensors that the model does not need."
         ),
     ] = False,
-    unsafe_pickle: Annotated[
-        bool,
-        typer.Option(
-            "--unsafe-pickle", help="Also read .bin and .pt, in a child process with limits."
-        ),
-    ] = False,
+    unsafe_pickle: UnsafePickle = False,
     _: Annotated[
         bool,
         typer.Option(
@@ -145,11 +127,11 @@ def convert(
         request = CheckpointConvertOptions(
             checkpoint=checkpoint,
             source=src_fmt,
-            target=tgt_fmt.value,
+            target=tgt_fmt,
             out=out,
             params=params,
             config=config,
-            model=None if model is None else model.value,
+            model=model,
             tokenizer=tokenizer,
             shard_bytes=_shard_bytes(hf_shard_size),
             drop_unmatched=drop_unmatched_keys,
@@ -165,12 +147,7 @@ def diff(
     tolerance: Annotated[
         float, typer.Option("--tolerance", help="Largest absolute difference that counts as equal.")
     ] = 0.0,
-    unsafe_pickle: Annotated[
-        bool,
-        typer.Option(
-            "--unsafe-pickle", help="Also read .bin and .pt, in a child process with limits."
-        ),
-    ] = False,
+    unsafe_pickle: UnsafePickle = False,
 ) -> None:
     """Compare two checkpoints: names, shapes, dtypes and values of all tensors."""
     from trainer.convert.conversion import compare_checkpoints

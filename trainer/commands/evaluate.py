@@ -9,24 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipeline.core.words import pluralise
-from trainer.commands.options import (
-    CheckpointDir,
-    DeviceName,
-    DeviceOption,
-    ModelTokenizer,
-    TargetName,
-    TrainedModelDir,
-    one_line_errors,
-    read_model,
-)
+from trainer.commands import options
+from trainer.commands.options import one_line_errors, read_model
 
 if TYPE_CHECKING:
     from trainer.generation.loaded import LoadedModel
-
-HELP = {"help_option_names": ["-h", "--help"]}
-
-BatchSize = Annotated[int, typer.Option("--batch_size", min=1, help="Texts or rows per batch.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 EVALUATE_EXAMPLES = """\b
 Examples:
@@ -68,9 +55,9 @@ def evaluate(
         str, typer.Option("--split", help="Split to measure, such as validation or test.")
     ] = "validation",
     target: Annotated[
-        TargetName, typer.Option("--target", help="Where to run, as for `train`.")
-    ] = TargetName.CPU,
-    batch_size: BatchSize = 8,
+        options.TargetName, typer.Option("--target", help="Where to run, as for `train`.")
+    ] = "CPU",
+    batch_size: options.BatchSize = 8,
     threads: Annotated[int, typer.Option("--threads", min=1, help="CPU threads.")] = 1,
     eval_steps: Annotated[
         int | None, typer.Option("--eval_steps", min=1, help="Number of batches; default: all.")
@@ -82,7 +69,7 @@ def evaluate(
             help="gpt2 or a tokenizer.json: also report the loss per token of this tokenizer.",
         ),
     ] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Measure a checkpoint's loss on a split of a run, overall and by source."""
     from trainer.evaluation.checkpoint_loss import LossOptions, evaluate_checkpoint, print_losses
@@ -91,7 +78,7 @@ def evaluate(
         path=path,
         data=data,
         split=split,
-        target=target.value,
+        target=target,
         batch_size=batch_size,
         threads=threads,
         eval_steps=eval_steps,
@@ -116,8 +103,8 @@ def lm_eval(
     data_dir: Annotated[
         Path, typer.Option("--data-dir", help="Directory of the files TASK/SPLIT.jsonl.")
     ],
-    model_dir: TrainedModelDir = None,
-    checkpoint: CheckpointDir = None,
+    model_dir: options.TrainedModelDir = None,
+    checkpoint: options.CheckpointDir = None,
     tasks: Annotated[
         str | None, typer.Option("--tasks", help="Tasks, separated by commas; default: all seven.")
     ] = None,
@@ -127,10 +114,10 @@ def lm_eval(
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Documents per task; default: all.")
     ] = None,
-    batch_size: BatchSize = 8,
-    tokenizer: ModelTokenizer = None,
-    device: DeviceOption = DeviceName.cpu,
-    as_json: AsJson = False,
+    batch_size: options.BatchSize = 8,
+    tokenizer: options.ModelTokenizer = None,
+    device: options.DeviceOption = "cpu",
+    as_json: options.AsJson = False,
 ) -> None:
     """Run tasks of lm-eval on local files."""
     from trainer.evaluation import lm_eval_tasks
@@ -160,15 +147,15 @@ def crows_pairs(
     data_file: Annotated[
         Path, typer.Option("--data-file", help="crows_pairs_anonymized.csv, or a .jsonl file.")
     ],
-    model_dir: TrainedModelDir = None,
-    checkpoint: CheckpointDir = None,
+    model_dir: options.TrainedModelDir = None,
+    checkpoint: options.CheckpointDir = None,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Use only the first N pairs.")
     ] = None,
-    batch_size: BatchSize = 8,
-    tokenizer: ModelTokenizer = None,
-    device: DeviceOption = DeviceName.cpu,
-    as_json: AsJson = False,
+    batch_size: options.BatchSize = 8,
+    tokenizer: options.ModelTokenizer = None,
+    device: options.DeviceOption = "cpu",
+    as_json: options.AsJson = False,
 ) -> None:
     """Measure bias with CrowS-Pairs, overall and in nine categories."""
     from trainer.evaluation.checkpoint_loss import print_scores
@@ -188,7 +175,6 @@ def crows_pairs(
 
 
 def _identity(model: "LoadedModel") -> dict[str, Any]:
-    """What JSON says of the checkpoint."""
     return {"step": model.checkpoint.step, "checkpoint_hash": model.checkpoint.hash}
 
 
@@ -199,4 +185,4 @@ def register(app: typer.Typer) -> None:
         ("lm-eval", lm_eval, LM_EVAL_EXAMPLES),
         ("crows-pairs", crows_pairs, CROWS_PAIRS_EXAMPLES),
     ):
-        app.command(name=name, epilog=examples, context_settings=HELP)(command)
+        app.command(name=name, epilog=examples)(command)

@@ -8,15 +8,8 @@ from typing import Annotated
 import typer
 
 from pipeline.core.errors import ConfigError, InputError
-from trainer.commands.options import (
-    CheckpointDir,
-    DeviceName,
-    DeviceOption,
-    ModelTokenizer,
-    TrainedModelDir,
-    one_line_errors,
-    read_model,
-)
+from trainer.commands import options
+from trainer.commands.options import one_line_errors, read_model
 
 EXAMPLES = """\b
 Examples:
@@ -30,8 +23,8 @@ The same command writes the same text. With temperature 0 the likeliest token is
 
 
 def generate(
-    model_dir: TrainedModelDir = None,
-    checkpoint: CheckpointDir = None,
+    model_dir: options.TrainedModelDir = None,
+    checkpoint: options.CheckpointDir = None,
     prompt: Annotated[
         str | None, typer.Option("--prompt", help="Text to continue; empty: start a new document.")
     ] = None,
@@ -57,9 +50,9 @@ def generate(
         ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random choices.")] = 0,
-    tokenizer: ModelTokenizer = None,
-    device: DeviceOption = DeviceName.cpu,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    tokenizer: options.ModelTokenizer = None,
+    device: options.DeviceOption = "cpu",
+    as_json: options.AsJson = False,
 ) -> None:
     """Continue a prompt with a trained model."""
     from trainer.generation.text import GenerationOptions, Sampling, escape_for_terminal
@@ -91,6 +84,4 @@ def _prompt(prompt: str | None, file: Path | None) -> str:
 
 def register(app: typer.Typer) -> None:
     """Add `train generate` to the `train` app."""
-    app.command(
-        name="generate", epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
-    )(generate)
+    app.command(name="generate", epilog=EXAMPLES)(generate)

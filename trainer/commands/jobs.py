@@ -3,11 +3,11 @@
 import json
 import time
 from collections.abc import Sequence
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from pipeline.core.words import format_duration
 from trainer.commands.options import one_line_errors
 from trainer.runs.jobs import Job, JobStore, current_user, job_to_json, parse_labels
 
@@ -18,7 +18,16 @@ def format_jobs(jobs: Sequence[Job], now: float) -> str:
     """Aligned columns, a line per job; `now` in seconds since 1970 UTC."""
     if not jobs:
         return "No jobs found"
-    rows = [HEAD, *(_row(job, now) for job in jobs)]
+    rows = [HEAD]
+    for job in jobs:
+        labels = ",".join(f"{key}={value}" for key, value in sorted(job.labels.items()))
+        systems = str(job.systems) if job.systems else "-"
+        end = now if job.ended is None and job.active else job.ended
+        duration = "-"  # before it began to run, and when nobody saw it end
+        if job.started is not None and end is not None:
+            duration = format_duration(end - job.started)
+        age = format_duration(now - job.created)
+        rows.append((job.name, age, duration, str(job.phase), systems, job.user, labels))
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
     lines = (
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -26,39 +35,6 @@ def format_jobs(jobs: Sequence[Job], now: float) -> str:
     )
     return "\n".join(lines)
 
-
-def _row(job: Job, now: float) -> tuple[str, ...]:
-    labels = ",".join(f"{key}={value}" for key, value in sorted(job.labels.items()))
-    systems = str(job.systems) if job.systems else "-"
-    age = short_time(now - job.created)
-    return job.name, age, _duration(job, now), job.phase, systems, job.user, labels
-
-
-def _duration(job: Job, now: float) -> str:
-    """Time since it began to run; unknown ("-") before, and when nobody saw it end."""
-    if job.started is None:
-        return "-"
-    if job.ended is not None:
-        return short_time(job.ended - job.started)
-    return short_time(now - job.started) if job.active else "-"
-
-
-def short_time(seconds: float) -> str:
-    """A length of time in its two largest units.
-
-    >>> [short_time(s) for s in (-1, 59.9, 257, 18_720, 273_600)]
-    ['0s', '59s', '4m17s', '5h12m', '3d4h']
-    """
-    whole = max(0, int(seconds))
-    days, hours, minutes = whole // 86400, whole // 3600, whole // 60
-    if days:
-        return f"{days}d{hours % 24}h"
-    if hours:
-        return f"{hours}h{minutes % 60}m"
-    return f"{minutes}m{whole % 60}s" if minutes else f"{whole}s"
-
-
-NOUN = "job"
 
 EXAMPLES = """\b
 Examples:
@@ -89,7 +65,6 @@ Example:
 app = typer.Typer(
     invoke_without_command=True,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EXAMPLES,
 )
 
@@ -97,13 +72,6 @@ app = typer.Typer(
 def register(program: typer.Typer) -> None:
     """Add `train jobs` to the `train` app."""
     program.add_typer(app, name="jobs")
-
-
-class OutputName(StrEnum):
-    """How to print."""
-
-    table = "table"
-    json = "json"
 
 
 @app.callback()
@@ -121,13 +89,13 @@ def get(
         bool, typer.Option("--all-states", "-a", help="Also list jobs that have ended.")
     ] = False,
     output: Annotated[
-        OutputName, typer.Option("--output", "-o", help="Output format.")
-    ] = OutputName.table,
+        Literal["table", "json"], typer.Option("--output", "-o", help="Output format.")
+    ] = "table",
 ) -> None:
     """List the jobs that are queued or running, or all jobs."""
     with one_line_errors():
         jobs = [job for job in JobStore.default().jobs() if everything or job.active]
-        if output is OutputName.json:
+        if output == "json":
             print(json.dumps([job_to_json(job) for job in jobs], indent=1))
         else:
             print(format_jobs(jobs, time.time()))
@@ -166,4 +134,4 @@ def label(
 
 def _without_noun(words: list[str]) -> list[str]:
     """`csctl cancel job ID` names the kind of thing first; here it may be left out."""
-    return words[1:] if words[0] == NOUN and len(words) > 1 else words
+    return words[1:] if words[0] == "job" and len(words) > 1 else words

@@ -1,18 +1,16 @@
-"""Options that `train` commands take: those of a training run, in the groups in which `train
---help` shows them, and those that name a trained model.
+"""Options of the `train` commands: those of a training run, in the groups in which `train --help`
+shows them, and those that name a trained model.
 
-Every line that does not name a sub-command is a run: `train CSX --params …` and `train --params …`
-are, `train jobs …` is not, and `train --help` is the help of a run. As with Model Zoo, an option
-that takes several values takes them in one go: `--mount_dirs a b`. Nothing here may import torch at
-the top.
+A line that names no sub-command is a run: `train CSX --params …`, `train --params …`. As with Model
+Zoo, an option that takes several values takes them in one go: `--mount_dirs a b`. Nothing here may
+import torch at the top.
 """
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -50,11 +48,8 @@ class Targets(TyperGroup):
         own = [item for item in super().shell_complete(ctx, incomplete) if item.value != self.RUN]
         with run.make_context(self.RUN, [], ctx, resilient_parsing=True) as of_run:
             target = next(p for p in run.params if p.param_type_name == "argument")
-            return (
-                own
-                + run.shell_complete(of_run, incomplete)
-                + target.shell_complete(of_run, incomplete)
-            )
+            words = run.shell_complete(of_run, incomplete)
+            return own + words + target.shell_complete(of_run, incomplete)
 
     def invoke(self, ctx: Any) -> Any:
         """Call what `make_context` chose."""
@@ -82,39 +77,11 @@ _LENGTH, _START, _CLUSTER = "Length", "Starting point", "Cluster"
 _UNUSED = "Accepted for compatibility with Model Zoo, without effect here"
 
 
-class TargetName(StrEnum):
-    """Where to run."""
-
-    CSX = "CSX"
-    CPU = "CPU"
-    GPU = "GPU"
-
-
-class ModeName(StrEnum):
-    """What to do."""
-
-    train = "train"
-    eval = "eval"
-    train_and_eval = "train_and_eval"
-    eval_all = "eval_all"
-    infer = "infer"
-
-
-class TransportOption(StrEnum):
-    """How the roles communicate."""
-
-    inline = "inline"
-    simulated = "simulated"
-    distributed = "distributed"
-
-
-class LogLevel(StrEnum):
-    """What the console shows."""
-
-    DEBUG = "DEBUG"
-    INFO = "INFO"
-    WARNING = "WARNING"
-    ERROR = "ERROR"
+TargetName = Literal["CSX", "CPU", "GPU"]
+ModeName = Literal["train", "eval", "train_and_eval", "eval_all", "infer"]
+TransportOption = Literal["inline", "simulated", "distributed"]
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
 class GroupedCommand(TyperCommand):
@@ -289,13 +256,7 @@ def without_effect(options: Mapping[str, object]) -> str | None:
     return f"Without effect here: {', '.join(given)}" if given else None
 
 
-class DeviceName(StrEnum):
-    """Where a model computes."""
-
-    cpu = "cpu"
-    cuda = "cuda"
-
-
+DeviceName = Literal["cpu", "cuda"]
 TrainedModelDir = Annotated[
     Path | None,
     typer.Option("--model_dir", "-o", help="Model directory; its last checkpoint is used."),
@@ -312,25 +273,22 @@ ModelTokenizer = Annotated[
     ),
 ]
 DeviceOption = Annotated[DeviceName, typer.Option("--device", help="Device to compute on.")]
+BatchSize = Annotated[int, typer.Option("--batch_size", min=1, help="Texts or rows per batch.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def read_model(
     model_dir: Path | None, checkpoint: Path | None, tokenizer: Path | None, device: DeviceName
 ) -> tuple["LoadedModel", "TokenizerDefinition"]:
-    """The model with its tokenizer. Raises ConfigError unless one of `model_dir` and `checkpoint`
-    is given, and what `trainer.generation.loaded` raises."""
+    """Load a model with its tokenizer. Raises ConfigError unless exactly one of `model_dir` and
+    `checkpoint` is given, and what `trainer.generation.loaded` raises."""
     from trainer.generation.loaded import find_checkpoint, load_model, tokenizer_for
 
-    found = find_checkpoint(_place(model_dir, checkpoint))
-    vocabulary = tokenizer_for(tokenizer, found)
-    return load_model(found, device.value), vocabulary
-
-
-def _place(model_dir: Path | None, checkpoint: Path | None) -> Path:
-    place = checkpoint or model_dir
-    if place is None or (checkpoint is not None and model_dir is not None):
+    if (model_dir is None) == (checkpoint is None):
         raise ConfigError("give --model_dir DIR or --checkpoint DIR")
-    return place
+    found = find_checkpoint(checkpoint or model_dir or Path())
+    vocabulary = tokenizer_for(tokenizer, found)
+    return load_model(found, device), vocabulary
 
 
 _LONGEST = 2000  # characters of a line of a message
@@ -338,9 +296,8 @@ _LONGEST = 2000  # characters of a line of a message
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Print an error of this toolkit as `error: MESSAGE`, a line for each mistake of a config, and
-    raise `typer.Exit` with its exit code: its own for a PrepError, that of ConfigError for what the
-    backend refuses."""
+    """Print an error as `error: MESSAGE`, a line for each mistake of a config, and raise
+    `typer.Exit` with its exit code; errors of the backend count as ConfigError."""
     try:
         yield
     except Exception as error:
@@ -353,8 +310,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def _code_of_backend(error: Exception) -> int | None:
-    """Exit code of an error of the backend, None of any other. The backend imports torch, which a
-    command that ends well or with a PrepError may not need."""
+    """Return the exit code of an error of the backend, None for any other. Imports torch."""
     from trainer.errors import as_prep_errors
     from wafer_backend.errors import BackendError
 

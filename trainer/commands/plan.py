@@ -106,6 +106,4 @@ def plan(
 
 def register(app: typer.Typer) -> None:
     """Add `train plan` to the `train` app."""
-    app.command(
-        name="plan", epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
-    )(plan)
+    app.command(name="plan", epilog=EXAMPLES)(plan)

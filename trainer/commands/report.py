@@ -38,7 +38,6 @@ _Data = Annotated[
         help="A prep run the model was trained on, or a directory of shards; may be repeated.",
     ),
 ]
-_HELP = {"help_option_names": ["-h", "--help"]}
 
 
 def report(model_dir: _ModelDir, data: _Data = None) -> None:
@@ -65,5 +64,5 @@ def card(
 
 def register(app: typer.Typer) -> None:
     """Add `train report` and `train card` to the `train` app."""
-    app.command(name="report", epilog=_REPORT_EXAMPLES, context_settings=_HELP)(report)
-    app.command(name="card", epilog=_CARD_EXAMPLES, context_settings=_HELP)(card)
+    app.command(name="report", epilog=_REPORT_EXAMPLES)(report)
+    app.command(name="card", epilog=_CARD_EXAMPLES)(card)

@@ -6,7 +6,10 @@ from typing import Annotated
 
 import typer
 
-from trainer.commands.options import one_line_errors
+from pipeline.core import storage
+from pipeline.core.errors import ConfigError
+from trainer.commands.options import AsJson, one_line_errors
+from trainer.runs.console import parse_amount
 
 EXAMPLES = """\b
 Examples:
@@ -17,7 +20,6 @@ Examples:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EXAMPLES,
     help="Fit a power law of loss against training FLOPs to runs, and predict losses with it.",
 )
@@ -66,19 +68,18 @@ def fit(
         float | None,
         typer.Option("--irreducible", help="Fix c to this value, which makes three points enough."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fit loss = (flops / a) ** -b + c to runs."""
     from trainer.scaling import files
-    from trainer.scaling.files import draw_law, read_points
-    from trainer.scaling.power_law import fit_power_law as fit_law
+    from trainer.scaling.power_law import fit_power_law
 
     with one_line_errors():
-        law = fit_law(read_points(runs), irreducible)
+        law = fit_power_law(files.read_points(runs), irreducible)
         if out is not None:
-            files.write_law(out, law)
+            storage.write_json(out, files.law_as_json(law))
         if plot is not None:
-            draw_law(plot, law)
+            files.draw_law(plot, law)
         if as_json:
             print(json.dumps(files.law_as_json(law), indent=1))
         else:
@@ -96,14 +97,17 @@ def predict(
             "--law", help="A law written by `train scaling fit`. [default: equation 1 of the paper]"
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Predict the loss of a compute-optimal model."""
     from trainer.scaling import files
 
     with one_line_errors():
         found = None if law is None else files.read_law(law)
-        prediction = files.prediction(found, files.flops_of(flops))
+        try:
+            prediction = files.prediction(found, parse_amount(flops))
+        except ValueError as error:
+            raise ConfigError(f"--flops {error}") from None
         if as_json:
             print(json.dumps(prediction, indent=1))
         else:

@@ -55,57 +55,35 @@ def sweep(
 ) -> None:
     """Search hyperparameters on a small proxy model, and transfer the best to a large one (muP)."""
     with one_line_errors():
-        code = _sweep(file, out, data, jobs, dry_run, _carried_over(transfer, write))
+        if (transfer is None) != (write is None):
+            raise ConfigError(
+                "give --transfer and --write together: the params file of the target, and the file "
+                "to write"
+            )
+        from pipeline.commands.terminal import out as console
+        from pipeline.commands.terminal import print_line
+        from trainer.sweep import results
+        from trainer.sweep.plan import plan_sweep
+        from trainer.sweep.sweep import run_sweep
+
+        planned = plan_sweep(file, data)
+        if dry_run:
+            for line in results.describe_sweep(planned):
+                print_line(line)
+            return
+        code = run_sweep(planned, out, jobs, print_line)
+        ended = results.read_results(out)
+        if ended:
+            console.print(results.tabulate_results(planned, ended))
+        for line in results.summary(planned, ended):
+            print_line(line)
+        if code == 0 and transfer is not None and write is not None:
+            for line in results.transfer(planned, ended, transfer, write).lines():
+                print_line(line)
+            print_line(f"Wrote {write}")
     raise typer.Exit(code)
-
-
-def _sweep(
-    file: Path,
-    out: Path,
-    data: Path | None,
-    jobs: int,
-    dry_run: bool,
-    carried: tuple[Path, Path] | None,
-) -> int:
-    from pipeline.commands.terminal import out as console
-    from pipeline.commands.terminal import print_line
-    from trainer.sweep import results
-    from trainer.sweep.plan import plan_sweep
-    from trainer.sweep.results import transfer
-    from trainer.sweep.sweep import run_sweep
-
-    planned = plan_sweep(file, data)
-    if dry_run:
-        for line in results.describe_sweep(planned):
-            print_line(line)
-        return 0
-    code = run_sweep(planned, out, jobs, print_line)
-    found = results.read_results(out)
-    if found:
-        console.print(results.tabulate_results(planned, found))
-    for line in results.summary(planned, found):
-        print_line(line)
-    if code == 0 and carried is not None:
-        for line in transfer(planned, found, *carried).lines():
-            print_line(line)
-        print_line(f"Wrote {carried[1]}")
-    return code
-
-
-def _carried_over(target: Path | None, write: Path | None) -> tuple[Path, Path] | None:
-    """The target of muTransfer and the file to write; None when neither is asked for."""
-    if target is None and write is None:
-        return None
-    if target is None or write is None:
-        raise ConfigError(
-            "give --transfer and --write together: the params file of the target, and the file to "
-            "write"
-        )
-    return target, write
 
 
 def register(app: typer.Typer) -> None:
     """Add `train sweep` to the `train` app."""
-    app.command(
-        name="sweep", epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
-    )(sweep)
+    app.command(name="sweep", epilog=EXAMPLES)(sweep)

@@ -7,56 +7,28 @@ yet is refused by the type, never ignored.
 from typing import Any
 
 from trainer.config.inputs import (
-    BatchSizeStep,
     EvalInput,
     InferenceInput,
     MixturePart,
     SampleInputConfig,
     TrainInput,
 )
-from trainer.config.model import (
-    ConstantValue,
-    Count,
-    ExtraAttention,
-    Fill,
-    Initializer,
-    Kaiming,
-    Lecun,
-    ModelConfig,
-    Normal,
-    Rate,
-    TruncatedNormal,
-    Uniform,
-    VarianceScaling,
-    Xavier,
-)
+from trainer.config.model import ModelConfig
 from trainer.config.optimizer import OPTIMIZER_CONFIGS, Optimizer, OptimizerConfig
 from trainer.config.params import Params, ParamsLike, load_params, override
-from trainer.config.runconfig import Autorestart, OpProfilerConfig, RunConfig, StabilityConfig
+from trainer.config.runconfig import RunConfig, StabilityConfig
 from trainer.config.schedules import SCHEDULER_CONFIGS, Scheduler, SchedulerConfig
 from trainer.config.sparsity import SparsityGroup
 
 __all__ = [
-    "Autorestart",
-    "BatchSizeStep",
-    "ConstantValue",
-    "Count",
     "EvalInput",
-    "ExtraAttention",
-    "Fill",
     "InferenceInput",
-    "Initializer",
-    "Kaiming",
-    "Lecun",
     "MixturePart",
     "ModelConfig",
-    "Normal",
-    "OpProfilerConfig",
     "Optimizer",
     "OptimizerConfig",
     "Params",
     "ParamsLike",
-    "Rate",
     "RunConfig",
     "SampleInputConfig",
     "Scheduler",
@@ -64,10 +36,6 @@ __all__ = [
     "SparsityGroup",
     "StabilityConfig",
     "TrainInput",
-    "TruncatedNormal",
-    "Uniform",
-    "VarianceScaling",
-    "Xavier",
     "load_params",
     "override",
 ]

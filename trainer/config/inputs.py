@@ -1,8 +1,8 @@
-"""Sections `train_input`, `eval_input` and `inference_input`: where samples come from and how many
-make a batch; the prompts of `--mode infer`, and what ends their continuations.
+"""Sections `train_input`, `eval_input` and `inference_input`: where samples and prompts come from,
+and how many make a batch.
 
-Model Zoo has what ends them in section `model`; it is moved here, because a model does not depend
-on it.
+What ends a continuation is in section `model` of Model Zoo; it is moved here, because a model does
+not depend on it.
 """
 
 import itertools
@@ -130,9 +130,7 @@ OF_MODEL = ("start_token", "stop_sequences", "max_tokens")
 """Keys that Model Zoo has in section `model`."""
 
 TokenId = Annotated[int, Field(ge=0)]
-# A validator that ran before hands on tuples as lists and paths as text, so these are not strict.
 StopSequence = Annotated[tuple[TokenId, ...], Field(strict=False, min_length=1)]
-Place = Annotated[Path, Field(strict=False)]
 
 
 class InferenceInput(FrozenModel):
@@ -141,11 +139,10 @@ class InferenceInput(FrozenModel):
     data_processor: Literal["GptHDF5MapDataProcessor", "GptHDF5DataProcessor"] = Field(
         "GptHDF5MapDataProcessor", description="either name reads the prompts in data_dir"
     )
-    data_dir: Place | None = Field(
+    data_dir: Directory | None = Field(
         None,
         description="prompts, relative to this file: a .jsonl file with a `prompt` per line, a "
-        ".txt "
-        "file with one prompt per line, or a directory of .h5 files; null: hdf5/validation of "
+        ".txt file with one prompt per line, or a directory of .h5 files; null: hdf5/validation of "
         "--data",
     )
     batch_size: Count = Field(8, description="prompts that are continued together")
@@ -168,16 +165,14 @@ class InferenceInput(FrozenModel):
 
 
 def move_from_model(draft: Draft) -> None:
-    """Move Model Zoo's keys of section `model` here. Raises ConfigError for one that stands in
-    both sections."""
+    """Move Model Zoo's keys of section `model` here. Raises ConfigError for one that is in both."""
     model = draft.section("model")
-    given = [key for key in OF_MODEL if key in model]
-    if not given:
-        return
-    if draft.sections.get("inference_input") is None:
-        draft.sections["inference_input"] = {}
-    section = draft.section("inference_input")
-    for key in given:
+    for key in OF_MODEL:
+        if key not in model:
+            continue
+        if draft.sections.get("inference_input") is None:
+            draft.sections["inference_input"] = {}
+        section = draft.section("inference_input")
         if key in section:
             raise draft.error(
                 f"model.{key}", f"the same setting as inference_input.{key}; give only one of them"

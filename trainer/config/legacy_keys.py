@@ -1,8 +1,8 @@
 """From the keys of R1.8 to those of R2.2, without those that have no effect here.
 
-`known_keys` has the keys of Model Zoo's `params.yaml`, R1.8 to R2.2, in four kinds: another
-spelling of a key; without effect here; known, but with one value only, the one that this trainer
-has; or R2.2's own, which the models of the sections have.
+The keys of Model Zoo's `params.yaml`, R1.8 to R2.2, are of four kinds: another spelling of a key;
+without effect here; known, but with the one value that this trainer has; or R2.2's own, which the
+models of the sections have.
 """
 
 from typing import Any
@@ -159,18 +159,31 @@ def known_keys(section: str) -> set[str]:
 
 
 def modernize(draft: Draft) -> None:
-    """Bring all sections to R2.2 keys.
-
-    Raises ConfigError for an unknown key, or a value that asks for what is not there.
-    """
+    """Bring all sections to R2.2 keys. Raises ConfigError for an unknown key, or a value that
+    asks for what is not there."""
     kind = _optimizer_type(draft)
     for section in SECTIONS:
-        _refuse_unknown(draft, section, kind)
-    _warn_of_micro_batches(draft)
+        known = known_keys(section)
+        if section == "optimizer":
+            known |= kind.model_fields.keys()
+        for key in draft.section(section):
+            if key not in known:
+                raise draft.unknown(f"{section}.{key}", known)
+    is_old = {"beta1", "beta2", "weight_decay_rate"} & set(draft.section("optimizer"))
+    if is_old and draft.section("runconfig").get("use_cs_grad_accum") is not True:
+        draft.remark(
+            "train_input.batch_size",
+            "read as the global batch; in R1.8 without use_cs_grad_accum it was that of one system",
+        )
     for section, names in RENAMED.items():
         for old, new in names.items():
-            draft.rename(section, old, new)
-    _optimizer(draft, kind)
+            draft.rename(draft.section(section), section, old, new)
+    optimizer = draft.section("optimizer")
+    if "betas" in kind.model_fields and {"beta1", "beta2"} & optimizer.keys():
+        old_key = "beta1" if "beta1" in optimizer else "beta2"
+        beta1, beta2 = kind.model_fields["betas"].default
+        betas = [optimizer.pop("beta1", beta1), optimizer.pop("beta2", beta2)]
+        draft.respell(optimizer, "optimizer", old_key, "betas", betas)
     legacy_values.modernize_schedulers(draft)
     legacy_values.modernize_sparsity(draft)
     _model(draft)
@@ -182,30 +195,9 @@ def modernize(draft: Draft) -> None:
     _runconfig(draft)
     for section in SECTIONS:
         _drop_idle(draft, section)
-        _drop_only(draft, section)
-
-
-def _refuse_unknown(draft: Draft, section: str, kind: type[OptimizerConfig]) -> None:
-    known = known_keys(section)
-    if section == "optimizer":
-        known |= kind.model_fields.keys()
-    for key in draft.section(section):
-        if key not in known:
-            raise draft.unknown(f"{section}.{key}", known)
-
-
-def _warn_of_micro_batches(draft: Draft) -> None:
-    """Before R2.0 a file without use_cs_grad_accum gave the batch of one system."""
-    old = {"beta1", "beta2", "weight_decay_rate"} & set(draft.section("optimizer"))
-    if old and draft.section("runconfig").get("use_cs_grad_accum") is not True:
-        draft.remark(
-            "train_input.batch_size",
-            "read as the global batch; in R1.8 without use_cs_grad_accum it was that of one system",
-        )
 
 
 def _optimizer_type(draft: Draft) -> type[OptimizerConfig]:
-    """The optimizer that is asked for, by its name in any case."""
     optimizer = draft.section("optimizer")
     name = optimizer.setdefault("optimizer_type", "AdamW")
     try:
@@ -216,23 +208,6 @@ def _optimizer_type(draft: Draft) -> type[OptimizerConfig]:
     return kind
 
 
-def _optimizer(draft: Draft, kind: type[OptimizerConfig]) -> None:
-    optimizer = draft.section("optimizer")
-    if "betas" not in kind.model_fields or not {"beta1", "beta2"} & optimizer.keys():
-        return
-    given = [key for key in ("beta1", "beta2") if key in optimizer]
-    if "betas" in optimizer:
-        raise draft.error(
-            f"optimizer.{given[0]}", "the same setting as betas; give only one of them"
-        )
-    defaults = kind.model_fields["betas"].default
-    optimizer["betas"] = [
-        optimizer.pop(key, value) for key, value in zip(("beta1", "beta2"), defaults, strict=True)
-    ]
-    draft.remark(f"optimizer.{given[0]}", "old spelling of optimizer.betas")
-    draft.spelled["optimizer.betas"] = draft.written(f"optimizer.{given[0]}")
-
-
 def _model(draft: Draft) -> None:
     model = draft.section("model")
     if "use_bfloat16" in model:
@@ -241,27 +216,20 @@ def _model(draft: Draft) -> None:
             raise draft.error("model.use_bfloat16", "expected true or false")
         model.setdefault("fp16_type", "bfloat16" if wide else "float16")
         draft.remark("model.use_bfloat16", f"old spelling of fp16_type: {model['fp16_type']}")
-    _norm_type(draft, model)
+    if (rms_norm := model.pop("use_rms_norm", None)) is not None:
+        if not isinstance(rms_norm, bool) or "norm_type" in model:
+            raise draft.error("model.use_rms_norm", "expected true or false, and no norm_type")
+        model["norm_type"] = "rmsnorm" if rms_norm else "layernorm"
+        draft.remark("model.use_rms_norm", f"old spelling of norm_type: {model['norm_type']}")
+        draft.spelled["model.norm_type"] = draft.written("model.use_rms_norm")
     _parallel_block(draft, model)
     for key in NULL_IS_DEFAULT:
         if key in model and model[key] is None:
             del model[key]
 
 
-def _norm_type(draft: Draft, model: dict[str, Any]) -> None:
-    """`use_rms_norm` of R1.9."""
-    given = model.pop("use_rms_norm", None)
-    if given is None:
-        return
-    if not isinstance(given, bool) or "norm_type" in model:
-        raise draft.error("model.use_rms_norm", "expected true or false, and no norm_type")
-    model["norm_type"] = "rmsnorm" if given else "layernorm"
-    draft.remark("model.use_rms_norm", f"old spelling of norm_type: {model['norm_type']}")
-    draft.spelled["model.norm_type"] = draft.written("model.use_rms_norm")
-
-
 def _parallel_block(draft: Draft, model: dict[str, Any]) -> None:
-    """GPT-J's model has keys of its own, and in sections nothing else tells it from GPT-2's."""
+    """Recognize GPT-J's model: nothing else in the sections distinguishes it from GPT-2's."""
     if "parallel_block" in model:
         return
     if model.get("use_untied_layer_norm") is not None:
@@ -269,7 +237,13 @@ def _parallel_block(draft: Draft, model: dict[str, Any]) -> None:
         draft.remark(
             "model.use_untied_layer_norm", "read as a model like GPT-J: parallel_block: true"
         )
-    elif _is_gptj(model):
+    elif (
+        "residual_dropout_rate" in model
+        and "dropout_rate" not in model
+        and model.get("position_embedding_type") == "rotary"
+        and model.get("use_bias_in_output") is True
+        and model.get("use_projection_bias_in_attention") is False
+    ):
         model |= {"parallel_block": True, "use_untied_layer_norm": False}
         draft.remark(
             "model.residual_dropout_rate",
@@ -278,19 +252,8 @@ def _parallel_block(draft: Draft, model: dict[str, Any]) -> None:
         )
 
 
-def _is_gptj(model: dict[str, Any]) -> bool:
-    """Keys and values by which released files of GPT-J differ from those of all other models."""
-    return (
-        "residual_dropout_rate" in model
-        and "dropout_rate" not in model
-        and model.get("position_embedding_type") == "rotary"
-        and model.get("use_bias_in_output") is True
-        and model.get("use_projection_bias_in_attention") is False
-    )
-
-
 def _precision(draft: Draft) -> None:
-    """What stands in for cbfloat16, and a loss scale where there is nothing to scale."""
+    """Replace cbfloat16, and drop a loss scale where there is nothing to scale."""
     model, optimizer = draft.section("model"), draft.section("optimizer")
     if model.get("fp16_type") == "cbfloat16":
         model["fp16_type"] = "bfloat16"
@@ -348,21 +311,20 @@ def _runconfig(draft: Draft) -> None:
 
 
 def _drop_idle(draft: Draft, section: str) -> None:
+    """Drop keys without effect. Raises ConfigError for a value that would ask for more."""
     values = draft.section(section)
-    for key in [key for key in values if key in IDLE[section]]:
-        del values[key]
-        if key != "name":
-            draft.ignore(f"{section}.{key}")
-
-
-def _drop_only(draft: Draft, section: str) -> None:
-    values = draft.section(section)
-    for key in [key for key in values if key in ONLY[section]]:
-        value, allowed = values.pop(key), ONLY[section][key]
-        if not any(value == one and type(value) in _alike(one) for one in allowed):
-            option = COMMAND_LINE.get(key) if section == "runconfig" else None
-            hint = f"; use {option}" if option else f"; expected {_shown(allowed[0])}"
-            raise draft.error(f"{section}.{key}", f"{_shown(value)} is not supported{hint}")
+    for key in list(values):
+        if key in IDLE[section]:
+            del values[key]
+            if key != "name":
+                draft.ignore(f"{section}.{key}")
+        elif key in ONLY[section]:
+            value, allowed = values.pop(key), ONLY[section][key]
+            if not any(value == one and type(value) in _alike(one) for one in allowed):
+                option = COMMAND_LINE.get(key) if section == "runconfig" else None
+                hint = f"use {option}" if option else f"expected {_shown(allowed[0])}"
+                reason = f"{_shown(value)} is not supported; {hint}"
+                raise draft.error(f"{section}.{key}", reason)
 
 
 def _alike(value: Any) -> tuple[type, ...]:

@@ -1,13 +1,12 @@
-"""Values of params files in older spellings, brought to the form of R2.2: initializers,
-learning-rate schedulers, section `sparsity`.
+"""Values of params files in older spellings, brought to the form of R2.2.
 
-Of initializers Model Zoo takes a name alone for one with its defaults, nulls for keys that are not
-given, and keys of other initializers, which have no effect.
+Initializers: Model Zoo takes a name alone for one with its defaults, nulls for keys that are not
+given, and keys of other initializers, which have no effect. Learning-rate schedulers: their names
+in any case, keys of any release.
 
 Section `sparsity` becomes a list of groups. R2.0 and R2.1: `type`, `schedule`, `sparsity_schedule`,
 `param_name_patterns` (a regular expression, several, or a mapping from them to keys of their own).
-R2.2 and later: `algorithm`, `update`, `param_filter`. A section may be a number, one group or a
-list of groups.
+R2.2 and later: `algorithm`, `update`, `param_filter`. It may be a number, one group or a list.
 """
 
 import math
@@ -30,34 +29,30 @@ _ANY_KEY = {"seed"}.union(*_KEYS_OF.values())
 
 
 def modernize_initializers(draft: Draft) -> None:
-    """Bring the initializers of section `model` to mappings with a name.
-
-    Raises ConfigError for a name that is unknown.
-    """
+    """Bring the initializers of section `model` to mappings with a name. Raises ConfigError for
+    a name that is unknown."""
     model = draft.section("model")
     for key in INITIALIZER_KEYS:
         if isinstance(model.get(key), str):
             model[key] = {"name": model[key]}
-        if isinstance(model.get(key), dict):
-            model[key] = _rule(draft, f"model.{key}", model[key])
+        given = model.get(key)
+        if not isinstance(given, dict):
+            continue
+        name = str(given.get("name", "truncated_normal")).lower()
+        if name not in _KEYS_OF:
+            reason = f"{name!r} is not supported; expected one of {', '.join(_KEYS_OF)}"
+            raise draft.error(f"model.{key}.name", reason)
+        model[key] = rule = {"name": name}
+        for inner, value in given.items():
+            if inner in _ANY_KEY - _KEYS_OF[name]:
+                if value is not None:
+                    draft.ignore(f"model.{key}.{inner}")
+            elif value is not None and inner != "name":
+                rule[inner] = value
     _initializer_range(draft, model)
 
 
-def _rule(draft: Draft, dotted: str, given: dict[str, Any]) -> dict[str, Any]:
-    name = str(given.get("name", "truncated_normal")).lower()
-    if name not in _KEYS_OF:
-        raise draft.error(
-            f"{dotted}.name", f"{name!r} is not supported; expected one of {', '.join(_KEYS_OF)}"
-        )
-    rule = {"name": name, **{key: v for key, v in given.items() if v is not None and key != "name"}}
-    for key in [key for key in rule if key in _ANY_KEY - _KEYS_OF[name]]:
-        del rule[key]
-        draft.ignore(f"{dotted}.{key}")
-    return rule
-
-
 def _initializer_range(draft: Draft, model: dict[str, Any]) -> None:
-    """A standard deviation for those that are not given."""
     std, layers = model.pop("initializer_range", None), model.get("num_hidden_layers")
     if std is None:
         return
@@ -87,9 +82,7 @@ _OLD = {
 
 def modernize_schedulers(draft: Draft) -> None:
     """One scheduler or a list of them, with their names in any case and keys of any release.
-
-    Raises ConfigError for one that is unknown, or that has no end and is followed by another.
-    """
+    Raises ConfigError for one that is unknown, or that has no end and is followed by another."""
     optimizer = draft.section("optimizer")
     rates = optimizer.get("learning_rate")
     if isinstance(rates, dict):
@@ -110,8 +103,8 @@ def _scheduler(draft: Draft, dotted: str, entry: dict[str, Any], *, last: bool) 
         except BackendConfigError as error:
             raise draft.error(f"{dotted}.scheduler", str(error)) from None
         entry["scheduler"] = kind.named.name
-    for old in [old for old in _OLD if old in entry]:
-        _rename(draft, dotted, entry, old)
+    for old, new in _OLD.items():
+        draft.rename(entry, dotted, old, new)
     how = entry.pop("main_scheduler", "sequential")
     if str(how).lower().removesuffix("lr") != "sequential":
         raise draft.error(
@@ -127,26 +120,14 @@ def _scheduler(draft: Draft, dotted: str, entry: dict[str, Any], *, last: bool) 
         )
 
 
-def _rename(draft: Draft, dotted: str, entry: dict[str, Any], old: str) -> None:
-    new = _OLD[old]
-    if new in entry:
-        raise draft.error(f"{dotted}.{old}", f"the same setting as {new}; give only one of them")
-    entry[new] = entry.pop(old)
-    draft.remark(f"{dotted}.{old}", f"old spelling of {new}")
-    draft.spelled[f"{dotted}.{new}"] = draft.written(f"{dotted}.{old}")
-
-
 OLDER_SPARSITY_KEYS = {"type": "algorithm", "schedule": "update"}
 _SCHEDULE, _PATTERNS = "sparsity_schedule", "param_name_patterns"
 _LEVELS = ("sparsity", "drop_fraction")
 
 
 def modernize_sparsity(draft: Draft) -> None:
-    """Bring the section, if there is one, to R2.2 keys.
-
-    Raises ConfigError for what is no group, an algorithm or a key that is unknown, and for a key
-    that is given in two spellings.
-    """
+    """Bring the section, if there is one, to R2.2 keys. Raises ConfigError for what is no group,
+    an algorithm or a key that is unknown, and for a key that is given in two spellings."""
     given = draft.sections.pop("sparsity", None)
     if given is None or given == {}:
         return
@@ -168,7 +149,6 @@ def modernize_sparsity(draft: Draft) -> None:
 
 
 def _apart(draft: Draft, part: dict[str, Any], path: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """The groups of one mapping: patterns with keys of their own make one each."""
     patterns = part.get(_PATTERNS)
     if not isinstance(patterns, dict):
         yield dict(part), path
@@ -182,8 +162,7 @@ def _apart(draft: Draft, part: dict[str, Any], path: str) -> Iterator[tuple[dict
 def _group(draft: Draft, group: dict[str, Any], dotted: str) -> None:
     _sparsity_schedule(draft, group, dotted)
     for old, new in OLDER_SPARSITY_KEYS.items():
-        if old in group:
-            _take(draft, group, dotted, old, new, group.pop(old))
+        draft.rename(group, dotted, old, new)
     name = str(group.get("algorithm", "static")).lower()
     if name not in ALGORITHMS:
         raise draft.error(
@@ -217,14 +196,5 @@ def _sparsity_schedule(draft: Draft, group: dict[str, Any], dotted: str) -> None
     steps, levels = [step for step, _ in pairs], [level for _, level in pairs]
     if steps[:1] != [0] or steps != sorted(set(steps)):
         raise draft.error(here, "expected ascending steps that start at 0")
-    _take(draft, group, dotted, _SCHEDULE, "sparsity", levels)
-    _take(draft, group, dotted, _SCHEDULE, "update", {"steps": steps[1:]})
-
-
-def _take(draft: Draft, group: dict[str, Any], dotted: str, old: str, new: str, value: Any) -> None:
-    if new in group:
-        raise draft.error(f"{dotted}.{old}", f"the same setting as {new}; give only one of them")
-    written = draft.written(f"{dotted}.{old}")
-    draft.remark(f"{dotted}.{old}", f"old spelling of {new}")
-    group[new] = value
-    draft.spelled[f"{dotted}.{new}"] = written
+    draft.respell(group, dotted, _SCHEDULE, "sparsity", levels)
+    draft.respell(group, dotted, _SCHEDULE, "update", {"steps": steps[1:]})

@@ -1,5 +1,6 @@
 """Types that several sections of `params.yaml` share."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -236,53 +237,44 @@ class ModelConfig(FrozenModel):
 
     @model_validator(mode="after")
     def _possible(self) -> "ModelConfig":
-        for problem in (self._attention_problem(), self._position_problem(), self._mup_problem()):
-            if problem:
-                raise ValueError(problem)
+        for problem in self._problems():
+            raise ValueError(problem)
         return self
 
-    def _attention_problem(self) -> str | None:
+    def _problems(self) -> Iterator[str]:
+        groups, head = self.extra_attention_params.num_kv_groups, self.head_size
+        kind, rotated = self.position_embedding_type, self.rotary_dim or self.head_size
         if self.hidden_size % self.num_heads:
-            return f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}"
-        groups = self.extra_attention_params.num_kv_groups
+            yield f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}"
         if self.attention_module == "aiayn_attention" and groups != 1:
-            return f"num_kv_groups {groups} needs attention_module: multiquery_attention"
+            yield f"num_kv_groups {groups} needs attention_module: multiquery_attention"
         if self.num_heads % groups:
-            return f"num_heads {self.num_heads} is not a multiple of num_kv_groups {groups}"
+            yield f"num_heads {self.num_heads} is not a multiple of num_kv_groups {groups}"
         if self.scale_qk_dot_by_d and self.attention_type != "scaled_dot_product":
-            return "scale_qk_dot_by_d: true needs attention_type: scaled_dot_product"
+            yield "scale_qk_dot_by_d: true needs attention_type: scaled_dot_product"
         if not (self.parallel_block or self.use_untied_layer_norm):
-            return "use_untied_layer_norm: false needs parallel_block: true"
-        return None
-
-    def _position_problem(self) -> str | None:
-        head, kind = self.head_size, self.position_embedding_type
-        if kind == "rotary" and (self.rotary_dim or head) % 2:
-            return (
-                f"rotary_dim {self.rotary_dim or head} is odd; expected an even number, because "
-                "units are rotated in pairs"
+            yield "use_untied_layer_norm: false needs parallel_block: true"
+        if kind == "rotary" and rotated % 2:
+            yield (
+                f"rotary_dim {rotated} is odd; expected an even number, because units are rotated "
+                "in pairs"
             )
-        if kind == "rotary" and (self.rotary_dim or head) > head:
-            return (
+        if kind == "rotary" and rotated > head:
+            yield (
                 f"rotary_dim {self.rotary_dim} is larger than a head: hidden_size / num_heads = "
                 f"{head}"
             )
         if kind == "fixed" and self.hidden_size % 2:
-            return f"hidden_size {self.hidden_size} is odd; fixed positions need an even number"
-        return None
-
-    def _mup_problem(self) -> str | None:
-        if self.mup_base_hidden_size is not None:
-            if isinstance(self.initializer, TruncatedNormal | Normal):
-                return None
-            return (
+            yield f"hidden_size {self.hidden_size} is odd; fixed positions need an even number"
+        if self.mup_base_hidden_size is None:
+            for key in ("mup_base_filter_size", "output_logits_alpha"):
+                if getattr(self, key) is not None:
+                    yield f"{key} is for muP only: give mup_base_hidden_size too"
+        elif not isinstance(self.initializer, TruncatedNormal | Normal):
+            yield (
                 f"initializer: {self.initializer.name} has no muP form; expected truncated_normal "
                 "or normal"
             )
-        for key in ("mup_base_filter_size", "output_logits_alpha"):
-            if getattr(self, key) is not None:
-                return f"{key} is for muP only: give mup_base_hidden_size too"
-        return None
 
     @property
     def precision(self) -> Precision:

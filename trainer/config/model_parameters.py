@@ -1,10 +1,9 @@
 """The parameters of a model of a config: names and shapes in the model's own order, their names in
-Model Zoo, their number, and FLOPs for every option of section `model`.
+Model Zoo, their number, and FLOPs.
 
-Sources: Cerebras-GPT (arXiv 2304.03208) Table 12 (parameters) and Table 13 (FLOPs). The formulas
-are in `wafer_backend.performance_model.shape`, which the simulated times use too; here a config
-becomes such a shape. What the paper's models do not have is counted in the same manner
-(docs/plan.md).
+Sources: Cerebras-GPT (arXiv 2304.03208) Table 12 (parameters) and Table 13 (FLOPs); the formulas,
+also for what the paper's models do not have (docs/plan.md), are in
+`wafer_backend.performance_model.shape`.
 """
 
 import re
@@ -12,17 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainer.config import ModelConfig
-from wafer_backend.performance_model import (
-    GPTShape,
-    Variant,
-    parameters_of,
-)
-from wafer_backend.performance_model import (
-    inference_flops_per_sequence as _inference_flops,
-)
-from wafer_backend.performance_model import (
-    training_flops_per_sequence as _training_flops,
-)
+from wafer_backend.performance_model import shape as flops
+from wafer_backend.performance_model.shape import GPTShape, Variant
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -85,6 +75,7 @@ def _norm(config: ModelConfig, name: str) -> Shapes:
 
 def gpt_shape(model: ModelConfig) -> GPTShape:
     """The model as the performance model reads it."""
+    shares_norm = model.parallel_block and not model.use_untied_layer_norm
     return GPTShape(
         layers=model.num_hidden_layers,
         width=model.hidden_size,
@@ -92,40 +83,30 @@ def gpt_shape(model: ModelConfig) -> GPTShape:
         filter=model.filter_size,
         vocabulary=model.vocab_size,
         sequence_length=model.max_position_embeddings,
-        variant=_variant(model),
-    )
-
-
-def _variant(model: ModelConfig) -> Variant:
-    shares_norm = model.parallel_block and not model.use_untied_layer_norm
-    return Variant(
-        key_value_heads=None if model.num_kv_heads == model.num_heads else model.num_kv_heads,
-        position=model.position_embedding_type,
-        rotary_width=model.rotary_dim if model.position_embedding_type == "rotary" else None,
-        norm=model.norm_type,
-        norms_per_block=1 if shares_norm else 2,
-        activation="gelu" if model.nonlinearity == "gelu_new" else model.nonlinearity,
-        tied=model.share_embedding_weights,
-        qkv_bias=model.use_projection_bias_in_attention,
-        output_bias=model.use_ffn_bias_in_attention,
-        filter_bias=model.use_ffn_bias,
-        read_out_bias=model.use_bias_in_output,
+        variant=Variant(
+            key_value_heads=None if model.num_kv_heads == model.num_heads else model.num_kv_heads,
+            position=model.position_embedding_type,
+            rotary_width=model.rotary_dim if model.position_embedding_type == "rotary" else None,
+            norm=model.norm_type,
+            norms_per_block=1 if shares_norm else 2,
+            activation="gelu" if model.nonlinearity == "gelu_new" else model.nonlinearity,
+            tied=model.share_embedding_weights,
+            qkv_bias=model.use_projection_bias_in_attention,
+            output_bias=model.use_ffn_bias_in_attention,
+            filter_bias=model.use_ffn_bias,
+            read_out_bias=model.use_bias_in_output,
+        ),
     )
 
 
 def parameter_count(model: ModelConfig) -> int:
     """Trained parameters, a tied matrix once (P Table 12, generalised)."""
-    return parameters_of(gpt_shape(model))
+    return flops.parameters_of(gpt_shape(model))
 
 
 def count_training_flops(model: ModelConfig) -> int:
     """FLOPs of forward and backward for one sequence of MSL tokens (P Table 13)."""
-    return _training_flops(gpt_shape(model))
-
-
-def count_inference_flops(model: ModelConfig) -> int:
-    """FLOPs of forward for one sequence of MSL tokens that is read at once (P Table 13)."""
-    return _inference_flops(gpt_shape(model))
+    return flops.training_flops_per_sequence(gpt_shape(model))
 
 
 _BLOCK = re.compile(r"blocks\.(\d+)\.")
@@ -155,20 +136,19 @@ class CheckpointLayout:
     aliases: tuple[tuple[str, str], ...] = ()
 
     def name(self, ours: str) -> str:
-        """Their name of one of our parameters other than qkv.
-
-        Raises KeyError when they have no such parameter.
-        """
+        """Their name of one of our parameters other than qkv. Raises KeyError when they have no
+        such parameter."""
         match = _BLOCK.match(ours)
         stem, _, kind = ours.rpartition(".")
         if match is None:
             return f"{self.names[stem]}.{kind}"
         return f"{self.block.format(n=match[1])}{self.names[stem[match.end() :]]}.{kind}"
 
-    def qkv_names(self, ours: str) -> list[str]:
-        """Their names of one of our qkv weights or biases."""
+    def all_names(self, ours: str) -> list[str]:
+        """Their names of one of our parameters, of qkv as many as they have. Raises as `name`."""
         match = _BLOCK.match(ours)
-        assert match is not None, ours
+        if match is None or QKV not in ours:
+            return [self.name(ours)]
         prefix, kind = self.block.format(n=match[1]), ours.rpartition(".")[2]
         return [f"{prefix}{name}.{kind}" for name in self.qkv]
 

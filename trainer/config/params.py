@@ -1,13 +1,9 @@
-"""A whole `params.yaml`: read, checked, and changed by command-line options.
-
-`Params.notes` reports, besides old spellings, defaults taken over and another run length than the
-paper's.
-"""
+"""A whole `params.yaml`: read, checked, and changed by command-line options."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypeVar
 
 from pydantic import Field, PrivateAttr
 
@@ -20,48 +16,52 @@ from trainer.config import legacy_keys, params_file, trainer_form
 from trainer.config.inputs import EvalInput, InferenceInput, SampleInputConfig, TrainInput
 from trainer.config.model import ModelConfig
 from trainer.config.optimizer import Optimizer, find_optimizer_config
-from trainer.config.params_file import NO_EFFECT, Draft
+from trainer.config.params_file import Draft
 from trainer.config.runconfig import RunConfig
 from trainer.config.sparsity import SparsityGroup
-from trainer.recipe import FAMILY, PaperModel
+from trainer.recipe import FAMILY
 from wafer_backend.optim.registry import OPTIMIZERS
+from wafer_backend.performance_model.shape import GPTShape
 
-THEIRS = {"eps": "1e-6", "betas": "[0.9, 0.999]", "weight_decay": "0", "max_gradient_norm": "none"}
+_MODEL_ZOO_ADAMW = {
+    "eps": "1e-6",
+    "betas": "[0.9, 0.999]",
+    "weight_decay": "0",
+    "max_gradient_norm": "none",
+}
 """Defaults of Model Zoo's AdamW that are others here; of other optimizers the last one is."""
 
 
-def describe_other_defaults(draft: Draft, model: ModelConfig) -> Iterator[str]:
-    """Lines on keys that are not given and that have another default here than in Model Zoo."""
-    optimizer = draft.section("optimizer")
+def _describe_other_defaults(draft: Draft, model: ModelConfig) -> Iterator[str]:
+    optimizer, given = draft.section("optimizer"), draft.section("model")
+    section = draft.written("model")
     kind = find_optimizer_config(optimizer["optimizer_type"])
-    for key, theirs in THEIRS.items():
+    for key, theirs in _MODEL_ZOO_ADAMW.items():
         if key not in optimizer and (kind.named.name == "AdamW" or key == "max_gradient_norm"):
             ours: Any = kind.model_fields[key].default
             shown = list(ours) if isinstance(ours, tuple) else ours
             yield f"{draft.written('optimizer')}.{key}: not given, so {shown} (Model Zoo: {theirs})"
-    if model.position_embedding_type == "rotary" and model.rotary_dim is None:
-        width = model.head_size
+    rotary, width = model.position_embedding_type == "rotary", model.head_size
+    if rotary and model.rotary_dim is None:
         yield (
-            f"{draft.written('model')}.rotary_dim: not given, so {width}, a whole head (Model Zoo: "
-            f"{width // 4})"
+            f"{section}.rotary_dim: not given, so {width}, a whole head (Model Zoo: {width // 4})"
         )
-    given = draft.section("model")
-    yield from _initial_weights(draft, model)
+    plain = model.mup_base_hidden_size is None
+    if plain and "initializer" in given and model.output_layer_initializer is None:
+        yield (
+            f"{section}.output_layer_initializer: not given, so initializer / sqrt(2 "
+            "num_hidden_layers) (Model Zoo: initializer)"
+        )
     if model.parallel_block and not {"dropout_rate", "residual_dropout_rate"} & given.keys():
-        yield f"{draft.written('model')}.dropout_rate: not given, so 0.0 (Model Zoo: 0.1)"
+        yield f"{section}.dropout_rate: not given, so 0.0 (Model Zoo: 0.1)"
     if model.mixed_precision and "fp16_type" not in given:
-        yield f"{draft.written('model')}.fp16_type: not given, so {model.fp16_type}"
-    rotary = model.position_embedding_type == "rotary" and model.norm_type == "layernorm"
-    if rotary and "parallel_block" not in given:
-        yield (
-            f"{draft.written('model')}.parallel_block: not given, so false; GPT-J and GPT-NeoX "
-            "need "
-            "true"
-        )
-    if model.mup_base_hidden_size and "scale_qk_dot_by_d" not in given:
-        yield f"{draft.written('model')}.scale_qk_dot_by_d: not given, so true, because of muP"
+        yield f"{section}.fp16_type: not given, so {model.fp16_type}"
+    if rotary and model.norm_type == "layernorm" and "parallel_block" not in given:
+        yield (f"{section}.parallel_block: not given, so false; GPT-J and GPT-NeoX need true")
+    if not plain and "scale_qk_dot_by_d" not in given:
+        yield f"{section}.scale_qk_dot_by_d: not given, so true, because of muP"
     if model.loss_scaling == "num_tokens" and model.loss_weight != 1.0:
-        yield (f"{draft.written('model.loss_weight')}: has no effect with loss_scaling: num_tokens")
+        yield f"{draft.written('model.loss_weight')}: has no effect with loss_scaling: num_tokens"
     if draft.section("train_input").get("mixture"):
         yield (
             f"{draft.written('train_input.mixture')}: a weight is how many times a pass reads "
@@ -69,43 +69,36 @@ def describe_other_defaults(draft: Draft, model: ModelConfig) -> Iterator[str]:
         )
 
 
-def _initial_weights(draft: Draft, model: ModelConfig) -> Iterator[str]:
-    given = draft.section("model")
-    follows = "initializer" in given and model.output_layer_initializer is None
-    if follows and model.mup_base_hidden_size is None:
-        yield (
-            f"{draft.written('model')}.output_layer_initializer: not given, so initializer / "
-            "sqrt(2 "
-            "num_hidden_layers) (Model Zoo: initializer)"
-        )
-
-
-def other_than_the_paper(
+def _compare_with_the_paper(
     model: ModelConfig, schedule: Schedule, max_steps: int | None
 ) -> Iterator[str]:
     """A line when a Cerebras-GPT shape is trained for another length than in Table 1."""
-    member = next((m for m in FAMILY.values() if _has_shape_of(model, m)), None)
-    if (
-        member is None
-        or max_steps is None
-        or (schedule, max_steps)
-        == (
-            member.schedule,
-            member.steps,
-        )
-    ):
+    given = (
+        *(model.hidden_size, model.num_hidden_layers, model.num_heads, model.filter_size),
+        *(model.vocab_size, model.max_position_embeddings),
+    )
+    member = next((m for m in FAMILY.values() if _dimensions(m.shape) == given), None)
+    plain = (model.position_embedding_type, model.nonlinearity) == ("learned", "gelu")
+    if not plain or member is None or max_steps is None:
         return
-    yield (
-        f"the model has the shape of Cerebras-GPT {member.name}, which the paper trained "
-        f"{_run(member.schedule, member.steps)}; this file says, and is followed: "
-        f"{_run(schedule, max_steps)}"
+    if (schedule, max_steps) != (member.schedule, member.steps):
+        yield (
+            f"the model has the shape of Cerebras-GPT {member.name}, which the paper trained "
+            f"{_describe_length(member.schedule, member.steps)}; this file says, and is followed: "
+            f"{_describe_length(schedule, max_steps)}"
+        )
+
+
+def _dimensions(shape: GPTShape) -> tuple[int, ...]:
+    return (
+        *(shape.width, shape.layers, shape.heads, shape.filter),
+        *(shape.vocabulary, shape.sequence_length),
     )
 
 
-def _run(schedule: Schedule, steps: int) -> str:
-    """A run in words.
-
-    >>> _run(((1, 720), (57_001, 1080)), 135_237)
+def _describe_length(schedule: Schedule, steps: int) -> str:
+    """
+    >>> _describe_length(((1, 720), (57_001, 1080)), 135_237)
     'to step 135,237 with batches of 720, from step 57,001 of 1,080 sequences (257.1B tokens)'
     """
     first, *later = schedule
@@ -114,29 +107,6 @@ def _run(schedule: Schedule, steps: int) -> str:
     return (
         f"to step {steps:,} with batches of {', '.join(sizes)} sequences ({tokens / 1e9:.1f}B "
         "tokens)"
-    )
-
-
-def _has_shape_of(model: ModelConfig, member: PaperModel) -> bool:
-    shape = member.shape
-    return (
-        model.hidden_size,
-        model.num_hidden_layers,
-        model.num_heads,
-        model.filter_size,
-        model.vocab_size,
-        model.max_position_embeddings,
-        model.position_embedding_type,
-        model.nonlinearity,
-    ) == (
-        shape.width,
-        shape.layers,
-        shape.heads,
-        shape.filter,
-        shape.vocabulary,
-        shape.sequence_length,
-        "learned",
-        "gelu",
     )
 
 
@@ -170,14 +140,9 @@ ParamsLike = str | os.PathLike[str] | Mapping[str, Any] | Params
 
 
 def load_params(params: ParamsLike) -> Params:
-    """Read and check a `params.yaml`, the shipped one of a bare name such as `tiny`, or a mapping
-    as a file would hold it.
-
-    Relative directories are resolved against the file, those of a mapping against the working
-    directory.
-
-    Raises ConfigError with one line: FILE:LINE, dotted key, what was expected, a did-you-mean.
-    """
+    """Read and check a `params.yaml`, the shipped one of a bare name such as `tiny`, or a
+    mapping. Relative directories are resolved against the file, or the working directory. Raises
+    ConfigError, a line `FILE:LINE: key: what is wrong`."""
     if isinstance(params, Params):
         return params
     if isinstance(params, Mapping):
@@ -195,36 +160,32 @@ def _read(loaded: YamlDocument, base: Path) -> Params:
         params = parse(Params, draft.as_loaded())
     except ConfigError as error:
         raise ConfigError(draft.respelled(str(error))) from None
-    _check_loss_scale(params, draft)
-    _check_mup(params, draft)
-    return _with_notes(
-        params.model_copy(
-            update={
-                "train_input": _resolved(params.train_input, base),
-                "eval_input": params.eval_input and _resolved(params.eval_input, base),
-                "inference_input": params.inference_input and params.inference_input.beside(base),
-                "runconfig": params.runconfig.beside(base),
-                "sparsity": _resolved_sparsity(params, draft),
-            }
-        ),
-        (
-            *draft.notes(),
-            *describe_other_defaults(draft, params.model),
-            *other_than_the_paper(
-                params.model, params.train_input.schedule, params.runconfig.max_steps
-            ),
-        ),
+    _check(params, draft)
+    from trainer.config import sparsity_names  # it needs torch
+
+    try:
+        groups = sparsity_names.resolve_groups(params.sparsity, params.model)
+    except sparsity_names.FilterError as error:
+        raise draft.error(f"sparsity.{error.key}", error.reason) from None
+    resolved = params.model_copy(
+        update={
+            "train_input": _resolved(params.train_input, base),
+            "eval_input": params.eval_input and _resolved(params.eval_input, base),
+            "inference_input": params.inference_input and params.inference_input.beside(base),
+            "runconfig": params.runconfig.beside(base),
+            "sparsity": groups,
+        }
     )
-
-
-def _with_notes(params: Params, lines: Iterable[str]) -> Params:
-    changed = params.model_copy()
-    changed._notes = tuple(lines)
-    return changed
+    schedule, last = params.train_input.schedule, params.runconfig.max_steps
+    resolved._notes = (
+        *draft.notes(),
+        *_describe_other_defaults(draft, params.model),
+        *_compare_with_the_paper(params.model, schedule, last),
+    )
+    return resolved
 
 
 def _resolved(section: Section, base: Path) -> Section:
-    """The section with directories relative to `base` made absolute."""
     directory = section.data_dir
     if isinstance(directory, tuple):
         directory = tuple(base / path for path in directory)
@@ -236,57 +197,34 @@ def _resolved(section: Section, base: Path) -> Section:
     return section.model_copy(update={"data_dir": directory, "mixture": mixture})
 
 
-class ParamsOptions(TypedDict, total=False):
-    """Options of the command that stand over the file; None: not given."""
-
-    seed: int | None
-    num_csx: int | None
-    num_steps: int | None
-    max_steps: int | None
-    num_epochs: int | None
-    eval_steps: int | None
-    checkpoint_steps: int | None
-    max_checkpoints: int | None
-    transport: str | None
-    checkpoint_path: Path | None
-    autoload_last_checkpoint: bool | None
-    load_checkpoint_states: str | None
-    disable_strict_checkpoint_loading: bool | None
-    num_workers_per_csx: int | None
-
-
-LENGTHS = ("max_steps", "num_steps", "num_epochs", "max_epochs")
+_LENGTHS = ("max_steps", "num_steps", "num_epochs", "max_epochs")
 _LEAST = {
     "seed": 0, "num_csx": 1, "num_steps": 1, "max_steps": 1, "num_epochs": 1, "eval_steps": 1,
-    "checkpoint_steps": 0, "max_checkpoints": 1, "num_workers_per_csx": 0,
+    "num_wgt_servers": 0,
 }  # fmt: skip
 
 
-def override(params: Params, **options: Unpack[ParamsOptions]) -> Params:
-    """Put command-line options over the file's values.
-
-    A length takes the place of all lengths in the file.
-
-    Raises ConfigError naming the option.
-    """
-    given: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+def override(params: Params, **options: Any) -> Params:
+    """Put options of the command (None: not given) over the values of `runconfig`; a length
+    replaces all lengths of the file. Raises ConfigError naming the option."""
+    given = {key: value for key, value in options.items() if value is not None}
     for key, least in _LEAST.items():
         if key in given and given[key] < least:
             raise ConfigError(f"--{key} {given[key]}: expected an integer of at least {least}")
-    lines = params.notes
-    if given.pop("num_workers_per_csx", None) is not None:
-        lines = (*lines, f"{NO_EFFECT}--num_workers_per_csx")
-    lengths = [key for key in LENGTHS if key in given]
+    if "num_wgt_servers" in given:
+        given["max_wgt_servers"] = given.pop("num_wgt_servers")
+    lengths = [key for key in _LENGTHS if key in given]
     if len(lengths) > 1:
         raise ConfigError(f"give only one of {', '.join(f'--{key}' for key in lengths)}")
     if lengths:
-        given = {**dict.fromkeys(LENGTHS), **given}
+        given = {**dict.fromkeys(_LENGTHS), **given}
     run = params.runconfig.model_copy(update=given)
-    return _with_notes(params.model_copy(update={"runconfig": run}), lines)
+    return params.model_copy(update={"runconfig": run})
 
 
-def _check_loss_scale(params: Params, draft: Draft) -> None:
-    """Refuse a loss scale where gradients have the range of fp32 anyway."""
+def _check(params: Params, draft: Draft) -> None:
+    """Refuse a loss scale where gradients have the range of fp32 anyway, and muP, whose learning
+    rates are for updates of the size of the rate, with an optimizer that needs others."""
     factor, precision = params.optimizer.loss_scaling_factor, params.model.precision
     if factor != 1.0 and precision != "float16":
         raise draft.error(
@@ -294,11 +232,6 @@ def _check_loss_scale(params: Params, draft: Draft) -> None:
             f"{factor} is for float16 only, but this model computes in {precision}; leave it out, "
             "or set model.mixed_precision: true and model.fp16_type: float16",
         )
-
-
-def _check_mup(params: Params, draft: Draft) -> None:
-    """Refuse muP, whose learning rates (Table 14) are for updates of the size of the learning rate,
-    with an optimizer that needs others."""
     named = params.optimizer.named
     if params.model.mup_base_hidden_size is not None and not named.kind.updates_have_size_of_rate:
         suitable = [n for n, one in OPTIMIZERS.items() if one.kind.updates_have_size_of_rate]
@@ -307,13 +240,3 @@ def _check_mup(params: Params, draft: Draft) -> None:
             f"{named.name} cannot be used with model.mup_base_hidden_size: the learning rates of "
             f"muP are for {', '.join(suitable)}; use one of these, or leave muP out",
         )
-
-
-def _resolved_sparsity(params: Params, draft: Draft) -> tuple[SparsityGroup, ...]:
-    """The groups with filters over names here, so that two spellings of a run are equal."""
-    from trainer.config import sparsity_names  # it needs torch
-
-    try:
-        return sparsity_names.resolve_groups(params.sparsity, params.model)
-    except sparsity_names.FilterError as error:
-        raise draft.error(f"sparsity.{error.key}", error.reason) from None

@@ -1,13 +1,11 @@
-"""A params file on its way to R2.2 keys: read as Model Zoo writes them, its values, where each one
-was written, and what to report of them.
+"""A params file on its way to R2.2 keys: its values, where each was written, and what to report.
 
-Files are strict YAML with three things more. Files of R2.3 and later name a data loader once and
-refer to it (`&val_dataloader`, `*val_dataloader`), so anchors and aliases are expanded here, up to
-a limit. `True` and `False` are booleans, as in YAML 1.1. And a key may occur twice if both values
-are equal and no collections, as in one of the Cerebras-GPT files.
+Files are strict YAML with three extensions: anchors and aliases, which R2.3 and later use for data
+loaders, are expanded up to a limit; `True` and `False` are booleans, as in YAML 1.1; a key may
+occur twice if both values are equal and no collections.
 
-A dotted key is `section.key` of R2.2, as in `optimizer.weight_decay`; `spelled` maps it to the key
-as the file has it, as in `trainer.init.optimizer.AdamW.weight_decay`.
+A dotted key is `section.key` of R2.2, as in `optimizer.weight_decay`; `Draft.spelled` maps it to
+the key of the file, as in `trainer.init.optimizer.AdamW.weight_decay`.
 """
 
 import copy
@@ -40,8 +38,7 @@ class _Recording:
 
 @dataclass(kw_only=True)
 class _ExpandingBuilder(Builder):
-    """The strict builder, which also replays anchored nodes, knows YAML 1.1 booleans, and takes
-    a value that is given twice."""
+    """The strict builder with these three extensions."""
 
     anchored: dict[str, list[yaml.Event]] = field(default_factory=dict)
     recordings: list[_Recording] = field(default_factory=list)
@@ -80,8 +77,7 @@ class _ExpandingBuilder(Builder):
         return super().resolve(event)
 
     def repeat(self, event: yaml.Event, dotted: str) -> None:
-        """Whether it may be shows with its value, in `place`."""
-        self.repeated.append(dotted)
+        self.repeated.append(dotted)  # `place` refuses it if the values differ
 
     def place(self, event: yaml.Event, value: Any) -> str:
         top = self.stack[-1] if self.stack else None
@@ -94,10 +90,8 @@ class _ExpandingBuilder(Builder):
 
 
 def load_params_yaml(path: Path) -> YamlDocument:
-    """Read the file; its top level is a mapping.
-
-    Raises ConfigError with one line `FILE:LINE: what is wrong`.
-    """
+    """Read the file; its top level is a mapping. Raises ConfigError with one line `FILE:LINE:
+    what is wrong`."""
     return strict_yaml.load_yaml(path, _ExpandingBuilder(path=path))
 
 
@@ -106,7 +100,7 @@ NO_EFFECT = "no effect here: "
 
 @dataclass
 class Draft:
-    """See the module. `idle`: keys without effect, as in the file."""
+    """A params file being changed. `idle`: keys without effect, as in the file."""
 
     loaded: YamlDocument
     sections: dict[str, Any]
@@ -152,18 +146,20 @@ class Draft:
         """List a key as one without effect."""
         self.idle.append(self.written(dotted))
 
-    def rename(self, section: str, old: str, new: str) -> None:
-        """Move a key of the section to its R2.2 name. Raises ConfigError when both are given."""
-        values = self.section(section)
-        if old not in values:
-            return
+    def rename(self, values: dict[str, Any], place: str, old: str, new: str) -> None:
+        """Give a key of `values`, which are at `place`, its R2.2 name, if it is there. Raises as
+        `respell`."""
+        if old in values:
+            self.respell(values, place, old, new, values.pop(old))
+
+    def respell(self, values: dict[str, Any], place: str, old: str, new: str, value: Any) -> None:
+        """Set a key that the file spells `old`. Raises ConfigError when it has `new` too."""
+        dotted = f"{place}.{old}"
         if new in values:
-            raise self.error(
-                f"{section}.{old}", f"the same setting as {new}; give only one of them"
-            )
-        values[new] = values.pop(old)
-        self.remark(f"{section}.{old}", f"old spelling of {section}.{new}")
-        self.spelled[f"{section}.{new}"] = self.written(f"{section}.{old}")
+            raise self.error(dotted, f"the same setting as {new}; give only one of them")
+        values[new] = value
+        self.remark(dotted, f"old spelling of {new}")
+        self.spelled[f"{place}.{new}"] = self.written(dotted)
 
     def notes(self) -> tuple[str, ...]:
         """All notes, one line each."""
@@ -179,13 +175,13 @@ class Draft:
 
     def respelled(self, message: str) -> str:
         """Errors about R2.2 keys, a line `FILE:LINE: key: ...` each, in the file's spelling."""
-        return "\n".join(map(self._respelled, message.split("\n")))
-
-    def _respelled(self, message: str) -> str:
         head = f"{self.loaded.path}:"
-        line, _, rest = message.removeprefix(head).partition(": ")
-        dotted, colon, text = rest.partition(": ")
-        if not (message.startswith(head) and line.isdigit() and colon):
-            return message
-        key = self.written(dotted)
-        return f"{self.loaded.where(key)}: {key}: {text}"
+        lines = []
+        for each in message.split("\n"):
+            line, _, rest = each.removeprefix(head).partition(": ")
+            dotted, colon, text = rest.partition(": ")
+            if each.startswith(head) and line.isdigit() and colon:
+                key = self.written(dotted)
+                each = f"{self.loaded.where(key)}: {key}: {text}"
+            lines.append(each)
+        return "\n".join(lines)

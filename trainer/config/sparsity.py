@@ -75,7 +75,6 @@ class CyclingLevel(FrozenModel):
 
 
 def _schedule(value: Any) -> Any:
-    """What numbers and lists stand for."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return {"type": "constant", "value": value}
     if isinstance(value, list | tuple):

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from trainer.config.model import ModelConfig
-from trainer.config.model_parameters import MODEL_ZOO, PREFIX, QKV, Shapes, shapes
+from trainer.config.model_parameters import MODEL_ZOO, PREFIX, Shapes, shapes
 from trainer.config.sparsity import RigLConfig, SparsityConfig, SparsityGroup
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.sparse.selection import Balance, default_filter
@@ -33,11 +33,8 @@ class FilterError(Exception):
 def resolve_groups(
     groups: Sequence[SparsityGroup], model: ModelConfig
 ) -> tuple[SparsityGroup, ...]:
-    """The groups, each with a `param_filter` of names here that takes its parameters only.
-
-    Two spellings that take the same give the same. Raises FilterError for a filter that takes
-    nothing, a part of QKV, or channels that do not fall into the groups that are asked for.
-    """
+    """The groups, each with a `param_filter` of names here. Raises FilterError for a filter that
+    takes nothing, a part of QKV, or channels that do not fall into the groups."""
     found: list[SparsityGroup] = []
     all_shapes = shapes(model)
     rest = list(all_shapes)
@@ -66,7 +63,7 @@ def model_zoo_names(name: str) -> list[str]:
     ['transformer_decoder.layers.3.self_attn.proj_output_dense_layer.weight']
     """
     try:
-        return MODEL_ZOO.qkv_names(name) if QKV in name else [MODEL_ZOO.name(name)]
+        return MODEL_ZOO.all_names(name)
     except KeyError:
         return []
 
@@ -76,7 +73,6 @@ def _key(group: SparsityConfig, index: int) -> str:
 
 
 def _taken(group: SparsityConfig, index: int, all_shapes: Shapes) -> list[str]:
-    """The parameters that the group's filter takes."""
     patterns = group.param_name_patterns or group.param_filter
     if patterns is None:
         return [name for name, shape in all_shapes.items() if _by_default(name, shape)]
@@ -130,11 +126,11 @@ def _by_default(name: str, shape: tuple[int, ...]) -> bool:
 def _check_balance(group: SparsityConfig, index: int, taken: Shapes) -> None:
     if not isinstance(group, RigLConfig):
         return
-    asked: tuple[tuple[Literal["in", "out"], int | None], ...] = (
-        ("in", group.balance_in_groups),
-        ("out", group.balance_out_groups),
-    )
-    for channels, count in asked:
+    counts: dict[Literal["in", "out"], int | None] = {
+        "in": group.balance_in_groups,
+        "out": group.balance_out_groups,
+    }
+    for channels, count in counts.items():
         try:
             for name, shape in taken.items():
                 Balance(count or 1, channels).check(name, torch.Size(shape))

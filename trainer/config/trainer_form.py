@@ -124,10 +124,8 @@ OTHER_INIT = (
 
 
 def to_sections(draft: Draft) -> None:
-    """Replace `trainer` by the sections of R2.2.
-
-    Raises ConfigError for a key that is unknown or asks for what is not there.
-    """
+    """Replace `trainer` by the sections of R2.2. Raises ConfigError for a key that is unknown or
+    asks for what is not there."""
     trainer = draft.sections.pop("trainer")
     for key in draft.sections:
         raise draft.unknown(key, ["trainer"])
@@ -143,7 +141,11 @@ def to_sections(draft: Draft) -> None:
     form.section("train_input", "trainer.fit.train_dataloader")
     _validation(form)
     draft.sections.setdefault("runconfig", {})
-    _checkpoint(form)
+    if start := form.value("trainer.fit.ckpt_path"):
+        form.put("runconfig.checkpoint_path", start, "trainer.fit.ckpt_path")
+    for path in ("trainer.validate.ckpt_path", "trainer.validate_all.ckpt_paths"):
+        if form.value(path):
+            raise draft.error(path, "not supported; use --mode eval and --checkpoint_path")
     for path in MOVED:
         _move(form, path)
     _callbacks(form)
@@ -158,7 +160,6 @@ class _Form:
         self.root = root
 
     def value(self, path: str) -> Any:
-        """What stands at a dotted path; None for nothing."""
         found: Any = self.root
         for name in path.split("."):
             found = found.get(name) if isinstance(found, dict) else None
@@ -177,13 +178,11 @@ class _Form:
         return found
 
     def section(self, name: str, path: str) -> None:
-        """Take a whole mapping as a section of R2.2."""
         self.draft.spelled[name] = path
         if self.value(path) is not None:
             self.draft.sections[name] = dict(self.mapping(path))
 
     def put(self, dotted: str, value: Any, path: str) -> None:
-        """Set a key of R2.2, which stands at `path` in the file."""
         *parents, last = dotted.split(".")
         target = self.draft.sections
         for name in parents:
@@ -193,7 +192,6 @@ class _Form:
 
 
 def _move(form: _Form, path: str) -> None:
-    """Carry the keys of one mapping of the form to where R2.2 has them."""
     table = MOVED[path]
     names = (*table, *OTHER_INIT) if path == INIT else (*table, "cluster_config")
     for key, value in form.mapping(path, names).items():
@@ -203,23 +201,19 @@ def _move(form: _Form, path: str) -> None:
         if table[key] is None:
             form.draft.ignore(here)
         elif key == "eval_frequency" and isinstance(value, float):
-            _evaluate_by_share(form, value, here)
+            if value == 1.0:  # at the end, as without the key
+                continue
+            steps = form.value(f"{INIT}.loop.max_steps") or form.value(f"{INIT}.loop.num_steps")
+            if not isinstance(steps, int) or not 0 < value < 1:
+                raise form.draft.error(
+                    here, "expected a number of steps, or a share of max_steps below 1"
+                )
+            form.put("runconfig.eval_frequency", max(1, round(value * steps)), here)
         else:
             form.put(str(table[key]), value, here)
 
 
-def _evaluate_by_share(form: _Form, share: float, path: str) -> None:
-    """A float says after which share of the run to evaluate; 1.0 is the end, as without the key."""
-    if share == 1.0:
-        return
-    steps = form.value(f"{INIT}.loop.max_steps") or form.value(f"{INIT}.loop.num_steps")
-    if not isinstance(steps, int) or not 0 < share < 1:
-        raise form.draft.error(path, "expected a number of steps, or a share of max_steps below 1")
-    form.put("runconfig.eval_frequency", max(1, round(share * steps)), path)
-
-
 def _optimizer(form: _Form) -> None:
-    """`optimizer: {AdamW: {...}}` and `schedulers`, which are its learning rate."""
     path = f"{INIT}.optimizer"
     found = form.mapping(path)
     form.draft.spelled["optimizer"] = path
@@ -305,16 +299,6 @@ def _validation(form: _Form) -> None:
             )
 
 
-def _checkpoint(form: _Form) -> None:
-    """The one that `fit` starts from; what is evaluated is an option of the command here."""
-    start = form.value("trainer.fit.ckpt_path")
-    if start:
-        form.put("runconfig.checkpoint_path", start, "trainer.fit.ckpt_path")
-    for path in ("trainer.validate.ckpt_path", "trainer.validate_all.ckpt_paths"):
-        if form.value(path):
-            raise form.draft.error(path, "not supported; use --mode eval and --checkpoint_path")
-
-
 def _callbacks(form: _Form) -> None:
     draft = form.draft
     for name, values, here in _named(form, f"{INIT}.callbacks"):
@@ -322,28 +306,20 @@ def _callbacks(form: _Form) -> None:
             draft.ignore(here)
         elif name not in CALLBACKS:
             raise draft.unknown(here, [*CALLBACKS, *IDLE_CALLBACKS])
-        else:
-            _callback(form, CALLBACKS[name], values, here)
+        for key, value in values.items() if name in CALLBACKS else ():
+            dotted_keys = CALLBACKS[name].get(key)
+            if dotted_keys is None:
+                draft.ignore(f"{here}.{key}")
+            for dotted in dotted_keys or ():
+                if dotted.partition(".")[0] in draft.sections:
+                    form.put(dotted, value, f"{here}.{key}")
     for name, _, here in _named(form, f"{INIT}.loggers"):
         if name not in LOGGERS:
             raise draft.unknown(here, LOGGERS)
         draft.ignore(here)
 
 
-def _callback(
-    form: _Form, table: dict[str, tuple[str, ...]], values: dict[str, Any], path: str
-) -> None:
-    for key, value in values.items():
-        here = f"{path}.{key}"
-        if key not in table:
-            form.draft.ignore(here)
-        for dotted in table.get(key, ()):
-            if dotted.partition(".")[0] in form.draft.sections:
-                form.put(dotted, value, here)
-
-
 def _named(form: _Form, path: str) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Name, arguments and place of every entry of a list such as `- ComputeNorm: {}`."""
     entries = form.value(path) or []
     if not isinstance(entries, list):
         raise form.draft.error(path, "expected a list")
@@ -353,7 +329,6 @@ def _named(form: _Form, path: str) -> Iterator[tuple[str, dict[str, Any], str]]:
 
 
 def _defaults(form: _Form) -> None:
-    """What the trainer form means without saying so."""
     model = form.draft.section("model")
     name = model.get("name")
     if name is not None and name not in MODELS:

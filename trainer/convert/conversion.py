@@ -1,12 +1,9 @@
-"""What `train convert` does: one conversion from files to files (open the source, map it, write the
-target), the list of formats, and two checkpoints of one format compared tensor by tensor.
-`runconfig.export` is a conversion too: a finished run leaves its last checkpoint in the form others
-read.
+"""What `train convert` does: a conversion from files to files, the list of formats, and the
+comparison of two checkpoints; and `runconfig.export`, which converts the last checkpoint.
 
-The directory of a conversion is refused when it holds anything else, and whole once it is recorded:
-`conversion.json` comes first, with what is being made, and again last, with size and hash of every
-file. The same command after an interruption makes the files again; after the end it verifies them
-and writes nothing.
+`conversion.json` is written first into the directory of a conversion, with what is being made, and
+again last, with size and hash of every file. The same command after an interruption makes the files
+again; after the end it verifies them and writes nothing.
 """
 
 import contextlib
@@ -25,17 +22,9 @@ from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.words import pluralise
 from trainer.config import ModelConfig, Params, load_params
 from trainer.config.model_parameters import shapes
-from trainer.convert import targets
+from trainer.convert import sources, targets
 from trainer.convert.families import FAMILIES, PLANNED, family_of
 from trainer.convert.lazy_tensors import LazyTensor
-from trainer.convert.sources import (
-    SourceCheckpoint,
-    open_hf,
-    open_mdl,
-    open_raw,
-    open_wafermill,
-    read_json_object,
-)
 from trainer.convert.targets import tokenizer_of
 from trainer.convert.weights import RELEASES, from_hf, from_model_zoo, to_hf
 from trainer.data.prepare import TOKENIZER_FILES
@@ -47,15 +36,20 @@ FORMAT = 1
 
 
 def begin_output(out: Path, identity: dict[str, Any]) -> bool:
-    """Prepare `out` for what `identity` describes; True when it is all there already.
-
-    Raises ConfigError when it holds something else, IntegrityError when a file of it is damaged.
-    """
+    """Prepare `out` for what `identity` describes; True when it is all there already. Raises
+    ConfigError when it holds something else, IntegrityError when a file of it is damaged."""
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: this is a file; give a directory")
     if (out / CONVERSION_FILE).is_file():
-        known = read_json_object(out / CONVERSION_FILE)
-        _refuse_other(out, known.get("conversion"), identity)
+        known = sources.read_json_object(out / CONVERSION_FILE)
+        before = known.get("conversion")
+        before = before if isinstance(before, dict) else {}
+        for key in sorted(identity.keys() | before.keys()):
+            if before.get(key) != identity.get(key):
+                raise ConfigError(
+                    f"--out {out}: it holds another conversion ({key} was "
+                    f"{str(before.get(key))[:80]}); give a new directory"
+                )
         if "files" in known:
             for name, entry in known["files"].items():
                 storage.verify_file(out / name, entry["hash"])
@@ -67,25 +61,6 @@ def begin_output(out: Path, identity: dict[str, Any]) -> bool:
     return False
 
 
-def finish_output(
-    out: Path, identity: dict[str, Any], files: dict[str, storage.WrittenFile]
-) -> None:
-    """Record that all of `files` (paths inside `out`) are there."""
-    entries = {name: {"size": file.size, "hash": file.hash} for name, file in files.items()}
-    record = {"format": FORMAT, "conversion": identity, "files": entries}
-    storage.write_json(out / CONVERSION_FILE, record)
-
-
-def _refuse_other(out: Path, known: Any, identity: dict[str, Any]) -> None:
-    before = known if isinstance(known, dict) else {}
-    for key in sorted(identity.keys() | before.keys()):
-        if before.get(key) != identity.get(key):
-            raise ConfigError(
-                f"--out {out}: it holds another conversion ({key} was "
-                f"{str(before.get(key))[:80]}); give a new directory"
-            )
-
-
 Target = Literal["hf", "wafermill", "mdl"]
 
 SOURCES = ("wafermill", "hf", "mdl", *(f"cs-{release}" for release in RELEASES))
@@ -94,8 +69,7 @@ SOURCES = ("wafermill", "hf", "mdl", *(f"cs-{release}" for release in RELEASES))
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConvertOptions:
     """What the command line asked for. `shard_bytes`: most bytes of one file of a Hugging Face
-    directory. `tokenizer`: `gpt2`, a tokenizer.json or its directory.
-    """
+    directory. `tokenizer`: `gpt2`, a tokenizer.json or its directory."""
 
     checkpoint: Path
     source: str
@@ -132,14 +106,26 @@ def convert_checkpoint(request: CheckpointConvertOptions, say: Say) -> None:
         if begin_output(request.out, identity):
             say(f"{request.out} already holds this conversion, verified")
             return
-        files = _write(request, read, say)
-        finish_output(request.out, identity, files)
+        if request.target == "wafermill":
+            files = targets.write_wafermill(request.out, read.state, read.config)
+        elif request.target == "mdl":
+            files = targets.write_mdl(request.out, read.state, read.config, read.step)
+        else:
+            tensors, hf_config = to_hf(read.state, read.config, request.model)
+            tokenizer = tokenizer_of(request.tokenizer, read.config)
+            known = "none is known; give --tokenizer" if tokenizer is None else tokenizer.name
+            say(f"{hf_config['architectures'][0]}; tokenizer: {known}")
+            size = request.shard_bytes
+            files = targets.write_hf(request.out, tensors, hf_config, size, tokenizer)
+        entries = {name: {"size": file.size, "hash": file.hash} for name, file in files.items()}
+        record = {"format": FORMAT, "conversion": identity, "files": entries}
+        storage.write_json(request.out / CONVERSION_FILE, record)
     for name, count in read.masked.items():
         say(
             f"{name}: {pluralise(count, 'NaN value')} (masked weights of sparse training) written "
             "as 0"
         )
-    count = sum(_elements(tensor) for tensor in read.state.values())
+    count = sum(t.nbytes // t.dtype.itemsize for t in read.state.values())
     say(f"{pluralise(len(read.state), 'tensor')}, {pluralise(count, 'number')} -> {request.out}")
 
 
@@ -167,12 +153,11 @@ def _check(request: CheckpointConvertOptions) -> None:
 
 @contextlib.contextmanager
 def _opened(request: CheckpointConvertOptions) -> Iterator[_SourceModel]:
-    """The source in our names and shapes, for the life of the block."""
     path, unsafe, drop = request.checkpoint, request.unsafe_pickle, request.drop_unmatched
     if request.source == "wafermill":
-        yield _of_wafermill(open_wafermill(path), request)
+        yield _of_wafermill(sources.open_wafermill(path), request)
     elif request.source == "hf":
-        with open_hf(path, request.config, unsafe) as opened:
+        with sources.open_hf(path, request.config, unsafe) as opened:
             if not opened.model:
                 raise ConfigError(
                     f"{opened.place}: missing; give --config config.json of the model"
@@ -187,7 +172,7 @@ def _opened(request: CheckpointConvertOptions) -> Iterator[_SourceModel]:
                 f"{path}: it does not contain a config; give --params params.yaml of its model"
             )
         config = load_params(request.params).model
-        with open_mdl(path, unsafe) as opened:
+        with sources.open_mdl(path, unsafe) as opened:
             masked: dict[str, int] = {}
             state, dropped = from_model_zoo(opened.tensors, config, drop, masked)
             yield _SourceModel(
@@ -200,7 +185,9 @@ def _opened(request: CheckpointConvertOptions) -> Iterator[_SourceModel]:
             )
 
 
-def _of_wafermill(opened: SourceCheckpoint, request: CheckpointConvertOptions) -> _SourceModel:
+def _of_wafermill(
+    opened: sources.SourceCheckpoint, request: CheckpointConvertOptions
+) -> _SourceModel:
     if request.params is not None:
         config = load_params(request.params).model
     else:
@@ -224,7 +211,6 @@ def _of_wafermill(opened: SourceCheckpoint, request: CheckpointConvertOptions) -
 
 
 def _identity(request: CheckpointConvertOptions, read: _SourceModel) -> dict[str, Any]:
-    """What decides the bytes of the output, as JSON values."""
     identity = {
         "source_hash": read.hash,
         "source": request.source,
@@ -241,22 +227,6 @@ def _identity(request: CheckpointConvertOptions, read: _SourceModel) -> dict[str
         "tokenizer": None if tokenizer is None else tokenizer.content_hash,
         "shard_bytes": request.shard_bytes,
     }
-
-
-def _write(request: CheckpointConvertOptions, read: _SourceModel, say: Say) -> targets.Files:
-    if request.target == "wafermill":
-        return targets.write_wafermill(request.out, read.state, read.config)
-    if request.target == "mdl":
-        return targets.write_mdl(request.out, read.state, read.config, read.step)
-    tensors, hf_config = to_hf(read.state, read.config, request.model)
-    tokenizer = tokenizer_of(request.tokenizer, read.config)
-    known = "none is known; give --tokenizer" if tokenizer is None else tokenizer.name
-    say(f"{hf_config['architectures'][0]}; tokenizer: {known}")
-    return targets.write_hf(request.out, tensors, hf_config, request.shard_bytes, tokenizer)
-
-
-def _elements(tensor: LazyTensor) -> int:
-    return tensor.nbytes // tensor.dtype.itemsize
 
 
 def list_formats() -> str:
@@ -328,14 +298,14 @@ class CheckpointComparison:
 def compare_checkpoints(
     left: Path, right: Path, tolerance: float = 0.0, unsafe: bool = False
 ) -> CheckpointComparison:
-    """Names, shapes, dtypes and the largest absolute difference of every tensor.
-
-    Equal means within `tolerance`; NaN equals NaN in the same place. One tensor of each side is in
-    memory. Raises ConfigError for two formats, and what opening them raises.
-    """
+    """The tensors of two checkpoints that differ by more than `tolerance`; NaN equals NaN.
+    Raises ConfigError for two formats, and what opening them raises."""
     if not tolerance >= 0:
         raise ConfigError(f"--tolerance {tolerance}: expected a number of at least 0")
-    with open_raw(left, unsafe) as (left_form, ours), open_raw(right, unsafe) as (form, theirs):
+    with (
+        sources.open_raw(left, unsafe) as (left_form, ours),
+        sources.open_raw(right, unsafe) as (form, theirs),
+    ):
         if left_form != form:
             raise ConfigError(
                 f"{left} has format {left_form}, {right} has {form}; convert one of them first"
@@ -357,31 +327,15 @@ def _difference(
         return f"only in the {'right' if left is None else 'left'}", 0.0
     if left.shape != right.shape:
         return f"shape {left.shape} and {right.shape}", 0.0
-    size = _largest(left, right)
-    kinds = "" if left.dtype == right.dtype else f"{_short(left)} and {_short(right)}, "
+    size = 0.0  # infinite where only one is NaN or an infinity differs
+    a, b = (tensor.read().reshape(tensor.shape or (1,)) for tensor in (left, right))
+    for rows, others in zip(torch.split(a, _ROWS), torch.split(b, _ROWS), strict=True):
+        x, y = rows.to(torch.float64), others.to(torch.float64)
+        same = (x == y) | (x.isnan() & y.isnan())
+        gap = (x - y).abs().nan_to_num(nan=math.inf, posinf=math.inf).masked_fill(same, 0.0)
+        size = max(size, float(gap.max())) if gap.numel() else size
+    dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in (left, right)]
+    kinds = "" if left.dtype == right.dtype else f"{' and '.join(dtypes)}, "
     if kinds or size > tolerance:
         return f"{kinds}largest difference {size:g}", size
     return "", size
-
-
-def _largest(left: LazyTensor, right: LazyTensor) -> float:
-    """Largest |left - right| in float64; infinite where only one is NaN or an infinity differs."""
-    largest = 0.0
-    for a, b in _rows(left, right):
-        x, y = a.to(torch.float64), b.to(torch.float64)
-        same = (x == y) | (x.isnan() & y.isnan())
-        gap = (x - y).abs().nan_to_num(nan=math.inf, posinf=math.inf).masked_fill(same, 0.0)
-        largest = max(largest, float(gap.max())) if gap.numel() else largest
-    return largest
-
-
-def _rows(left: LazyTensor, right: LazyTensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    a, b = left.read(), right.read()
-    if a.ndim == 0:
-        a, b = a[None], b[None]
-    for start in range(0, len(a), _ROWS):
-        yield a[start : start + _ROWS], b[start : start + _ROWS]
-
-
-def _short(tensor: LazyTensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

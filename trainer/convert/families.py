@@ -1,7 +1,7 @@
-"""The model families of Hugging Face, and Model Zoo's layout: names of tensors, what they can hold.
+"""The model families of Hugging Face: names of tensors, and what models they can hold.
 
 Sources: the modules of `transformers` (GPT2LMHeadModel, GPTJForCausalLM, GPTNeoXForCausalLM,
-LlamaForCausalLM), the key names of Model Zoo R2.1 to R2.9 and of its BTLM and Jais converters.
+LlamaForCausalLM), the key names of Model Zoo's BTLM and Jais converters.
 """
 
 from collections.abc import Mapping
@@ -18,10 +18,9 @@ _ALL_BIASES = ("use_projection_bias_in_attention", "use_ffn_bias_in_attention", 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFamily:
-    """One architecture. `holds`: fields of `ModelConfig` and the values it has for them. `biases`:
-    biases that it always has, which are zeros where our model has none. `base`: prefix of all
-    tensors but the read-out. `keeps_mup`: muP factors stay factors. `verified`: how well.
-    """
+    """One architecture. `holds`: fields of `ModelConfig` and the values it has for them.
+    `biases`: biases that it always has, zeros where our model has none. `base`: prefix of all
+    tensors but the read-out. `keeps_mup`: muP factors stay factors. `verified`: how well."""
 
     name: str
     architecture: str
@@ -214,10 +213,8 @@ PLANNED = ("bloom", "falcon", "gemma2", "mistral", "mixtral", "mpt", "qwen2", "s
 
 
 def family_of(config: ModelConfig, wanted: str | None = None) -> ModelFamily:
-    """The family that a model of this config is exported as, or the wanted one.
-
-    Raises ConfigError naming the field that does not fit.
-    """
+    """The family that a model of this config is exported as, or the wanted one. Raises
+    ConfigError naming the field that does not fit."""
     if wanted is not None:
         refusal = FAMILIES[wanted].refusal(config)
         if refusal is not None:

@@ -109,7 +109,15 @@ def to_hf_config(config: ModelConfig, family: ModelFamily) -> Json:
         if family.name == "gptj":
             specific |= {"rotary": True, "rotary_dim": config.rotary_dim or head}
         elif family.keeps_mup:
-            specific |= {"position_embedding_type": "alibi", **_mup_keys(config)}
+            specific |= {
+                "position_embedding_type": "alibi",
+                "mup_width_scale": 1 / config.m_width,
+                "mup_output_alpha": config.output_logits_scale / (1 / config.m_width),
+                "mup_embeddings_scale": config.embeddings_scale,
+                "mup_scale_qk_dot_by_d": config.scale_qk_dot_by_d,
+                "scale_attn_weights": True,
+                "scale_attn_by_inverse_layer_idx": False,
+            }
     elif family.name == "gpt_neox":
         share = (config.rotary_dim or head) / head
         specific = _renamed(config, _NEOX_KEYS) | {
@@ -148,8 +156,12 @@ def from_hf_config(hf: Mapping[str, Any], place: str) -> tuple[ModelConfig, Mode
             )
     given = _ConfigKeys({**_DEFAULTS[family.name], **hf}, place)
     section = _READERS[family.name](given)
+    rates = {key: section[key] for key in section if key.endswith("_dropout_rate")}
+    if len(set(rates.values())) == 1:
+        section = {key: value for key, value in section.items() if key not in rates}
+        section["dropout_rate"] = next(iter(rates.values()))
     try:
-        return ModelConfig.model_validate(_plain_dropout(section)), family
+        return ModelConfig.model_validate(section), family
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = "".join(f"{part}: " for part in first["loc"])
@@ -169,7 +181,6 @@ class _ConfigKeys:
         return self._values[key]
 
     def get(self, key: str) -> Any:
-        """The value, or None."""
         return self._values.get(key)
 
     def renamed(self, keys: Mapping[str, str]) -> Json:
@@ -179,7 +190,6 @@ class _ConfigKeys:
         return found | {key: float(found[key]) for key in floats}
 
     def activation(self, key: str) -> str:
-        """Our name of an activation."""
         if self[key] not in _ACTIVATIONS:
             raise ConfigError(
                 f"{self.place}: {key} is {self[key]!r}, expected {', '.join(_ACTIVATIONS)}"
@@ -291,31 +301,10 @@ def _rope(given: _ConfigKeys, theta_key: str, share: float) -> tuple[float, floa
 
 
 def _renamed(config: ModelConfig, keys: Mapping[str, str]) -> Json:
-    return {theirs: _value(config, ours) for ours, theirs in keys.items()}
-
-
-def _value(config: ModelConfig, key: str) -> Any:
-    value = getattr(config, key)
-    return config.dropout_rate if value is None and key.endswith("dropout_rate") else value
-
-
-def _mup_keys(config: ModelConfig) -> Json:
-    width_scale = 1 / config.m_width
-    return {
-        "mup_width_scale": width_scale,
-        "mup_output_alpha": config.output_logits_scale / width_scale,
-        "mup_embeddings_scale": config.embeddings_scale,
-        "mup_scale_qk_dot_by_d": config.scale_qk_dot_by_d,
-        "scale_attn_weights": True,
-        "scale_attn_by_inverse_layer_idx": False,
-    }
-
-
-def _plain_dropout(section: Json) -> Json:
-    """One `dropout_rate` where all rates are equal."""
-    names = [key for key in section if key.endswith("_dropout_rate")]
-    rates = {section[name] for name in names}
-    if len(rates) != 1:
-        return section
-    plain = {key: value for key, value in section.items() if key not in names}
-    return plain | {"dropout_rate": rates.pop()}
+    values: Json = {}
+    for ours, theirs in keys.items():
+        value = getattr(config, ours)
+        if value is None and ours.endswith("dropout_rate"):
+            value = config.dropout_rate
+        values[theirs] = value
+    return values

@@ -1,13 +1,11 @@
 """Tensors that are not read yet (shape and dtype are known, `read` gives the data), and safetensors
 files, read and written one tensor at a time.
 
-Conversions work on dicts of these, so one tensor at a time is in memory however large the model is.
-Reading keeps nothing; reading twice reads twice.
+Conversions work on dicts of these, so one tensor at a time is in memory. Reading keeps nothing.
 
-The library writes a safetensors file from a dict of all its tensors; this writes the same bytes
-from tensors that are read when their turn comes. Format: 8 bytes little-endian length of a JSON
-header, the header (name -> dtype, shape, offsets), the data; larger elements first, then by name,
-as the library orders them.
+`write_safetensors` writes the bytes of the library, which needs all tensors at once: 8 bytes
+little-endian length of a JSON header, the header (name -> dtype, shape, offsets), the data; larger
+elements first, then by name.
 """
 
 import json
@@ -79,7 +77,6 @@ def scale(lazy: LazyTensor, factor: float) -> LazyTensor:
 
 
 def _times(tensor: Tensor, factor: float) -> Tensor:
-    """The float64 product rounded to the tensor's dtype, some rows at a time."""
     product = torch.empty_like(tensor)
     for start in range(0, len(tensor), _ROWS):
         part = slice(start, start + _ROWS)
@@ -140,19 +137,6 @@ def write_safetensors(
     return storage.publish(path, _pieces(tensors, metadata))
 
 
-def groups(tensors: State, limit: int) -> list[dict[str, LazyTensor]]:
-    """Cut into groups of at most `limit` bytes: whole tensors, in order."""
-    found: list[dict[str, LazyTensor]] = []
-    size = limit + 1
-    for name, tensor in tensors.items():
-        if size + tensor.nbytes > limit:
-            found.append({})
-            size = 0
-        found[-1][name] = tensor
-        size += tensor.nbytes
-    return found
-
-
 def read_safetensors(path: Path) -> dict[str, LazyTensor]:
     """The tensors of a file, in its order. Raises InputError naming a file that is none."""
     try:
@@ -191,10 +175,6 @@ def _pieces(tensors: State, metadata: Mapping[str, str] | None) -> Iterator[byte
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for _, tensor in ordered:
-        yield _bytes(tensor)
-
-
-def _bytes(tensor: LazyTensor) -> memoryview:
-    data = tensor.read().contiguous()
-    assert (tuple(data.shape), data.dtype) == (tensor.shape, tensor.dtype)
-    return data.reshape(-1).view(torch.uint8).numpy().data
+        data = tensor.read().contiguous()
+        assert (tuple(data.shape), data.dtype) == (tensor.shape, tensor.dtype)
+        yield data.reshape(-1).view(torch.uint8).numpy().data

@@ -1,9 +1,9 @@
 """Checkpoints to read: which files they are, what is in them, and a hash that identifies both.
 
 `.bin` and `.pt` files of torch.save are read in a child process, for `--unsafe-pickle` only. The
-child (`pickle_child`) loads with `weights_only=True`, which runs nothing but an allow-list, and
-writes plain tensors as safetensors into a directory that is deleted afterwards. It may take so much
-time, address space and disk and no more, so a bomb or a fault of the unpickler ends it alone.
+child (`pickle_child`) loads with `weights_only=True`, which runs only an allow-list, and writes
+plain tensors as safetensors into a temporary directory. Its time, address space and disk are
+limited.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, escape_text
+from pipeline.core.words import format_duration
 from trainer.convert import lazy_tensors
 from trainer.convert.lazy_tensors import LazyTensor
 from trainer.runs import checkpoint
@@ -36,16 +37,15 @@ _COMMAND = ("-P", "-m", "trainer.convert.pickle_child")
 
 @dataclass(frozen=True)
 class PickleLimits:
-    """What the child may use. `memory_factor`: address space in sizes of the file, on top of what
-    it begins with and of `memory_bytes`."""
+    """What the child may use. `memory_factor`: address space in sizes of the file, in addition
+    to what it begins with and `memory_bytes`."""
 
     seconds: float = 1800.0
     memory_bytes: int = 1 << 30
     memory_factor: float = 3.0
 
 
-def refuse_pickle(path: Path) -> None:
-    """Raise ConfigError: this file is read only when asked for."""
+def _refuse_pickle(path: Path) -> None:
     raise ConfigError(
         f"{path}: a pickle of torch.save, which can run code; give --unsafe-pickle to read it in "
         "a bounded child process, or convert it to safetensors where you trust it"
@@ -56,10 +56,8 @@ def refuse_pickle(path: Path) -> None:
 def read_pickle(
     paths: Sequence[Path], limits: PickleLimits = PickleLimits()
 ) -> Iterator[dict[str, LazyTensor]]:
-    """The tensors of the files by dotted name, for the life of the block.
-
-    Raises InputError naming a file that is no pickle of tensors, or beyond the limits.
-    """
+    """The tensors of the files by dotted name, for the life of the block. Raises InputError
+    naming a file that is no pickle of tensors, or beyond the limits."""
     with tempfile.TemporaryDirectory(prefix="wafermill-") as scratch:
         tensors: dict[str, LazyTensor] = {}
         for index, path in enumerate(paths):
@@ -90,7 +88,9 @@ def _unpickle(path: Path, copy: Path, limits: PickleLimits) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise InputError(f"{path}: reading it took longer than {limits.seconds:g} s") from error
+        raise InputError(
+            f"{path}: reading it took longer than {format_duration(limits.seconds)}"
+        ) from error
     if child.returncode != 0 or not copy.is_file():
         reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
         raise InputError(f"{path}: the process that reads it failed: {escape_text(reason, 300)}")
@@ -103,8 +103,7 @@ _PICKLE_INDEX = "pytorch_model.bin.index.json"
 @dataclass(frozen=True)
 class SourceCheckpoint:
     """A checkpoint that can be read: its tensors under their own names, content hash and step.
-    `model`: section `model` of its config, where it brings one (ours or config.json).
-    """
+    `model`: section `model` of its config, where it has one (ours or config.json)."""
 
     tensors: dict[str, LazyTensor]
     hash: str
@@ -132,9 +131,7 @@ def recognize_format(path: Path) -> str:
 
 def open_wafermill(path: Path, everything: bool = False) -> SourceCheckpoint:
     """A checkpoint directory, or the newest of a model directory; its files are verified.
-
-    `everything`: the optimizer's state too. Raises ConfigError, IntegrityError.
-    """
+    `everything`: the optimizer's state too. Raises ConfigError, IntegrityError."""
     directory = path if (path / "manifest.json").is_file() else checkpoint.find_newest(path) or path
     found = checkpoint.open_checkpoint(directory)
     tensors: dict[str, LazyTensor] = {}
@@ -153,18 +150,16 @@ def open_wafermill(path: Path, everything: bool = False) -> SourceCheckpoint:
 def open_hf(
     path: Path, config: Path | None = None, unsafe: bool = False
 ) -> Iterator[SourceCheckpoint]:
-    """A Hugging Face directory or weights file, for the life of the block.
-
-    Raises ConfigError for pickles without `unsafe` and for a missing config.json, InputError.
-    """
+    """A Hugging Face directory or weights file, for the life of the block. Raises ConfigError
+    for pickles without `unsafe` and for a missing config.json, InputError."""
     files = _hf_files(path)
     pickled = [file for file in files if file.suffix in SUFFIXES]
     if pickled and not unsafe:
-        refuse_pickle(pickled[0])
-    beside = (path if path.is_dir() else path.parent) / "config.json"
-    config_path = config or beside
+        _refuse_pickle(pickled[0])
+    config_path = config or (path if path.is_dir() else path.parent) / "config.json"
     model = read_json_object(config_path) if config_path.is_file() else {}
-    digest = _files_hash(files)
+    hashes = [[file.name, storage.hash_file(file)] for file in files]
+    digest = storage.hash_bytes(storage.canonical_json(hashes))
     with contextlib.ExitStack() as stack:
         tensors: dict[str, LazyTensor] = {}
         if pickled:
@@ -178,15 +173,13 @@ def open_hf(
 @contextlib.contextmanager
 def open_mdl(path: Path, unsafe: bool = False) -> Iterator[SourceCheckpoint]:
     """A `.mdl` file, or with `unsafe` a pickle of Model Zoo. Its section `model`, if it has one.
-
-    Raises ConfigError, InputError naming what is wrong with the file.
-    """
+    Raises ConfigError, InputError naming what is wrong with the file."""
     if not path.is_file():
         raise ConfigError(f"{path}: there is no such file")
     digest = storage.hash_file(path)
     if path.suffix in SUFFIXES:
         if not unsafe:
-            refuse_pickle(path)
+            _refuse_pickle(path)
         with read_pickle([path]) as tensors:
             yield SourceCheckpoint(_of_the_model(tensors), digest, place=str(path))
         return
@@ -226,28 +219,21 @@ def _hf_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     for name in (INDEX, _PICKLE_INDEX):
-        if (path / name).is_file():
-            return _indexed(path, path / name)
+        index = path / name
+        if not index.is_file():
+            continue
+        named = read_json_object(index).get("weight_map")
+        if not isinstance(named, dict) or not all(isinstance(n, str) for n in named.values()):
+            raise InputError(f"{index}: expected weight_map: tensor -> file")
+        files = sorted(set(named.values()))
+        for file in files:
+            if Path(file).name != file or not (path / file).is_file():
+                raise InputError(f"{index}: {file} is not a file next to it")
+        return [path / file for file in files]
     for name in ("model.safetensors", "pytorch_model.bin"):
         if (path / name).is_file():
             return [path / name]
     raise ConfigError(f"{path}: no model.safetensors, {INDEX} or pytorch_model.bin there")
-
-
-def _indexed(directory: Path, index: Path) -> list[Path]:
-    named = read_json_object(index).get("weight_map")
-    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
-        raise InputError(f"{index}: expected weight_map: tensor -> file")
-    names = sorted(set(named.values()))
-    for name in names:
-        if Path(name).name != name or not (directory / name).is_file():
-            raise InputError(f"{index}: {name} is not a file next to it")
-    return [directory / name for name in names]
-
-
-def _files_hash(files: list[Path]) -> str:
-    entries = [[file.name, storage.hash_file(file)] for file in files]
-    return storage.hash_bytes(storage.canonical_json(entries))
 
 
 def _mdl_tensors(path: Path) -> tuple[dict[str, LazyTensor], Any]:
@@ -276,10 +262,7 @@ def _leaf(leaf: Any) -> LazyTensor:
 
 
 def _of_the_model(tensors: dict[str, LazyTensor]) -> dict[str, LazyTensor]:
-    """What stands under `model` in a checkpoint with other state beside it, else all."""
-    inside = {
-        name.removeprefix("model."): tensor
-        for name, tensor in tensors.items()
-        if name.startswith("model.")
-    }
+    """What is under `model` in a checkpoint with other state, else all."""
+    head = "model."
+    inside = {n.removeprefix(head): tensor for n, tensor in tensors.items() if n.startswith(head)}
     return inside or tensors

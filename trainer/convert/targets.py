@@ -1,8 +1,8 @@
 """Writes converted models: a Hugging Face directory with the files of its tokenizer, a model
 directory of ours, a `.mdl` file.
 
-One tensor is in memory at a time, with what its conversion needs. Each function returns the files
-it published, as paths inside `out`.
+One tensor is in memory at a time. Each function returns the files it published, as paths inside
+`out`.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from pipeline.core.storage import WrittenFile
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 from trainer.config import ModelConfig, load_params
 from trainer.convert import lazy_tensors
-from trainer.convert.lazy_tensors import LazyTensor, State
+from trainer.convert.lazy_tensors import State
 from trainer.convert.sources import INDEX
 from trainer.convert.weights import to_model_zoo
 from trainer.runs import checkpoint, record
@@ -28,11 +28,8 @@ from wafer_backend.storage.checkpoint import DeferredTensor
 
 
 def tokenizer_of(wanted: str | None, config: ModelConfig) -> TokenizerDefinition | None:
-    """The tokenizer to write: the one named (`gpt2`, a tokenizer.json, a directory with one), or
-    GPT-2's for a vocabulary of its size, or none.
-
-    Raises ConfigError when the model has not as many embeddings as it has ids.
-    """
+    """The tokenizer to write: the named one, or GPT-2's for a vocabulary of its size, or none.
+    Raises ConfigError when it has more ids than the model has embeddings."""
     if wanted is None and config.vocab_size != load_definition(GPT2).vocab_size:
         return None
     definition = load_definition(wanted or GPT2)
@@ -42,12 +39,6 @@ def tokenizer_of(wanted: str | None, config: ModelConfig) -> TokenizerDefinition
             f"{config.vocab_size:,}"
         )
     return definition
-
-
-def token_ids(tokenizer: TokenizerDefinition | None) -> dict[str, int | None]:
-    """Ids that begin and end a text, null when no tokenizer is known."""
-    eos = None if tokenizer is None else tokenizer.eos_id
-    return {"bos_token_id": eos, "eos_token_id": eos}
 
 
 def tokenizer_files(
@@ -92,7 +83,7 @@ def write_hf(
     tokenizer: TokenizerDefinition | None,
 ) -> Files:
     """model.safetensors, or several and their index; tokenizer; config.json last."""
-    shards = lazy_tensors.groups(tensors, shard_bytes)
+    shards = list(checkpoint.cut_by_size(tensors, shard_bytes))
     names = [_shard_name(index, len(shards)) for index in range(len(shards))]
     files: Files = {}
     for name, shard in zip(names, shards, strict=True):
@@ -102,7 +93,8 @@ def write_hf(
         total = sum(tensor.nbytes for tensor in tensors.values())
         index = {"metadata": {"total_size": total}, "weight_map": places}
         files[INDEX] = storage.write_json(out / INDEX, index)
-    ids = token_ids(tokenizer)
+    eos = None if tokenizer is None else tokenizer.eos_id
+    ids = {"bos_token_id": eos, "eos_token_id": eos}
     for name, data in tokenizer_files(tokenizer, hf_config).items():
         files[name] = storage.publish(out / name, data)
     generation = {**ids, "do_sample": False}
@@ -119,23 +111,16 @@ def write_wafermill(
     max_file_bytes: int = checkpoint.MAX_FILE_BYTES,
 ) -> Files:
     """params.yaml and a checkpoint of weights in fp32, which masters are; manifest.json last.
-
-    Files, names and bytes are those of `trainer.runs.checkpoint.save_checkpoint`.
-    """
+    Files, names and bytes are those of `trainer.runs.checkpoint.save_checkpoint`."""
     files = write_params_yaml(out, config)
     section = record.model_section(load_params(out / "params.yaml"))
     directory = checkpoint.checkpoint_directory(out, step)
     masters = {name: lazy_tensors.cast(tensor, torch.float32) for name, tensor in state.items()}
     listed: dict[str, WrittenFile] = {}
-    for index, group in enumerate(lazy_tensors.groups(masters, max_file_bytes)):
+    for index, group in enumerate(checkpoint.cut_by_size(masters, max_file_bytes)):
         name = f"weights-{index:05d}.safetensors"
         listed[name] = lazy_tensors.write_safetensors(directory / name, group)
-    states = {"format": checkpoint.FORMAT, "step": step, "model": section}
-    listed["state.json"] = storage.write_json(directory / "state.json", states)
-    entries = {name: {"size": file.size, "hash": file.hash} for name, file in listed.items()}
-    manifest = {"format": checkpoint.FORMAT, "step": step, "files": entries}
-    manifest["hash"] = storage.hash_bytes(storage.canonical_json(manifest))
-    listed["manifest.json"] = storage.write_json(directory / "manifest.json", manifest)
+    checkpoint.commit(directory, step, listed, {"model": section})
     inside = directory.relative_to(out)
     return files | {(inside / name).as_posix(): file for name, file in listed.items()}
 
@@ -146,7 +131,8 @@ def write_mdl(out: Path, state: State, config: ModelConfig, step: int) -> Files:
     deferred: dict[int, DeferredTensor] = {}
     named = to_model_zoo(state, config)
     for tensor in named.values():
-        deferred.setdefault(id(tensor), _deferred(tensor))
+        on_cpu = DeferredTensor(tensor.read, tensor.shape, tensor.dtype, torch.device("cpu"))
+        deferred.setdefault(id(tensor), on_cpu)
     model = {name: deferred[id(tensor)] for name, tensor in named.items()}
     name = f"checkpoint_{step}.mdl"
     mdl_storage.write_checkpoint({"model": model, "global_step": step}, out / name)
@@ -174,7 +160,3 @@ def _shard_name(index: int, count: int) -> str:
     return (
         "model.safetensors" if count == 1 else f"model-{index + 1:05d}-of-{count:05d}.safetensors"
     )
-
-
-def _deferred(tensor: LazyTensor) -> DeferredTensor:
-    return DeferredTensor(tensor.read, tensor.shape, tensor.dtype, torch.device("cpu"))

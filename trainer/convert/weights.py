@@ -6,11 +6,11 @@ of units: (i, i + R/2) in "halves" (NeoX, Llama), (2i, 2i + 1) in "neighbours" (
 Reordering the rows of Q and K alike changes no product of them, so both are the same model.
 
 Most families of Hugging Face have no muP: its factors are folded into the weights of a plain model
-with the same logits (Cerebras-GPT, arXiv 2304.03208, Table 14).
+with the same logits (Cerebras-GPT, arXiv 2304.03208, Table 14). In Model Zoo they stay in the
+config.
 
 Model Zoo, export: R2.1 to R2.9, as their wrapper saves it: prefix `model.`, the final norm under
-two names, the read-out under its own even when tied. Import: these and R1.7 to R2.0, with or
-without prefix. muP factors stay in the config, where Model Zoo has them too.
+two names, the read-out under its own even when tied. Import: these and R1.7 to R2.0.
 
 Shapes: H heads, E width of a head, R rotary_dim.
 """
@@ -18,23 +18,16 @@ Shapes: H heads, E width of a head, R rotary_dim.
 import itertools
 import math
 import re
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from pipeline.core.errors import InputError
 from trainer.config import ModelConfig
-from trainer.config.model_parameters import (
-    MODEL_ZOO,
-    PREFIX,
-    QKV,
-    CheckpointLayout,
-    qkv_rows,
-    shapes,
-)
+from trainer.config import model_parameters as parameters
+from trainer.config.model_parameters import QKV, CheckpointLayout, shapes
 from trainer.convert import lazy_tensors
-from trainer.convert.families import ModelFamily, family_of, with_biases
+from trainer.convert.families import family_of, with_biases
 from trainer.convert.hf_config import Json, from_hf_config, to_hf_config
 from trainer.convert.lazy_tensors import LazyTensor, State
 from trainer.model.positions import alibi_slopes
@@ -42,7 +35,7 @@ from trainer.model.positions import alibi_slopes
 
 def split_qkv(qkv: LazyTensor, config: ModelConfig) -> tuple[LazyTensor, LazyTensor, LazyTensor]:
     """(Q, K, V) of our matrix or bias."""
-    q_rows, k_rows = qkv_rows(config)
+    q_rows, k_rows = parameters.qkv_rows(config)
     ends = (0, q_rows, q_rows + k_rows, q_rows + 2 * k_rows)
     q, k, v = (lazy_tensors.rows(qkv, start, stop) for start, stop in itertools.pairwise(ends))
     return q, k, v
@@ -51,10 +44,8 @@ def split_qkv(qkv: LazyTensor, config: ModelConfig) -> tuple[LazyTensor, LazyTen
 def pair_rows(
     part: LazyTensor, config: ModelConfig, heads: int, interleaved: bool, back: bool
 ) -> LazyTensor:
-    """Q or K with rotated units paired as `interleaved` says, from how `config` pairs them.
-
-    `back`: the other direction. Unchanged where nothing is rotated or both pair alike.
-    """
+    """Q or K with rotated units paired as `interleaved` says, from how `config` pairs them;
+    `back`: the other direction."""
     if config.position_embedding_type != "rotary" or interleaved == config.rotary_interleaved:
         return part
     head = config.hidden_size // config.num_heads
@@ -75,15 +66,6 @@ def order_per_head(config: ModelConfig) -> Tensor:
     return torch.arange(3 * width).view(3, heads, width // heads).transpose(0, 1).flatten()
 
 
-def inverse_order(order_R: Tensor) -> Tensor:
-    """The order that undoes another.
-
-    >>> inverse_order(torch.tensor([2, 0, 1])).tolist()
-    [1, 2, 0]
-    """
-    return torch.argsort(order_R)
-
-
 def _pairing(heads: int, head: int, rotary: int, to_neighbours: bool) -> Tensor:
     """Row indices that bring halves to neighbours, or neighbours to halves.
 
@@ -102,8 +84,16 @@ def to_layout(state: State, config: ModelConfig, layout: CheckpointLayout) -> di
     found: dict[str, LazyTensor] = {}
     for name, tensor in state.items():
         if QKV in name:
-            parts = _qkv_to(tensor, config, layout)
-            found |= dict(zip(layout.qkv_names(name), parts, strict=True))
+            q, k, v = split_qkv(tensor, config)
+            q = pair_rows(q, config, config.num_heads, layout.interleaved, back=False)
+            k = pair_rows(k, config, config.num_kv_heads, layout.interleaved, back=False)
+            parts = [q, k, v]
+            if len(layout.qkv) == 1:
+                whole = lazy_tensors.stack_rows(parts)
+                if layout.per_head:
+                    whole = lazy_tensors.reorder_rows(whole, order_per_head(config))
+                parts = [lazy_tensors.transpose(whole) if layout.conv1d else whole]
+            found |= dict(zip(layout.all_names(name), parts, strict=True))
         else:
             found[layout.name(name)] = _turned(tensor, name, layout)
     return found
@@ -112,16 +102,18 @@ def to_layout(state: State, config: ModelConfig, layout: CheckpointLayout) -> di
 def from_layout(
     tensors: State, config: ModelConfig, layout: CheckpointLayout, drop_unmatched: bool = False
 ) -> tuple[dict[str, LazyTensor], list[str]]:
-    """(our tensors, their names that were dropped).
-
-    Raises InputError naming a tensor that is missing, of another shape, or unknown.
-    """
-    left = _named_alike(tensors, layout)
+    """(our tensors, their names that were dropped). Raises InputError naming a tensor that is
+    missing, of another shape, or unknown."""
+    left = dict(tensors)
+    for name, alias in layout.aliases:
+        if alias in left:
+            tensor = left.pop(alias)
+            left.setdefault(name, tensor)
     state = {
         name: _taken(left, name, config, layout, expected)
         for name, expected in shapes(config).items()
     }
-    used = {theirs for name in state for theirs in _theirs(name, layout)}
+    used = {theirs for name in state for theirs in layout.all_names(name)}
     ignored = [re.compile(pattern) for pattern in layout.ignored]
     unmatched = [
         name
@@ -136,20 +128,6 @@ def from_layout(
     return state, unmatched
 
 
-def _theirs(name: str, layout: CheckpointLayout) -> list[str]:
-    return layout.qkv_names(name) if QKV in name else [layout.name(name)]
-
-
-def _named_alike(tensors: State, layout: CheckpointLayout) -> dict[str, LazyTensor]:
-    """Aliases by their own name; the first of two that name the same tensor stays."""
-    found = dict(tensors)
-    for name, alias in layout.aliases:
-        if alias in found:
-            tensor = found.pop(alias)
-            found.setdefault(name, tensor)
-    return found
-
-
 def _taken(
     tensors: State,
     name: str,
@@ -157,10 +135,13 @@ def _taken(
     layout: CheckpointLayout,
     expected: tuple[int, ...],
 ) -> LazyTensor:
-    theirs = _theirs(name, layout)
+    theirs = layout.all_names(name)
     for key in theirs:
         if key not in tensors:
-            raise InputError(f"{key}: missing; the config expects it ({_near(key, tensors)})")
+            ending = ".".join(key.split(".")[-2:])
+            near = next((other for other in tensors if other.endswith(ending)), None)
+            near = near or next(iter(tensors), "nothing")
+            raise InputError(f"{key}: missing; the config expects it (the file has {near})")
     parts = [tensors[key] for key in theirs]
     tensor = _qkv_from(parts, config, layout) if QKV in name else _turned(parts[0], name, layout)
     if tensor.shape != expected:
@@ -172,37 +153,17 @@ def _taken(
     return tensor
 
 
-def _near(key: str, names: Iterable[str]) -> str:
-    """What is there in its place: names of the same ending, or of the same beginning."""
-    ending = ".".join(key.split(".")[-2:])
-    found = next((name for name in names if name.endswith(ending)), next(iter(names), "nothing"))
-    return f"the file has {found}"
-
-
 def _turned(tensor: LazyTensor, name: str, layout: CheckpointLayout) -> LazyTensor:
-    """Matrices of blocks are transposed in Conv1D layouts; the same both ways."""
     return (
         lazy_tensors.transpose(tensor) if layout.conv1d and name.startswith("blocks.") else tensor
     )
-
-
-def _qkv_to(qkv: LazyTensor, config: ModelConfig, layout: CheckpointLayout) -> list[LazyTensor]:
-    q, k, v = split_qkv(qkv, config)
-    q = pair_rows(q, config, config.num_heads, layout.interleaved, back=False)
-    k = pair_rows(k, config, config.num_kv_heads, layout.interleaved, back=False)
-    if len(layout.qkv) == 3:
-        return [q, k, v]
-    whole = lazy_tensors.stack_rows([q, k, v])
-    if layout.per_head:
-        whole = lazy_tensors.reorder_rows(whole, order_per_head(config))
-    return [lazy_tensors.transpose(whole) if layout.conv1d else whole]
 
 
 def _qkv_from(parts: list[LazyTensor], config: ModelConfig, layout: CheckpointLayout) -> LazyTensor:
     whole = lazy_tensors.stack_rows(parts) if len(parts) > 1 else parts[0]
     whole = lazy_tensors.transpose(whole) if layout.conv1d else whole
     if layout.per_head:
-        whole = lazy_tensors.reorder_rows(whole, inverse_order(order_per_head(config)))
+        whole = lazy_tensors.reorder_rows(whole, torch.argsort(order_per_head(config)))
     q, k, v = split_qkv(whole, config)
     if q.shape[0] + k.shape[0] + v.shape[0] != whole.shape[0]:
         return whole  # of another shape than expected, which the caller says
@@ -225,10 +186,9 @@ _PLAIN = {
 def fold_mup(state: State, config: ModelConfig) -> tuple[dict[str, LazyTensor], ModelConfig]:
     """(weights, config) of the plain model that computes the same logits.
 
-    Token and position embeddings take up m_emb. A tied read-out then is m_emb times too large, so
-    the final norm's weight and bias take up output_logits_scale / m_emb, which is
-    1 / (m_width m_emb); an untied read-out takes up output_logits_scale itself. Q takes up what the
-    attention logits are scaled by beyond 1 / sqrt(d_head). Products are rounded once per weight.
+    Token and position embeddings take up m_emb; the final norm output_logits_scale / m_emb where
+    the read-out is tied, else the read-out output_logits_scale; Q what attention logits are scaled
+    by beyond 1 / sqrt(d_head). Products are rounded once per weight.
     """
     m_emb, scale = config.embeddings_scale, config.output_logits_scale
     tied = config.share_embedding_weights
@@ -243,37 +203,23 @@ def fold_mup(state: State, config: ModelConfig) -> tuple[dict[str, LazyTensor], 
     folded = {
         name: lazy_tensors.scale(tensor, factors.get(name, 1.0)) for name, tensor in state.items()
     }
-    factor = attention_factor(config)
-    for name in folded:
-        if "attention.qkv." in name:
-            folded[name] = _q_scaled(folded[name], config, factor)
-    return folded, config.model_copy(update=_PLAIN)
-
-
-def attention_factor(config: ModelConfig) -> float:
-    """What attention logits are multiplied by, over 1 / sqrt(d_head)."""
-    root = math.sqrt(config.hidden_size // config.num_heads)
+    factor, root = 1.0, math.sqrt(config.head_size)
     if config.attention_type == "dot_product":
-        return root
-    return 1 / root if config.scale_qk_dot_by_d else 1.0
-
-
-def _q_scaled(qkv: LazyTensor, config: ModelConfig, factor: float) -> LazyTensor:
-    if factor == 1.0:
-        return qkv
-    q_rows, _ = qkv_rows(config)
-    q, rest = lazy_tensors.rows(qkv, 0, q_rows), lazy_tensors.rows(qkv, q_rows, qkv.shape[0])
-    return lazy_tensors.stack_rows([lazy_tensors.scale(q, factor), rest])
+        factor = root
+    elif config.scale_qk_dot_by_d:
+        factor = 1 / root
+    for name, qkv in folded.items():
+        if QKV in name and factor != 1.0:
+            q, k, v = split_qkv(qkv, config)
+            folded[name] = lazy_tensors.stack_rows([lazy_tensors.scale(q, factor), k, v])
+    return folded, config.model_copy(update=_PLAIN)
 
 
 def to_hf(
     state: State, config: ModelConfig, model: str | None = None
 ) -> tuple[dict[str, LazyTensor], Json]:
-    """(tensors, config.json) of our weights. muP is folded, but for BTLM and Jais, which have it.
-
-    Tied weights are written once. Raises ConfigError when no family, or not the wanted one, can
-    hold the model.
-    """
+    """(tensors, config.json) of our weights. muP is folded, except for BTLM and Jais, which have
+    it. Raises ConfigError when no family, or not the wanted one, can hold the model."""
     family = family_of(config, model)
     if not family.keeps_mup:
         state, config = fold_mup(state, config)
@@ -293,33 +239,21 @@ def to_hf(
 def from_hf(
     tensors: State, hf_config: Json, place: str = "config.json", drop_unmatched: bool = False
 ) -> tuple[dict[str, LazyTensor], ModelConfig, list[str]]:
-    """(our weights, our config, names left out) of Hugging Face tensors and config.json.
-
-    Weights are in the dtype of the file. Raises ConfigError for a model that we do not have,
-    InputError for tensors that do not fit the config.
-    """
+    """(our weights, our config, names left out) of Hugging Face tensors and config.json. Raises
+    ConfigError for a model that we do not have, InputError for tensors that do not fit."""
     config, family = from_hf_config(hf_config, place)
-    named = _with_base(tensors, family)
-    read_out = family.layout.name("read_out.weight")
-    if config.share_embedding_weights:
+    named = dict(tensors)
+    if not any(name.startswith(family.base) for name in tensors):  # of a model without a read-out
+        heads = ("lm_head.", "embed_out.")
         named = {
-            name: tensor
-            for name, tensor in named.items()
-            if name not in (read_out, "lm_head.weight")
+            name if name.startswith(heads) else f"{family.base}{name}": tensor
+            for name, tensor in tensors.items()
         }
+    if config.share_embedding_weights:
+        named.pop("lm_head.weight", None)
+        named.pop(family.layout.name("read_out.weight"), None)
     state, dropped = from_layout(named, config, family.layout, drop_unmatched)
     return state, config, dropped
-
-
-def _with_base(tensors: State, family: ModelFamily) -> dict[str, LazyTensor]:
-    """Names as the model with a read-out has them; files of a model without one have no prefix."""
-    if any(name.startswith(family.base) for name in tensors):
-        return dict(tensors)
-    heads = ("lm_head.", "embed_out.")
-    return {
-        name if name.startswith(heads) else f"{family.base}{name}": tensor
-        for name, tensor in tensors.items()
-    }
 
 
 RELEASES = ("1.7", "1.8", "1.9", *(f"2.{minor}" for minor in range(10)))
@@ -328,14 +262,14 @@ RELEASES = ("1.7", "1.8", "1.9", *(f"2.{minor}" for minor in range(10)))
 def to_model_zoo(state: State, config: ModelConfig) -> dict[str, LazyTensor]:
     """Their tensors; tied ones are the same object under both names."""
     whole = {name: state[name] for name in shapes(config)}
-    named = to_layout(whole, config, MODEL_ZOO)
+    named = to_layout(whole, config, parameters.MODEL_ZOO)
     for kind in ("weight", "bias"):
         norm = f"transformer_decoder.norm.{kind}"
         if norm in named:
             named[f"ln_f.{kind}"] = named[norm]
     if config.share_embedding_weights:
         named["lm_head.weight"] = named["embedding_layer.word_embeddings.weight"]
-    return {PREFIX + name: tensor for name, tensor in named.items()}
+    return {parameters.PREFIX + name: tensor for name, tensor in named.items()}
 
 
 def from_model_zoo(
@@ -344,18 +278,15 @@ def from_model_zoo(
     drop_unmatched: bool = False,
     masked: dict[str, int] | None = None,
 ) -> tuple[dict[str, LazyTensor], list[str]]:
-    """(our weights, names left out). NaN marks weights that sparse training masked: read as 0.
-
-    `masked` is told how many those were as tensors are read. Raises InputError for tensors that do
-    not fit the config.
-    """
-    named = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+    """(our weights, names left out). NaN marks masked weights: read as 0, and counted in
+    `masked` as tensors are read. Raises InputError for tensors that do not fit the config."""
+    named = {name.removeprefix(parameters.PREFIX): tensor for name, tensor in tensors.items()}
     embedding = "embedding_layer.word_embeddings.weight"
     if config.share_embedding_weights:
         head = named.pop("lm_head.weight", None)
         if head is not None:
             named.setdefault(embedding, head)
-    state, dropped = from_layout(named, config, MODEL_ZOO, drop_unmatched)
+    state, dropped = from_layout(named, config, parameters.MODEL_ZOO, drop_unmatched)
     counts = {} if masked is None else masked
     return {name: _unmasked(name, tensor, counts) for name, tensor in state.items()}, dropped
 

@@ -1,9 +1,9 @@
-"""Global batches: which samples a step reads, as tensors; and a thread that has the next ones ready
-when their steps ask for them.
+"""Global batches: which samples a step reads, as tensors; a thread that has the next ones ready;
+and how many sequences a leaf takes.
 
 The order is a pure function of the samples consumed, so nothing about the data has to be remembered
-but that count, and reading ahead changes no bits. The data sets are read by this one thread while
-it runs: what else reads the same shards opens them itself.
+but that count, and reading ahead changes no bits. The thread alone reads the data sets while it
+runs.
 
 Shapes: B sequences, S tokens (MSL).
 """
@@ -11,8 +11,7 @@ Shapes: B sequences, S tokens (MSL).
 import threading
 import time
 from collections import deque
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from pipeline.core.errors import PrepError
 from pipeline.core.order import Schedule, batch_size_at, samples_before_step
@@ -25,10 +24,8 @@ from wafer_backend.streaming.activations import ActivationRule
 
 
 class TrainingData:
-    """The endless sequence of samples of one run, from a source or a single data set.
-
-    Raises ConfigError for a modelzoo order of too many rows.
-    """
+    """The endless sequence of samples of one run, from a source or a single data set. Raises
+    ConfigError for a modelzoo order of too many rows."""
 
     def __init__(
         self,
@@ -65,22 +62,12 @@ DEPTH = 2
 """Batches read ahead: one is ready while the next is read. Costs: docs/train_data.md."""
 
 
-class BatchSource(Protocol):
-    """What gives the batch of a step."""
-
-    def batch(self, step: int) -> Batch:
-        """The global batch of 1-based `step`."""
-
-
 class BatchPrefetcher:
-    """Batches of steps `first_step` to `last_step`, read ahead from construction to `close`.
-
-    `stall_seconds`: what `batch` has waited so far, the first one included. Use it as a context:
-    the thread ends on any way out, after the batch that it is reading.
-    """
+    """Batches of steps `first_step` to `last_step`, read ahead from construction to `close`, or
+    to the end of the context. `stall_seconds`: what `batch` has waited so far."""
 
     def __init__(
-        self, data: BatchSource, first_step: int, last_step: int, depth: int = DEPTH
+        self, data: TrainingData, first_step: int, last_step: int, depth: int = DEPTH
     ) -> None:
         self.stall_seconds = 0.0
         self._data, self._next, self._last, self._depth = data, first_step, last_step, depth
@@ -93,11 +80,8 @@ class BatchPrefetcher:
         self._thread.start()
 
     def batch(self, step: int) -> Batch:
-        """The batch of the next step; steps are asked for in turn.
-
-        Raises what reading this step's batch raised, a PrepError with the step before its message;
-        ValueError for any other step than the next one.
-        """
+        """The batch of the next step. Raises what reading it raised, a PrepError with the step
+        before its message; ValueError for any other step."""
         if step != self._next or step > self._last or self._closed:
             raise ValueError(f"step {step}: {self._next} of {self._last} is the next one")
         started = time.monotonic()
@@ -126,12 +110,7 @@ class BatchPrefetcher:
     def __enter__(self) -> "BatchPrefetcher":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _read(self, first_step: int) -> None:
@@ -162,10 +141,8 @@ def train_micro_batch(params: Params) -> int:
 
 
 def micro_batch_size(params: Params, section: SampleInputConfig) -> int:
-    """Sequences per leaf (m) of one input section; never depends on num_csx.
-
-    Raises BackendConfigError when one sequence does not fit `runconfig.wafer_memory`.
-    """
+    """Sequences per leaf (m) of one input section; never depends on num_csx. Raises
+    BackendConfigError when one sequence does not fit `runconfig.wafer_memory`."""
     if section.micro_batch_size != "auto":
         return min(section.micro_batch_size, section.batch_size)
     return tree.auto_micro_batch_size(
@@ -183,10 +160,10 @@ def activation_bytes(
 ) -> int:
     """Estimate from above of the activations one sequence keeps for backward, in bytes.
 
-    "keep" holds all layers; "recompute" one, and the input of each; "evict" one. At the end come
-    logits, their softmax and gradient. In half precision everything has half the bytes, but for
-    attention in float16. Attention scores are not counted (fused attention), but for ALiBi; with
-    dropout, PyTorch keeps them on a CPU. `packed`: rows of several documents (VSL) have a mask.
+    "keep" holds all layers; "recompute" one, and the input of each; "evict" one; at the end come
+    logits, their softmax and gradient. Attention scores are not counted (fused attention), except
+    for ALiBi; with dropout, PyTorch keeps them on a CPU. `packed`: rows of several documents (VSL)
+    have a mask.
     """
     size = _HALF_BYTES if model.mixed_precision else _FP32_BYTES
     length, depth = model.max_position_embeddings, model.num_hidden_layers

@@ -18,9 +18,8 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 @dataclass(frozen=True)
 class DataDirectories:
-    """Directories of .h5 shards that `--data` names or its config made, in place of those of the
-    params file; None where those count, `validation` also where the run has none. `run`: the prep
-    run directory, None where `--data` is a directory of shards itself."""
+    """Directories of .h5 shards that `--data` names or its config made; None: those of the
+    params file. `run`: the prep run directory, None where `--data` is a directory of shards."""
 
     train: Path | None = None
     validation: Path | None = None
@@ -35,21 +34,26 @@ class DataDirectories:
 def data_directories(data: Path | None) -> DataDirectories:
     """What `--data` stands for. A prep config is run first (finished work is reused)."""
     found = find_data_directories(data)
-    if found is not None:
-        return found
-    assert data is not None, "no data is at hand"
-    return _of_run(_prepared(data))
+    if found is None:
+        assert data is not None
+        found = _of_run(pipeline.run(data).directory)
+    return found
 
 
 def find_data_directories(data: Path | None) -> DataDirectories | None:
     """The directories that `--data` names; None when it is a prep config, which has to be run.
-
-    Raises ConfigError when it is neither, InputError for a directory without data.
-    """
+    Raises ConfigError when it is neither, InputError for a directory without data."""
     if data is None:
         return DataDirectories()
     if not data.is_dir():
-        _find_prep_config(data)
+        try:
+            find_config("prep", data)
+        except ConfigError as error:
+            shipped = str(error).rpartition(": ")[2]
+            raise ConfigError(
+                f"--data {data}: no such directory or file; expected a prep run directory, a "
+                f"directory of .h5 files, a prep config, or the name of a shipped one: {shipped}"
+            ) from error
         return None
     return DataDirectories(data) if holds_shards(data) else _of_run(data)
 
@@ -111,19 +115,3 @@ def _of_run(directory: Path) -> DataDirectories:
             "directory of .h5 files"
         )
     return DataDirectories(train, validation if validation.is_dir() else None, directory)
-
-
-def _find_prep_config(data: Path) -> None:
-    try:
-        find_config("prep", data)
-    except ConfigError as error:
-        shipped = str(error).rpartition(": ")[2]
-        raise ConfigError(
-            f"--data {data}: no such directory or file; expected a prep run directory, a directory "
-            f"of .h5 files, a prep config, or the name of a shipped one: {shipped}"
-        ) from error
-
-
-def _prepared(config: Path) -> Path:
-    """Run the preparation of a prep config; returns its run directory, ./runs/<config name>."""
-    return pipeline.run(config).directory

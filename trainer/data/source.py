@@ -1,17 +1,17 @@
 """Where a run's samples come from: one data set, several one after the other, or a mixture; their
-rows as tensors in the format that the model reads; which of them the steps read.
+rows as tensors in the model's format; which of them the steps read.
 
 A row is counted over all data sets, in the order of the config. `weight` is how often an epoch of
-the mixture reads the rows of a data set, fractions included: `pipeline.core.order`.
+the mixture reads the rows of a data set, fractions included (`pipeline.core.order`).
 
 `datasets` of run.json lists what steps read: an entry gives the step from which on; those of a
-mixture name their `part`, one data set without. A data set may become another one on the way by
-masking alone: the same rows in the same order.
+mixture name their `part`. A data set may become another one by masking alone: the same rows in the
+same order.
 
 Shapes: B sequences, C channels (3, of VSL 5), S tokens (MSL).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,28 +35,16 @@ Batch = dict[str, torch.Tensor]
 
 
 def open_checked(directory: Path, model: ModelConfig, use_vsl: bool = False) -> SampleDataset:
-    """Open a data set of any format and check that it fits the model. Row k of a `corpus` is the
-    k-th window of its stream for the model's MSL; a data set that is not ours may have fewer ids
-    than the model.
-
-    Raises ConfigError naming both values when MSL, vocabulary or use_vsl differ; InputError without
-    rows.
-    """
+    """Open a data set of any format. Raises ConfigError naming both values when MSL, vocabulary
+    or use_vsl do not fit the model; InputError without rows."""
     dataset = open_any(directory, model.max_position_embeddings, model.vocab_size)
     _check_layout(dataset, use_vsl)
-    pairs = (
-        (
-            "max_position_embeddings",
-            model.max_position_embeddings,
-            "max_sequence_length",
-            dataset.max_sequence_length,
-        ),
-        ("vocab_size", model.vocab_size, "vocab_size", dataset.vocab_size),
-    )
-    for ours, wanted, theirs, found in pairs:
-        if wanted != found:
+    names = {"max_position_embeddings": "max_sequence_length", "vocab_size": "vocab_size"}
+    for ours, theirs in names.items():
+        expected, actual = getattr(model, ours), getattr(dataset, theirs)
+        if expected != actual:
             raise ConfigError(
-                f"model.{ours} is {wanted} but the data set {directory} has {theirs} {found} "
+                f"model.{ours} is {expected} but the data set {directory} has {theirs} {actual} "
                 f"(in its {DATA_PARAMS}); change one of them"
             )
     if dataset.rows == 0:
@@ -94,7 +82,7 @@ def to_batch(rows_BCS: npt.NDArray[np.int32]) -> Batch:
 
 @dataclass(frozen=True)
 class SampleSource:
-    """Data sets one behind the other. `parts`: rows of each, and samples of an epoch that read
+    """Data sets one after the other. `parts`: rows of each, and samples of an epoch that read
     them."""
 
     datasets: tuple[SampleDataset, ...]
@@ -127,20 +115,24 @@ class SampleSource:
         """Takedowns that masked documents in any of the data sets, each once."""
         return tuple(dict.fromkeys(name for d in self.datasets for name in d.takedowns))
 
+    def split_rows(self, rows_B: I64) -> Iterator[tuple[int, npt.NDArray[np.bool_], I64]]:
+        """For every data set that some of these rows are of: its place, which rows they are, and
+        their rows in it."""
+        starts = np.cumsum([0, *(part.rows for part in self.parts)])
+        part_B = np.searchsorted(starts, rows_B, side="right") - 1
+        for part in np.unique(part_B).tolist():
+            here = part_B == part
+            yield part, here, rows_B[here] - starts[part]
+
     def read(self, rows_B: I64) -> npt.NDArray[np.int32]:
         """Rows in the order asked for; rows_B (B,) int64 -> (B, 3 or 5, MSL) int32."""
         if len(self.datasets) == 1:
             return self.datasets[0].read(rows_B)
-        starts = np.cumsum([0, *(part.rows for part in self.parts)])
-        part_B = np.searchsorted(starts, rows_B, side="right") - 1
-        out: npt.NDArray[np.int32] | None = None
-        for index in np.unique(part_B).tolist():
-            here = part_B == index
-            found = self.datasets[index].read(rows_B[here] - starts[index])
-            if out is None:
-                out = np.empty((len(rows_B), *found.shape[1:]), np.int32)
-            out[here] = found
-        return self.datasets[0].read(rows_B) if out is None else out
+        features = VSL_FEATURES if self.datasets[0].layout is VSL else SAMPLE_FEATURES
+        out = np.empty((len(rows_B), len(features), self.max_sequence_length), np.int32)
+        for part, here, own in self.split_rows(rows_B):
+            out[here] = self.datasets[part].read(own)
+        return out
 
     def order(self, name: OrderName, seed: int) -> TrainingOrder:
         """The order in which these rows are trained on. Raises ConfigError for a modelzoo order of
@@ -149,8 +141,8 @@ class SampleSource:
         return training_order(name, self.parts, seed, shuffled)
 
     def describe(self) -> list[dict[str, Any]]:
-        """The data sets as `datasets` of run.json has them, all from step 1. Those of a mixture say
-        their place in it and how many samples of an epoch read them."""
+        """The data sets as `datasets` of run.json has them, all from step 1; those of a mixture
+        with their place in it and their samples per epoch."""
         plain = len(self.parts) == 1 and self.parts[0].per_epoch == self.parts[0].rows
         entries = []
         for place, (dataset, part) in enumerate(zip(self.datasets, self.parts, strict=True)):
@@ -169,13 +161,9 @@ class SampleSource:
 def open_training(
     section: SampleInputConfig, model: ModelConfig, override: Path | None = None
 ) -> SampleSource:
-    """The data sets of a section, checked against the model and each other; `override` is one that
-    is read in place of all of them.
-
-    Raises ConfigError when nothing is named, when a data set does not fit the model or the others,
-    stands there twice, or has so small a weight that no row of it would be read; InputError for one
-    that cannot be read.
-    """
+    """The data sets of a section, or `override`. Raises ConfigError when nothing is named, one
+    does not fit the model or the others, is named twice, or has a weight that reads no row;
+    InputError for one that cannot be read."""
     wanted = _wanted(section, override)
     datasets = tuple(open_checked(place, model, section.use_vsl) for place, _ in wanted)
     _check_together(datasets)
@@ -195,8 +183,8 @@ def open_training(
 def open_evaluation(
     section: SampleInputConfig, model: ModelConfig, override: Path | None = None
 ) -> SampleSource:
-    """The data sets that a section evaluates on, one behind the other. Raises as `open_training`,
-    and ConfigError for weights."""
+    """The data sets that a section evaluates on. Raises as `open_training`, and ConfigError for
+    weights."""
     if section.mixture and override is None:
         raise ConfigError(
             "eval_input.mixture: evaluation reads every row once, without weights; list the "
@@ -206,7 +194,6 @@ def open_evaluation(
 
 
 def _wanted(section: SampleInputConfig, override: Path | None) -> list[tuple[Path, float]]:
-    """Directories and weights."""
     if override is not None:
         return [(override, 1.0)]
     if section.mixture:
@@ -257,8 +244,8 @@ def is_or_became_by_masking(earlier: Sequence[Entry], source: SampleSource) -> b
 
 
 def datasets_from(earlier: Sequence[Entry] | None, now: Sequence[Entry], step: int) -> list[Entry]:
-    """The data sets of a run that goes on after `step`: those of `earlier` up to there, and from
-    the next step on each of `now` that is another.
+    """The data sets of a run that resumes after `step`: those of `earlier` up to there, then each
+    of `now` that differs.
 
     >>> now = [{"from_step": 1, "dataset_hash": "b"}]
     >>> before = [{"from_step": 1, "dataset_hash": "a"}]
@@ -281,16 +268,14 @@ def _part(entry: Entry) -> int:
 
 
 def _rows(entry: Entry) -> Entry:
-    """What masking leaves as it is."""
     return {key: value for key, value in entry.items() if key not in ("from_step", "dataset_hash")}
 
 
 class SourcesOfLabels:
-    """`names`: all sources, sorted. Raises as `LabelSources`."""
+    """The source of every label; `names`: all sources, sorted. Raises as `LabelSources`."""
 
     def __init__(self, source: SampleSource) -> None:
         self._source = source
-        self._starts = np.cumsum([0, *(part.rows for part in source.parts)])
         self._labels = [LabelSources(d) if has_lineage(d) else None for d in source.datasets]
         known = [
             labels.names if labels else (dataset.directory.name,)
@@ -303,12 +288,11 @@ class SourcesOfLabels:
         """For every label of these rows the index of its source in `names`, (B, S); NO_SOURCE for
         padding, where lineage tells it."""
         out = np.zeros((len(rows_B), self._source.max_sequence_length), np.int16)
-        part_B = np.searchsorted(self._starts, rows_B, side="right") - 1
-        for part in np.unique(part_B).tolist():
-            here, labels, index = part_B == part, self._labels[part], self._index[part]
+        for part, here, own in self._source.split_rows(rows_B):
+            labels, index = self._labels[part], self._index[part]
             if labels is None:
                 out[here] = index[0]
-                continue
-            found = labels.of(rows_B[here] - self._starts[part])
-            out[here] = np.where(found == NO_SOURCE, NO_SOURCE, index[found])
+            else:
+                source = labels.of(own)
+                out[here] = np.where(source == NO_SOURCE, NO_SOURCE, index[source])
         return out

@@ -1,6 +1,5 @@
-"""The loss of a checkpoint on a split of a prep run (`train evaluate`), and the tables of what
-evaluations measured, for the terminal.
-"""
+"""The loss of a checkpoint on a split of a prep run (`train evaluate`), and tables of what
+evaluations measured."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from pipeline.hdf5.format import VSL
 from pipeline.tokenizers.definition import GPT2, load_definition
 from trainer.config import EvalInput
 from trainer.data import open_evaluation
-from trainer.evaluation.labels import Amount
 from trainer.evaluation.loss import Evaluation, Evaluator
 from trainer.generation.loaded import find_checkpoint, load_model
 from wafer_backend.compiled import BackendConfig, CompiledModule, Target
@@ -23,12 +21,8 @@ from wafer_backend.compiled import BackendConfig, CompiledModule, Target
 
 @dataclass(frozen=True, kw_only=True)
 class LossOptions:
-    """What the command line asked for.
-
-    `path`: a model directory or checkpoint; `data`: a prep run directory or a directory of shards;
-    `batch_size`: sequences at once; `eval_steps`: batches, None for all of the split;
-    `reference_tokenizer`: of the losses in another vocabulary, `gpt2` or a file.
-    """
+    """What the command line asked for; `path`: a model directory or checkpoint; `data`: a prep
+    run directory or a directory of shards."""
 
     path: Path
     data: Path
@@ -51,17 +45,14 @@ class LossMeasurement:
 
 
 def evaluate_checkpoint(request: LossOptions, say: Callable[[str], None]) -> LossMeasurement:
-    """Measure it; nothing is written. Raises PrepError."""
+    """Measure the loss; nothing is written. Raises PrepError."""
     found = find_checkpoint(request.path)
     loaded = load_model(found)
     directory = split_directory(request.data, request.split)
     model = loaded.config
     dataset = open_any(directory, model.max_position_embeddings, model.vocab_size)
-    section = EvalInput(
-        data_dir=directory,
-        batch_size=request.batch_size,
-        use_vsl=dataset.layout is VSL,
-    )
+    is_vsl = dataset.layout is VSL
+    section = EvalInput(data_dir=directory, batch_size=request.batch_size, use_vsl=is_vsl)
     source = open_evaluation(section, loaded.config)
     compiled = CompiledModule(
         loaded.model.requires_grad_(True),
@@ -72,7 +63,10 @@ def evaluate_checkpoint(request: LossOptions, say: Callable[[str], None]) -> Los
             precision=loaded.config.precision,
         ),
     )
-    wanted = request.reference_tokenizer
+    named = request.reference_tokenizer
+    reference = None
+    if named is not None:
+        reference = load_definition(GPT2 if str(named) == GPT2 else named)
     evaluator = Evaluator(
         compiled=compiled,
         source=source,
@@ -83,9 +77,7 @@ def evaluate_checkpoint(request: LossOptions, say: Callable[[str], None]) -> Los
         between_leaves=lambda: None,
         writes=False,
         say=say,
-        reference=None
-        if wanted is None
-        else load_definition(GPT2 if str(wanted) == GPT2 else wanted),
+        reference=reference,
     )
     measured = evaluator.measure()
     return LossMeasurement(found.step, found.hash, source.datasets[0].dataset_hash, measured)
@@ -113,15 +105,14 @@ def print_losses(found: Evaluation) -> None:
     amounts = {**found.per_source, "all": found.total}
     has_bytes = found.total.bits_per_byte is not None
     has_reference = found.total.reference_loss is not None
-    heads = ["source", "labels", "loss", "perplexity"]
-    heads += ["bits/byte"] * has_bytes + [
-        "reference tokens",
-        "loss/reference token",
-    ] * has_reference
-    rows = [
-        _loss_row(name, amount, has_bytes=has_bytes, has_reference=has_reference)
-        for name, amount in amounts.items()
-    ]
+    heads = ["source", "labels", "loss", "perplexity"] + ["bits/byte"] * has_bytes
+    heads += ["reference tokens", "loss/reference token"] * has_reference
+    rows = []
+    for name, amount in amounts.items():
+        row = [name, f"{amount.n_counted:,}", f"{amount.loss:.5f}", f"{amount.perplexity:.4g}"]
+        row += [_number(amount.bits_per_byte)] * has_bytes
+        row += [f"{amount.reference_tokens:,}", _number(amount.reference_loss)] * has_reference
+        rows.append(row)
     print_table(heads, rows)
 
 
@@ -133,15 +124,6 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*map(terminal.format_cell, row))
     terminal.out.print(table)
-
-
-def _loss_row(name: str, amount: Amount, *, has_bytes: bool, has_reference: bool) -> list[str]:
-    row = [name, f"{amount.n_counted:,}", f"{amount.loss:.5f}", f"{amount.perplexity:.4g}"]
-    if has_bytes:
-        row.append(_number(amount.bits_per_byte))
-    if has_reference:
-        row += [f"{amount.reference_tokens:,}", _number(amount.reference_loss)]
-    return row
 
 
 def _number(value: float | None) -> str:

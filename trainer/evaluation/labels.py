@@ -1,9 +1,9 @@
 """What is known of the labels of an evaluation: their sources, how much text they are (bytes, and
-tokens of another vocabulary), and the units that their losses are given in.
+tokens of another vocabulary), and the units of their losses.
 
-Nothing is decoded for bytes: a byte-level vocabulary gives every token its bytes. Tokens of another
-vocabulary need the text, which is put together from runs of labels: a run ends at an EOS, at the
-end of a row or segment, and where labels do not count.
+A byte-level vocabulary gives every token its bytes. Tokens of another vocabulary need the text,
+which is put together from runs of labels: a run ends at an EOS, at the end of a row or segment, and
+where labels do not count.
 
 Shapes: B rows, S tokens (MSL), C channels (3, of VSL 5), V vocabulary, G groups of labels.
 
@@ -32,18 +32,16 @@ from pipeline.tokenizers.definition import (
     restore_definition,
 )
 from trainer.data import SampleSource
+from trainer.data.source import SourcesOfLabels
 
 _LARGEST_EXPONENT = 700.0
 
 
 @dataclass(frozen=True)
 class Amount:
-    """Losses of some labels, added up.
-
-    `loss_sum`: nats; `n_counted`: labels; `n_bytes`: of the UTF-8 text they stand for, an EOS
-    counting 0, None where no tokenizer tells; `reference_tokens`: of the same text in another
-    vocabulary, each EOS counting 1, None where none was asked for.
-    """
+    """Losses of some labels, added up. `loss_sum`: nats; `n_counted`: labels; `n_bytes`: of
+    their UTF-8 text, an EOS counting 0, None where no tokenizer is known; `reference_tokens`: of
+    the same text in another vocabulary, each EOS counting 1, None where none was asked for."""
 
     loss_sum: float
     n_counted: int
@@ -63,14 +61,15 @@ class Amount:
     @property
     def bits_per_byte(self) -> float | None:
         """Bits per byte of text, the same unit for every vocabulary."""
-        return bits_per_byte(self.loss_sum, self.n_bytes) if self.n_bytes else None
+        return self.loss_sum / math.log(2) / self.n_bytes if self.n_bytes else None
 
     @property
     def reference_loss(self) -> float | None:
-        """Nats per token of the other vocabulary."""
+        """Nats per token of the other vocabulary: the loss times the ratio of token counts on the
+        same text, as in Cerebras-GPT (arXiv 2304.03208), whose reference is GPT-2's."""
         if not self.reference_tokens:
             return None
-        return corrected_loss(self.loss, self.n_counted, self.reference_tokens)
+        return self.loss * self.n_counted / self.reference_tokens
 
     def described(self) -> dict[str, Any]:
         """As JSON values; what is not known is left out."""
@@ -83,35 +82,12 @@ class Amount:
         return fields | {name: value for name, value in known.items() if value is not None}
 
 
-def bits_per_byte(loss_sum: float, n_bytes: int) -> float:
-    """`loss_sum` nats over `n_bytes` bytes of text, in bits per byte.
-
-    >>> round(bits_per_byte(1.386294, 4), 6)
-    0.5
-    """
-    return loss_sum / math.log(2) / n_bytes
-
-
-def corrected_loss(loss: float, tokens: int, reference_tokens: int) -> float:
-    """Nats per token of a reference vocabulary, from nats per token of the model's own.
-
-    The loss of a text is the same whatever it is divided by, so losses of models with another
-    vocabulary are corrected by the ratio of token counts on the same text, as in Cerebras-GPT
-    (arXiv 2304.03208), whose reference is GPT-2's.
-
-    >>> corrected_loss(2.0, tokens=90, reference_tokens=120)
-    1.5
-    """
-    return loss * tokens / reference_tokens
-
-
 Rows = npt.NDArray[np.int32]
 _ENCODE_AT_ONCE = 256
 
 
 def tokenizer_of_data(source: SampleSource) -> TokenizerDefinition | None:
-    """The tokenizer of the run directory that the data sets stand in; None where one of them stands
-    elsewhere or has another."""
+    """The tokenizer of the run directories of the data sets; None where one has none or another."""
     found: list[TokenizerDefinition] = []
     for dataset in source.datasets:
         path = dataset.directory.parent.parent / layout.TOKENIZER
@@ -124,23 +100,17 @@ def tokenizer_of_data(source: SampleSource) -> TokenizerDefinition | None:
 
 @functools.lru_cache(maxsize=4)
 def byte_lengths(definition: TokenizerDefinition) -> I64 | None:
-    """Bytes that every id stands for, (V,), EOS 0; None for a tokenizer that is not byte-level,
-    whose tokens have no bytes of their own.
+    """Bytes of every id, (V,), EOS 0; None for a tokenizer that is not byte-level.
 
     >>> from pipeline.tokenizers.definition import load_definition
     >>> byte_lengths(load_definition("gpt2"))[[15496, 995, 50256]].tolist()
     [5, 6, 0]
     """
-    if not is_byte_level(definition):
+    decoder = json.loads(definition.json).get("decoder")
+    if not isinstance(decoder, dict) or decoder.get("type") != "ByteLevel":
         return None
     ids_V = np.arange(definition.vocab_size)
     return np.array([len(decode_bytes(definition, ids_V[i : i + 1])) for i in ids_V], np.int64)
-
-
-def is_byte_level(definition: TokenizerDefinition) -> bool:
-    """Whether any slice of ids decodes to the bytes that it was made of."""
-    decoder = json.loads(definition.json).get("decoder")
-    return isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"
 
 
 @dataclass(frozen=True)
@@ -157,10 +127,8 @@ class TextSize:
 
     def count(self, rows_BCS: Rows, group_BS: I64, groups: int) -> I64:
         """(2, G): bytes of the counted labels of every group, and tokens of the reference
-        vocabulary, 1 for every EOS; 0 where one is not known.
-
-        `group_BS`: the group of every label, at least 0 where it counts.
-        """
+        vocabulary, 1 for every EOS; 0 where one is not known. `group_BS`: the group of every
+        label, at least 0 where it counts."""
         counted_BS = rows_BCS[:, 1] != 0
         label_N, group_N = rows_BCS[:, 2][counted_BS], group_BS[counted_BS]
         out_2G = np.zeros((2, groups), np.int64)
@@ -169,27 +137,21 @@ class TextSize:
             np.add.at(out_2G[0], group_N, lengths_V[label_N])
         if self.reference is not None:
             np.add.at(out_2G[1], group_N[label_N == self.definition.eos_id], 1)
-            self._add_reference_tokens(out_2G[1], rows_BCS, group_BS, self.reference)
+            runs = list(label_runs(rows_BCS, group_BS, self.definition.eos_id))
+            tokenizer = reference_tokenizer(self.reference)
+            for first in range(0, len(runs), _ENCODE_AT_ONCE):
+                part = runs[first : first + _ENCODE_AT_ONCE]
+                texts = [decode_bytes(self.definition, ids) for _, ids in part]
+                plain = [text.decode(errors="ignore") for text in texts]
+                encoded = tokenizer.encode_batch(plain, add_special_tokens=False)
+                for (group, _), encoding in zip(part, encoded, strict=True):
+                    out_2G[1, group] += len(encoding.ids)
         return out_2G
-
-    def _add_reference_tokens(
-        self, out_G: I64, rows_BCS: Rows, group_BS: I64, reference: TokenizerDefinition
-    ) -> None:
-        runs = list(label_runs(rows_BCS, group_BS, self.definition.eos_id))
-        tokenizer = reference_tokenizer(reference)
-        for first in range(0, len(runs), _ENCODE_AT_ONCE):
-            part = runs[first : first + _ENCODE_AT_ONCE]
-            texts = [decode_bytes(self.definition, ids).decode(errors="ignore") for _, ids in part]
-            encoded = tokenizer.encode_batch(texts, add_special_tokens=False)
-            for (group, _), found in zip(part, encoded, strict=True):
-                out_G[group] += len(found.ids)
 
 
 def label_runs(rows_BCS: Rows, group_BS: I64, eos_id: int) -> Iterator[tuple[int, Rows]]:
     """(group, ids) of every longest run of counted labels that follow one another in the text.
-
-    An EOS belongs to no run.
-    """
+    An EOS belongs to no run."""
     ends_of_segments = rows_BCS.shape[1] == len(VSL_FEATURES)
     for row_CS, group_S in zip(rows_BCS, group_BS, strict=True):
         labels_S = row_CS[2]
@@ -207,7 +169,7 @@ def label_runs(rows_BCS: Rows, group_BS: I64, eos_id: int) -> Iterator[tuple[int
 
 @dataclass(frozen=True)
 class KnownLabels:
-    """`names`: the sources of labels; empty where nothing tells of them, all are one group then.
+    """`names`: the sources of labels; empty where none are known, all are one group then.
     `group_of`: rows (B,) -> the group of every label (B, S), -1 for none. `text`: None where no
     tokenizer is known."""
 
@@ -237,10 +199,8 @@ class KnownLabels:
 def known_labels(
     source: SampleSource, reference: TokenizerDefinition | None, say: Callable[[str], None]
 ) -> KnownLabels:
-    """What the run directories of `source` tell; says what they do not tell.
-
-    Raises ConfigError when there is a `reference` to compare with, but no tokenizer of the data.
-    """
+    """What the run directories of `source` record; says what they do not. Raises ConfigError
+    when there is a `reference` to compare with, but no tokenizer of the data."""
     text = None
     try:
         definition = tokenizer_of_data(source)
@@ -254,19 +214,10 @@ def known_labels(
             "--reference-tokenizer: the text of the data is not known: the run directories of "
             f"{source.datasets[0].directory} have no tokenizer.json, or different ones"
         )
-    names, group_of = _by_source(source, say)
-    return KnownLabels(names, group_of, text)
-
-
-def _by_source(
-    source: SampleSource, say: Callable[[str], None]
-) -> tuple[tuple[str, ...], Callable[[I64], I64]]:
-    from trainer.data.source import SourcesOfLabels  # reads parquet: only evaluations need it
-
-    length = source.max_sequence_length
     try:
         labels = SourcesOfLabels(source)
     except InputError as error:
         say(f"Losses by source are not reported: {error}")
-        return (), lambda rows_B: np.zeros((len(rows_B), length), np.int64)
-    return labels.names, lambda rows_B: labels.of(rows_B).astype(np.int64)
+        length = source.max_sequence_length
+        return KnownLabels((), lambda rows_B: np.zeros((len(rows_B), length), np.int64), text)
+    return KnownLabels(labels.names, lambda rows_B: labels.of(rows_B).astype(np.int64), text)

@@ -25,10 +25,8 @@ _MOST_NEW_TOKENS = 256
 
 
 class WafermillLM(TemplateLM):  # type: ignore[misc]
-    """Scores and writes texts; `TemplateLM` splits them into context and continuation.
-
-    A text without context is scored after EOS. Context beyond the MSL is cut on the left.
-    """
+    """Scores and writes texts; `TemplateLM` splits them into context and continuation. A text
+    without context is scored after EOS. Context beyond the MSL is cut on the left."""
 
     def __init__(
         self, loaded: LoadedModel, tokenizer: TokenizerDefinition, batch_size: int = 8
@@ -58,9 +56,7 @@ class WafermillLM(TemplateLM):  # type: ignore[misc]
         self, requests: "Requests", disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
         """Nats of every continuation after its context, and whether it is the likeliest one.
-
-        Raises InputError for a continuation of more than MSL tokens.
-        """
+        Raises InputError for a continuation of more than MSL tokens."""
         length = self._loaded.config.max_position_embeddings
         texts = []
         for request in requests:
@@ -85,17 +81,18 @@ class WafermillLM(TemplateLM):  # type: ignore[misc]
 
     def generate_until(self, requests: "Requests", disable_tqdm: bool = False) -> list[str]:
         """Texts that continue contexts, up to a stop string, EOS or `max_gen_toks`."""
-        return [self._generate(*request.args) for request in requests]
-
-    def _generate(self, context: str, options: dict[str, Any]) -> str:
-        until = options.get("until") or ()
-        temperature = float(options.get("temperature") or 0.0) if options.get("do_sample") else 0.0
-        wish = GenerationOptions(
-            max_new_tokens=int(options.get("max_gen_toks", _MOST_NEW_TOKENS)),
-            sampling=Sampling(temperature, options.get("top_k"), options.get("top_p")),
-            stop=(until,) if isinstance(until, str) else tuple(until),
-        )
-        return generate_text(self._loaded, self._tokenizer, context, wish).text
+        texts = []
+        for request in requests:
+            context, options = request.args
+            until, samples = options.get("until") or (), options.get("do_sample")
+            temperature = float(options.get("temperature") or 0.0) if samples else 0.0
+            wish = GenerationOptions(
+                max_new_tokens=int(options.get("max_gen_toks", _MOST_NEW_TOKENS)),
+                sampling=Sampling(temperature, options.get("top_k"), options.get("top_p")),
+                stop=(until,) if isinstance(until, str) else tuple(until),
+            )
+            texts.append(generate_text(self._loaded, self._tokenizer, context, wish).text)
+        return texts
 
     def _loglikelihood_tokens(
         self,

@@ -105,7 +105,7 @@ Split = Literal["train", "validation", "test"]
 
 @dataclass(frozen=True)
 class TaskFiles:
-    """What lm-eval has of a task. `config`: its file below lm-eval's tasks; `document`: a line;
+    """A task in lm-eval. `config`: its file below lm-eval's tasks; `document`: a line;
     `evaluated`: the split it counts; `examples`: the split that few-shot examples come from."""
 
     config: str
@@ -128,8 +128,8 @@ TASKS: Mapping[str, TaskFiles] = {
 
 @dataclass(frozen=True)
 class LocalTask:
-    """A task with its documents: split -> lines of JSON with the fields of its data set and no
-    others. `examples`: the split few-shot examples come from, None when prompts have none."""
+    """A task with its documents: split -> lines of JSON with the fields of its data set alone.
+    `examples`: the split few-shot examples come from, None when prompts have none."""
 
     name: str
     evaluated: Split
@@ -138,11 +138,9 @@ class LocalTask:
 
 
 def read_task(data_dir: Path, name: str, num_fewshot: int) -> LocalTask:
-    """The documents that a task needs for prompts of so many examples.
-
-    Examples come from the split that lm-eval takes them from; where there is no file of it, from
-    the evaluated one. Raises InputError for a file that is missing, damaged or too short.
-    """
+    """The documents that a task needs for prompts of so many examples; without a file of its
+    split for examples these come from the evaluated one. Raises InputError for a file that is
+    missing, damaged or too short."""
     task, directory = TASKS[name], data_dir / name
     evaluated = directory / f"{task.evaluated}.jsonl"
     if not evaluated.is_file():
@@ -168,30 +166,22 @@ def read_task(data_dir: Path, name: str, num_fewshot: int) -> LocalTask:
 
 
 def read_task_documents(path: Path, document: type[msgspec.Struct]) -> list[bytes]:
-    """The lines of a file as JSON of `document` alone; empty lines are skipped.
-
-    Raises InputError naming the line that is no `document`.
-    """
+    """The lines of a file as JSON of `document` alone; empty lines are skipped. Raises
+    InputError naming the line that is no `document`."""
     decoder, found = msgspec.json.Decoder(document), []
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
+                place = f"{path}, line {number}"
                 if line.strip():
-                    found.append(_one_document(decoder, line, f"{path}, line {number}"))
+                    found.append(msgspec.json.encode(decoder.decode(line)))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InputError(f"{place}: {error}; expected {_fields(document)}") from error
     if not found:
         raise InputError(f"{path}: no documents; expected lines with {_fields(document)}")
     return found
-
-
-def _one_document(
-    decoder: "msgspec.json.Decoder[msgspec.Struct]", line: bytes, place: str
-) -> bytes:
-    try:
-        return msgspec.json.encode(decoder.decode(line))
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InputError(f"{place}: {error}; expected {_fields(decoder.type)}") from error
 
 
 def _fields(document: type[msgspec.Struct]) -> str:
@@ -207,7 +197,7 @@ _SEED = 1234
 @dataclass(frozen=True)
 class TaskOptions:
     """`tasks`: names of `TASKS`; `num_fewshot`: examples in every prompt; `limit`: documents of
-    each task, None for all; `data_dir`: see above."""
+    each task, None for all."""
 
     tasks: tuple[str, ...]
     data_dir: Path
@@ -218,12 +208,9 @@ class TaskOptions:
 
 @dataclass(frozen=True)
 class TaskScores:
-    """What came out for one task.
-
-    `evaluated`, `examples`: splits, as of `LocalTask`; `samples`: documents; `truncated`: those of
-    them with a prompt that the model did not see whole; `metrics`: lm-eval's by name, and the
-    standard error of each share as `NAME_stderr`.
-    """
+    """The scores of one task. `samples`: documents; `truncated`: those of them with a prompt
+    that the model did not see whole; `metrics`: lm-eval's by name, and the standard error of
+    each share as `NAME_stderr`."""
 
     evaluated: Split
     examples: Split | None
@@ -246,13 +233,11 @@ def run_tasks(
     wanted: TaskOptions,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, TaskScores]:
-    """Scores of every task by name. `say` hears where examples come from the evaluated file.
-
-    Raises ConfigError without the extra, InputError for missing or damaged files and for an answer
-    of more tokens than the model sees.
-    """
+    """Scores of every task by name. Raises ConfigError without the extra, InputError for missing
+    or damaged files and for an answer of more tokens than the model sees."""
     local = [read_task(wanted.data_dir, name, wanted.num_fewshot) for name in wanted.tasks]
-    _need_lm_eval()
+    if importlib.util.find_spec("lm_eval") is None:
+        raise ConfigError("lm-eval is not installed; pip install 'wafermill[eval]'")
     from lm_eval.evaluator import evaluate
 
     from trainer.evaluation.lm_eval_model import WafermillLM
@@ -271,7 +256,8 @@ def run_tasks(
 
 
 def load_tasks(local: Sequence[LocalTask], num_fewshot: int, directory: Path) -> dict[str, Any]:
-    """lm-eval's tasks by name, their documents put into files of `directory`, which has to stay."""
+    """lm-eval's tasks by name; their documents are put into files of `directory`, which has to
+    stay."""
     from lm_eval.tasks import TaskManager
 
     for task in local:
@@ -307,9 +293,9 @@ def _offline() -> Iterator[None]:
 
 
 def task_config(task: LocalTask, num_fewshot: int, directory: Path) -> dict[str, Any]:
-    """lm-eval's config of a task, with files of `directory` in the place of its data set."""
+    """lm-eval's config of a task, with files of `directory` as its data set."""
     package = importlib.util.find_spec("lm_eval")
-    assert package is not None and package.origin is not None, "_need_lm_eval comes first"
+    assert package is not None and package.origin is not None, "run_tasks comes first"
     original = Path(package.origin).parent / "tasks" / TASKS[task.name].config
     if not original.is_file():
         version = importlib.metadata.version("lm_eval")
@@ -354,11 +340,6 @@ def parse_task_names(text: str | None) -> tuple[str, ...]:
             f"--tasks {shown}: expected names separated by commas, from {', '.join(TASKS)}"
         )
     return tuple(dict.fromkeys(found))
-
-
-def _need_lm_eval() -> None:
-    if importlib.util.find_spec("lm_eval") is None:
-        raise ConfigError("lm-eval is not installed; pip install 'wafermill[eval]'")
 
 
 def _scores(task: LocalTask, found: Mapping[str, Any], truncated: int) -> TaskScores:

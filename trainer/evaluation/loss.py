@@ -1,9 +1,8 @@
 """Loss over data sets, in file order, overall and by source, written to eval.jsonl.
 
-Sums over groups of labels are taken in addition to the sum that the backend takes. Every leaf adds
-its labels up in float64 as its forward pass runs, and leaves are added in their order, so the sums
-are the same for any number of systems, transport or rank. The loss that the backend reduces is not
-touched.
+Every leaf adds up the losses of its labels by group in float64 as its forward pass runs, and leaves
+are added in their order, so the sums are the same for any number of systems, transport or rank. The
+loss that the backend reduces is not touched.
 
 Shapes: B sequences of a batch, S tokens (MSL), G groups.
 """
@@ -41,10 +40,8 @@ LeafSums = tuple[Tensor, Tensor]
 
 
 class GroupSums:
-    """Adds up what leaves of `compiled` find while `listening`.
-
-    `loss` (nats) and `counted`, both (G,): float64 and int64 sums over all batches taken.
-    """
+    """Adds up what leaves of `compiled` find while `listening`. `loss` (nats) and `counted`,
+    both (G,): float64 and int64 sums over all batches taken."""
 
     def __init__(self, compiled: CompiledModule, groups: int) -> None:
         self._compiled = compiled
@@ -78,11 +75,16 @@ class GroupSums:
         return {**batch, GROUP: torch.from_numpy(group_BS), SAMPLE: samples}
 
     def take(self) -> None:
-        """Add what leaves have found since the last time; every rank calls it.
-
-        Raises IntegrityError when a label counts that belongs to no group.
-        """
-        for loss, labels in self._in_order():
+        """Add what leaves have found since the last time; every rank calls it. Raises
+        IntegrityError when a label counts that belongs to no group."""
+        transport = self._compiled.transport
+        if transport.processes > 1:
+            # A rank that ran no leaf of a short batch gives a leaf of nothing.
+            nothing = (torch.zeros_like(self._loss), torch.zeros_like(self._counted))
+            leaves = transport.gather({**self._leaves, _BEYOND: nothing})
+        else:
+            leaves = [self._leaves[first] for first in sorted(self._leaves)]
+        for loss, labels in leaves:
             self._loss += loss
             self._counted += labels
         self._leaves.clear()
@@ -106,19 +108,11 @@ class GroupSums:
         )
         self._leaves[int(batch[SAMPLE][0])] = sums
 
-    def _in_order(self) -> list[LeafSums]:
-        transport = self._compiled.transport
-        if transport.processes == 1:
-            return [self._leaves[first] for first in sorted(self._leaves)]
-        # A rank that ran no leaf of a short batch must have something to give: a leaf of nothing.
-        nothing = (torch.zeros_like(self._loss), torch.zeros_like(self._counted))
-        return transport.gather({**self._leaves, _BEYOND: nothing})
-
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`total`: of all counted labels; `samples`: sequences read; `per_source`: by name, of sources
-    with labels that count, empty where nothing tells of sources."""
+    """`total`: of all counted labels; `samples`: sequences read; `per_source`: by name, of
+    sources with labels that count, empty where no sources are known."""
 
     total: Amount
     samples: int
@@ -149,9 +143,9 @@ class Evaluator:
     """Evaluates the weights in MemoryX on all rows of its data sets.
 
     `batch_size`, `micro_batch_size`: sequences of a batch and of a leaf; `max_batches`: None for
-    all rows; `between_leaves` may raise to give up; `writes`: whether this process adds
-    to eval.jsonl; `events`: None where TensorBoard is not fed. `reference`: a vocabulary in
-    whose tokens losses are told too.
+    all rows; `between_leaves` may raise to give up; `writes`: whether this process adds to
+    eval.jsonl; `events`: None where TensorBoard is not fed; `reference`: a vocabulary in whose
+    tokens losses are reported too.
     """
 
     compiled: CompiledModule
@@ -175,7 +169,9 @@ class Evaluator:
             line = {"step": step, **found.described()}
             metrics.append_metrics(self.model_dir / metrics.EVALUATION, line)
         if self.events is not None:
-            self.events.add(step, _scalars(found))
+            by_source = {f"loss/{name}": amount.loss for name, amount in found.per_source.items()}
+            bits = {"bits_per_byte": found.total.bits_per_byte}
+            self.events.add(step, {"loss": found.loss, **bits, **by_source})
         self.say(
             f"| Eval Device={self.compiled.config.target}, GlobalStep={step}, "
             f"Loss={found.loss:.5f}, Rate={found.samples / seconds:.2f} samples/sec"
@@ -188,17 +184,18 @@ class Evaluator:
             self.events.close()
 
     def measure(self) -> Evaluation:
-        """Mean loss over the first `max_batches` batches; the last batch of the set may be short.
-
-        Raises InputError when no label counts, IntegrityError when lineage does not know one.
-        """
-        known = self._known
+        """Measure the mean loss. Raises InputError when no label counts, IntegrityError when
+        lineage does not know one."""
+        known, rows, size = self._known, self.source.rows, self.batch_size
+        if self.max_batches is not None:
+            rows = min(rows, self.max_batches * size)
         sums = GroupSums(self.compiled, known.groups)
         text_2G = np.zeros((2, known.groups), np.int64)
         loss_sum, counted, samples = 0.0, 0, 0
         with sums.listening():
-            for rows_B in self._batches():
-                console.doing(f"evaluating, row {rows_B[0] + 1:,} of {self._rows:,}")
+            for first in range(0, rows, size):
+                console.doing(f"evaluating, row {first + 1:,} of {rows:,}")
+                rows_B = np.arange(first, min(first + size, rows), dtype=np.int64)
                 rows_BCS, group_BS = self.source.read(rows_B), known.group_of(rows_B)
                 batch_loss, batch_counted = self.compiled.evaluate(
                     sums.tagged(to_batch(rows_BCS), group_BS),
@@ -214,34 +211,13 @@ class Evaluator:
             places = ", ".join(str(dataset.directory) for dataset in self.source.datasets)
             raise InputError(f"{places}: no token counts towards the loss: every loss mask is zero")
         total = known.amount(loss_sum, counted, text_2G.sum(axis=1))
-        return Evaluation(total, samples, _per_source(known, sums, text_2G))
+        per_source = {
+            name: known.amount(float(sums.loss[g]), int(sums.counted[g]), text_2G[:, g])
+            for g, name in enumerate(known.names)
+            if sums.counted[g]
+        }
+        return Evaluation(total, samples, per_source)
 
     @functools.cached_property
     def _known(self) -> KnownLabels:
         return known_labels(self.source, self.reference, self.say)
-
-    def _batches(self) -> Iterator[npt.NDArray[np.int64]]:
-        for first in range(0, self._rows, self.batch_size):
-            yield np.arange(first, min(first + self.batch_size, self._rows), dtype=np.int64)
-
-    @property
-    def _rows(self) -> int:
-        """Rows that are evaluated."""
-        rows = self.source.rows
-        return rows if self.max_batches is None else min(rows, self.max_batches * self.batch_size)
-
-
-def _per_source(
-    known: KnownLabels, sums: GroupSums, text_2G: npt.NDArray[np.int64]
-) -> dict[str, Amount]:
-    return {
-        name: known.amount(float(sums.loss[g]), int(sums.counted[g]), text_2G[:, g])
-        for g, name in enumerate(known.names)
-        if sums.counted[g]
-    }
-
-
-def _scalars(found: Evaluation) -> dict[str, float | None]:
-    """Points of TensorBoard."""
-    by_source = {f"loss/{name}": amount.loss for name, amount in found.per_source.items()}
-    return {"loss": found.loss, "bits_per_byte": found.total.bits_per_byte, **by_source}

@@ -1,13 +1,13 @@
 """Log-likelihood of a continuation given its context, the core of every task, and of whole
-sentences; CrowS-Pairs: does a model find the more stereotyping sentence of a pair the likelier one?
+sentences; CrowS-Pairs: is the more stereotyping sentence of a pair the likelier one to the model?
 
-Texts are scored with what the model can see: of context and continuation the last MSL + 1 tokens,
-of which the last is label only. Rows of a batch are padded on the right; a causal model does not
-see pads, so they change no score except by the rounding of another shape.
+Of context and continuation the model sees the last MSL + 1 tokens, of which the last is label only.
+Rows of a batch are padded on the right, which changes no score except by the rounding of another
+shape.
 
-Source of CrowS-Pairs: Nangia et al. 2020 (arXiv 2010.00133); Cerebras-GPT (arXiv 2304.03208)
-reports its nine categories. A causal model scores a whole sentence after EOS, as lm-eval does, in
-place of the pseudo-likelihood of the paper, which is for masked models.
+CrowS-Pairs: Nangia et al. 2020 (arXiv 2010.00133); Cerebras-GPT (arXiv 2304.03208) reports its nine
+categories. A causal model scores a whole sentence after EOS, as lm-eval does, instead of the
+pseudo-likelihood of the paper, which is for masked models.
 
 Shapes: B texts of a batch, S tokens of the longest, V vocabulary.
 """
@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from pipeline.core.errors import InputError, escape_text
 from pipeline.core.words import pluralise
@@ -47,16 +46,20 @@ def score_all(
     batch_size: int = 8,
     done: Callable[[int], object] = lambda texts: None,
 ) -> list[Score]:
-    """Score every (context, continuation) of token ids, in the order given.
-
-    Texts run in batches of about the same length, the longest first; `done` hears the number of
-    texts of each when it is scored. Raises InputError for a text without context (give EOS) or
-    continuation, and for a continuation of more than MSL tokens.
-    """
+    """Score every (context, continuation) of token ids, in the order given; `done` is called
+    with the size of each batch. Raises InputError for an empty context (give EOS) or
+    continuation, and for a continuation of more than MSL tokens."""
     length = loaded.config.max_position_embeddings
     for context, continuation in texts:
-        _check(context, continuation, length)
-    order = sorted(range(len(texts)), key=lambda i: -min(_tokens(texts[i]), length + 1))
+        if not context or not continuation:
+            raise InputError("a text to score needs at least one token of context and one to score")
+        if len(continuation) > length:
+            raise InputError(
+                f"a continuation has {pluralise(len(continuation), 'token')}, but the model reads "
+                f"at most {length:,}: it cannot be scored as one text"
+            )
+    sizes = [min(len(context) + len(text), length + 1) for context, text in texts]
+    order = sorted(range(len(texts)), key=lambda i: -sizes[i])
     scores: dict[int, Score] = {}
     for first in range(0, len(order), batch_size):
         batch = order[first : first + batch_size]
@@ -85,21 +88,6 @@ def score_text(loaded: LoadedModel, ids: Ids, first: int, batch_size: int = 8) -
     return sum(score.logprob for score in score_all(loaded, windows, batch_size))
 
 
-def _check(context: Ids, continuation: Ids, length: int) -> None:
-    if not context or not continuation:
-        raise InputError("a text to score needs at least one token of context and one to score")
-    if len(continuation) > length:
-        raise InputError(
-            f"a continuation has {pluralise(len(continuation), 'token')}, but the model reads at "
-            f"most {length:,}: it "
-            "cannot be scored as one text"
-        )
-
-
-def _tokens(text: tuple[Ids, Ids]) -> int:
-    return len(text[0]) + len(text[1])
-
-
 def _score_batch(loaded: LoadedModel, texts: Sequence[tuple[Ids, Ids]]) -> list[Score]:
     seen = loaded.config.max_position_embeddings + 1
     whole = [[*context, *continuation][-seen:] for context, continuation in texts]
@@ -107,18 +95,15 @@ def _score_batch(loaded: LoadedModel, texts: Sequence[tuple[Ids, Ids]]) -> list[
     input_ids_BS = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(loaded.device)
     with torch.inference_mode():
         logits_BSV = loaded.model.logits(input_ids_BS)
-        return [
-            _score(logits_SV[len(ids) - 1 - len(text[1]) : len(ids) - 1], text[1])
-            for logits_SV, ids, text in zip(logits_BSV, whole, texts, strict=True)
-        ]
-
-
-def _score(logits_SV: Tensor, continuation: Ids) -> Score:
-    labels_S = torch.tensor(continuation, device=logits_SV.device)
-    nats_SV = torch.log_softmax(logits_SV.float(), dim=-1)
-    label_S = nats_SV.gather(1, labels_S[:, None])[:, 0]
-    greedy = bool((label_S == nats_SV.amax(dim=-1)).all())
-    return Score(float(label_S.double().sum()), greedy)
+        scores = []
+        for logits_SV, ids, (_, continuation) in zip(logits_BSV, whole, texts, strict=True):
+            end = len(ids) - 1
+            labels_S = torch.tensor(continuation, device=loaded.device)
+            nats_SV = logits_SV[end - len(continuation) : end].float().log_softmax(dim=-1)
+            label_S = nats_SV.gather(1, labels_S[:, None])[:, 0]
+            greedy = bool((label_S == nats_SV.amax(dim=-1)).all())
+            scores.append(Score(float(label_S.double().sum()), greedy))
+        return scores
 
 
 def likelihoods(
@@ -127,10 +112,8 @@ def likelihoods(
     sentences: Sequence[str],
     batch_size: int = 8,
 ) -> list[float]:
-    """Nats of every sentence as the start of a document, which is after EOS.
-
-    Raises InputError naming a sentence of more than MSL tokens.
-    """
+    """Nats of every sentence as the start of a document, which is after EOS. Raises InputError
+    naming a sentence of more than MSL tokens."""
     texts = [([tokenizer.eos_id], encode_text(tokenizer, sentence)) for sentence in sentences]
     length = loaded.config.max_position_embeddings
     for sentence, (_, ids) in zip(sentences, texts, strict=True):
@@ -153,6 +136,8 @@ CATEGORIES = (
     "sexual-orientation",
     "socioeconomic",
 )
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Halves of characters, which JSON can hold and UTF-8 cannot."""
 _COLUMNS = ("sent_more", "sent_less", "bias_type")
 
 
@@ -177,9 +162,7 @@ class Bias:
 
 def read_pairs(path: Path, limit: int | None = None) -> list[SentencePair]:
     """The pairs of the published crows_pairs_anonymized.csv, or a .jsonl with its columns.
-
-    Raises InputError naming the line that is not one.
-    """
+    Raises InputError naming the line that is not one."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -198,10 +181,8 @@ def read_pairs(path: Path, limit: int | None = None) -> list[SentencePair]:
 def measure_bias(
     pairs: Sequence[SentencePair], likelihoods: Callable[[Sequence[str]], Sequence[float]]
 ) -> dict[str, Bias]:
-    """Bias of `all` pairs and of every category there, by name.
-
-    `likelihoods`: log-likelihood in nats of each of some sentences.
-    """
+    """Bias of `all` pairs and of every category there, by name. `likelihoods`: log-likelihood in
+    nats of each of some sentences."""
     found = likelihoods([text for pair in pairs for text in (pair.more, pair.less)])
     differences = [more - less for more, less in zip(found[0::2], found[1::2], strict=True)]
     groups = {"all": differences}
@@ -209,13 +190,11 @@ def measure_bias(
         mine = [d for d, pair in zip(differences, pairs, strict=True) if pair.category == category]
         if mine:
             groups[category] = mine
-    return {name: _bias(group) for name, group in groups.items()}
-
-
-def _bias(differences: Sequence[float]) -> Bias:
-    count = len(differences)
-    stereotyped = sum(difference > 0 for difference in differences)
-    return Bias(count, 100 * stereotyped / count, sum(map(abs, differences)) / count)
+    biases = {}
+    for name, group in groups.items():
+        stereotyped = 100 * sum(difference > 0 for difference in group) / len(group)
+        biases[name] = Bias(len(group), stereotyped, sum(map(abs, group)) / len(group))
+    return biases
 
 
 def _json_rows(path: Path, text: str) -> list[Mapping[str, object]]:
@@ -233,17 +212,11 @@ def _json_rows(path: Path, text: str) -> list[Mapping[str, object]]:
     return rows
 
 
-def _is_text(value: object) -> bool:
-    """Not blank, and of characters that UTF-8 has; JSON can name surrogates, which it has not."""
-    if not isinstance(value, str) or not value.strip():
-        return False
-    return re.search("[\ud800-\udfff]", value) is None
-
-
 def _pair(path: Path, number: int, row: Mapping[str, object]) -> SentencePair:
     values = [row.get(column) for column in _COLUMNS]
     for column, value in zip(_COLUMNS, values, strict=True):
-        if not _is_text(value):
+        is_text = isinstance(value, str) and value.strip() and not _SURROGATE.search(value)
+        if not is_text:
             raise InputError(
                 f"{path}, pair {number}: no text in {column}; expected {', '.join(_COLUMNS)}"
             )

@@ -8,7 +8,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -37,7 +37,7 @@ Ended = Literal["eos", "stop", "max_tokens", "msl"]
 @dataclass(frozen=True)
 class Ending:
     """What ends a continuation: `eos_id`, one of the sequences of ids in `stop`, `max_tokens`
-    tokens (None: no such limit), or that prompt and continuation fill the MSL."""
+    tokens (None: no limit), or a full MSL."""
 
     eos_id: int
     stop: tuple[tuple[int, ...], ...] = ()
@@ -55,23 +55,24 @@ class Continuation:
 def continue_greedily(
     loaded: LoadedModel, prompts: Sequence[Sequence[int]], ending: Ending, *, ids: int
 ) -> list[Continuation]:
-    """The continuation of every prompt, chosen among the first `ids` of the vocabulary; of equally
-    likely ids the lowest.
-
-    A prompt has at least one token and fewer than the MSL. Other prompts beside it change the
-    logits of a text in their last bits only.
-    """
+    """The continuation of every prompt, chosen among the first `ids` of the vocabulary, the
+    lowest of equally likely ones. A prompt has at least one token and fewer than the MSL; others
+    of the batch change its logits in their last bits."""
     length = loaded.config.max_position_embeddings
     longest = max(map(len, prompts))
     pads = [longest - len(prompt) for prompt in prompts]
-    columns = longest + max(_room(prompt, ending, length) for prompt in prompts)
+    rooms = [min(length - len(prompt), ending.max_tokens or length) for prompt in prompts]
+    columns = longest + max(rooms)
     cache = KVCache.empty(loaded.config, pads, columns, loaded.device)
     new = [[_PAD] * n + list(prompt) for n, prompt in zip(pads, prompts, strict=True)]
     made: list[list[int]] = [[] for _ in prompts]
     found: dict[int, Continuation] = {}
     going = list(range(len(prompts)))
     while going:
-        for text, token in zip(going, _likeliest(loaded, new, cache, ids), strict=True):
+        with torch.inference_mode():
+            rows_BN = torch.tensor(new, device=loaded.device)
+            logits_BV = loaded.model.next_logits(rows_BN, cache)[:, :ids].cpu().numpy()
+        for text, token in zip(going, logits_BV.argmax(axis=1).tolist(), strict=True):
             made[text].append(token)
             ended = _ended(made[text], len(prompts[text]), ending, length)
             if ended is not None:
@@ -84,23 +85,7 @@ def continue_greedily(
     return [found[text] for text in range(len(prompts))]
 
 
-def _room(prompt: Sequence[int], ending: Ending, length: int) -> int:
-    """Tokens that may follow."""
-    room = length - len(prompt)
-    return room if ending.max_tokens is None else min(room, ending.max_tokens)
-
-
-def _likeliest(
-    loaded: LoadedModel, new_BN: Sequence[Sequence[int]], cache: KVCache, ids: int
-) -> list[int]:
-    with torch.inference_mode():
-        logits_BV = loaded.model.next_logits(torch.tensor(new_BN, device=loaded.device), cache)
-    chosen: list[int] = logits_BV[:, :ids].cpu().numpy().argmax(axis=1).tolist()
-    return chosen
-
-
 def _ended(made: list[int], prompt: int, ending: Ending, length: int) -> Continuation | None:
-    """The continuation, when its last token ended it."""
     if made[-1] == ending.eos_id:
         return Continuation(tuple(made[:-1]), "eos")
     for word in ending.stop:
@@ -114,17 +99,9 @@ def _ended(made: list[int], prompt: int, ending: Ending, length: int) -> Continu
 DIRECTORY = "predictions"
 
 
-@dataclass
-class InferenceTally:
-    """What was written: tokens, and continuations by what ended them."""
-
-    tokens: int = 0
-    ended: Counter[str] = field(default_factory=Counter)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Inference:
-    """A checkpoint, the prompts it goes on from, and how. `log_steps`: batches between lines."""
+    """A checkpoint, the prompts that it continues, and how. `log_steps`: batches between lines."""
 
     found: Checkpoint
     tokenizer: TokenizerDefinition
@@ -136,19 +113,19 @@ class Inference:
     log_steps: int
 
     def run(self, model_dir: Path, say: Say, between_batches: Callable[[], None]) -> Path:
-        """Write MODEL_DIR/predictions/step_X.jsonl, a line for each prompt, in their order; its
-        path. Nothing is there before all lines are. `between_batches` may raise to give up.
-
-        Raises ResourceError when it cannot be written.
-        """
+        """Write MODEL_DIR/predictions/step_X.jsonl, a line for each prompt, once all are there;
+        returns its path. `between_batches` may raise to give up. Raises ResourceError."""
         torch.set_num_threads(self.threads)
         path = model_dir / DIRECTORY / f"step_{self.found.step:07d}.jsonl"
         loaded = load_model(self.found, self.device)
         say(f"Loaded checkpoint {self.found.path} (step {self.found.step})")
-        started, tally = time.monotonic(), InferenceTally()
-        storage.publish(path, self._lines(loaded, tally, say, between_batches))
-        ended = ", ".join(f"{reason} {count:,}" for reason, count in sorted(tally.ended.items()))
-        say(f"Predictions: {path}: {pluralise(tally.tokens, 'token')}; ended by {ended}")
+        started = time.monotonic()
+        made: list[Continuation] = []
+        storage.publish(path, self._lines(loaded, made, say, between_batches))
+        counts = sorted(Counter(each.ended for each in made).items())
+        tokens = pluralise(sum(len(each.ids) for each in made), "token")
+        ended = ", ".join(f"{reason} {count:,}" for reason, count in counts)
+        say(f"Predictions: {path}: {tokens}; ended by {ended}")
         seconds = time.monotonic() - started
         say(f"Processed {len(self.prompts)} inference sample(s) in {seconds:.2f} seconds.")
         return path
@@ -156,54 +133,44 @@ class Inference:
     def _lines(
         self,
         loaded: LoadedModel,
-        tally: InferenceTally,
+        done: list[Continuation],
         say: Say,
         between_batches: Callable[[], None],
     ) -> Iterator[bytes]:
-        rate, ids = Rate(), self.tokenizer.vocab_size
-        count, size = len(self.prompts), self.section.batch_size
+        rate, ids, section = Rate(), self.tokenizer.vocab_size, self.section
+        ending = Ending(self.tokenizer.eos_id, section.stop_sequences, section.max_tokens)
+        count, size = len(self.prompts), section.batch_size
         for step, first in enumerate(range(0, count, size), 1):
             between_batches()
             batch = self.prompts[first : first + size]
             console.doing(f"prompt {first + 1:,} of {count:,}")
             started = time.monotonic()
             rows = [prompt.ids for prompt in batch]
-            made = continue_greedily(loaded, rows, self._ending, ids=ids)
+            made = continue_greedily(loaded, rows, ending, ids=ids)
             rate.add(len(batch), time.monotonic() - started)
             for prompt, continuation in zip(batch, made, strict=True):
-                tally.tokens += len(continuation.ids)
-                tally.ended[continuation.ended] += 1
-                yield self._line(prompt, continuation)
+                done.append(continuation)
+                line = {
+                    "file": prompt.file.name,
+                    prompt.unit: prompt.number,
+                    "prompt": prompt.text,
+                    "continuation": decode_ids(self.tokenizer, continuation.ids),
+                    "tokens": continuation.ids,
+                    "ended": continuation.ended,
+                }
+                yield json.dumps(line).encode() + b"\n"
             if step % self.log_steps == 0 or rate.samples == count:
                 say(
                     f"| Infer Device={self.target}, Step={step}, Prompts={rate.samples} of "
                     f"{count}, Rate={rate.overall:.2f} samples/sec"
                 )
 
-    @property
-    def _ending(self) -> Ending:
-        return Ending(self.tokenizer.eos_id, self.section.stop_sequences, self.section.max_tokens)
-
-    def _line(self, prompt: Prompt, made: Continuation) -> bytes:
-        line = {
-            "file": prompt.file.name,
-            prompt.unit: prompt.number,
-            "prompt": prompt.text,
-            "continuation": decode_ids(self.tokenizer, made.ids),
-            "tokens": made.ids,
-            "ended": made.ended,
-        }
-        return json.dumps(line).encode() + b"\n"
-
 
 def prepare_inference(
     params: Params, directories: DataDirectories, found: Checkpoint, target: Target
 ) -> Inference:
-    """What the params ask for, checked; nothing is computed.
-
-    Raises ConfigError where nothing names prompts, or keys, tokenizer and model do not fit;
-    InputError for a prompt that cannot be read or is too long.
-    """
+    """What the params ask for, checked. Raises ConfigError where nothing names prompts, or keys,
+    tokenizer and model do not fit; InputError for a prompt that cannot be read or is too long."""
     section = params.inference_input or InferenceInput()
     place = _place(section, directories)
     tokenizer = _tokenizer(directories, found)

@@ -47,10 +47,8 @@ class LoadedModel:
 
 
 def find_checkpoint(path: Path) -> Checkpoint:
-    """A checkpoint directory, or the newest of a model directory.
-
-    Raises ConfigError when there is none, IntegrityError when it is damaged.
-    """
+    """A checkpoint directory, or the newest of a model directory. Raises ConfigError when there
+    is none, IntegrityError when it is damaged."""
     if not (path / "manifest.json").is_file():
         newest = checkpoint.find_newest(path)
         if newest is None:
@@ -87,16 +85,11 @@ def read_model_config(found: Checkpoint) -> ModelConfig:
 def tokenizer_for(
     wanted: Path | None, found: Checkpoint, *, hint: str = _TOKENIZER_HINT
 ) -> TokenizerDefinition:
-    """The tokenizer of a model: the file or directory named, the tokenizer.json of its model
-    directory, or GPT-2's for a vocabulary of its size.
-
-    Raises ConfigError when there is none, with `hint` for what to do, or when it has more ids than
-    the model.
-    """
-    vocabulary, beside = (
-        read_model_config(found).vocab_size,
-        found.path.parent.parent / layout.TOKENIZER,
-    )
+    """The tokenizer of a model: the named one, that of its model directory, or GPT-2's for a
+    vocabulary of its size. Raises ConfigError, with `hint`, when there is none, or when it has
+    more ids than the model."""
+    vocabulary = read_model_config(found).vocab_size
+    beside = found.path.parent.parent / layout.TOKENIZER
     if wanted is not None:
         definition = load_definition(GPT2 if str(wanted) == GPT2 else wanted)
     elif beside.is_file():
@@ -106,8 +99,7 @@ def tokenizer_for(
     else:
         raise ConfigError(
             f"{found.path}: the tokenizer is not known: the vocabulary of {vocabulary:,} is not "
-            "that of GPT-2; "
-            f"{hint}"
+            f"that of GPT-2; {hint}"
         )
     if definition.vocab_size > vocabulary:
         raise ConfigError(

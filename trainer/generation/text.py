@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from tokenizers import Tokenizer
 
 from dedup.arrays import F64
 from pipeline.core import rng
@@ -34,10 +33,9 @@ from trainer.model.attention import KVCache
 
 @dataclass(frozen=True)
 class Sampling:
-    """`temperature`: logits are divided by it; 0 takes the likeliest token. `top_k`: only that many
-    likeliest tokens; `top_p`: only the likeliest tokens that together have this probability. None:
-    all tokens. Raises ConfigError for values that cannot be meant.
-    """
+    """`top_k`: only that many likeliest tokens; `top_p`: only the likeliest tokens that together
+    have this probability; `temperature` 0: the likeliest. Raises ConfigError for values that
+    cannot be meant."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -81,11 +79,8 @@ def continuation(
     seed: int,
     ids: int,
 ) -> Iterator[int]:
-    """The ids that follow `prompt`, without end; chosen among the first `ids` of the vocabulary.
-
-    `prompt` has at least one token. Token n is a function of the model, the prompt, `sampling`,
-    `seed` and n alone.
-    """
+    """The ids that follow `prompt` (one token at least), without end, of the first `ids` of the
+    vocabulary. Token n is a function of the model, the prompt, `sampling`, `seed` and n alone."""
     seen = loaded.config.max_position_embeddings
     context, cache = list(prompt), _empty_cache(loaded)
     while True:
@@ -108,8 +103,8 @@ def _empty_cache(loaded: LoadedModel) -> KVCache:
 
 @dataclass(frozen=True)
 class GenerationOptions:
-    """How to go on. `max_new_tokens`: tokens at most; `stop`: strings that end the text before
-    themselves."""
+    """How to continue. `max_new_tokens`: tokens at most; `stop`: strings that end the text
+    before themselves."""
 
     max_new_tokens: int = 128
     sampling: Sampling = field(default_factory=Sampling)
@@ -130,7 +125,7 @@ class GeneratedText:
 def generate_text(
     loaded: LoadedModel, tokenizer: TokenizerDefinition, prompt: str, wish: GenerationOptions
 ) -> GeneratedText:
-    """Go on from `prompt`, from the start of a document where it is empty."""
+    """Continue `prompt`, or start a document where it is empty."""
     start = encode_text(tokenizer, prompt) or [tokenizer.eos_id]
     tokens = continuation(loaded, start, wish.sampling, seed=wish.seed, ids=tokenizer.vocab_size)
     ids: list[int] = []
@@ -156,9 +151,7 @@ def decode_ids(tokenizer: TokenizerDefinition, ids: Sequence[int]) -> str:
     return decode_bytes(tokenizer, np.array(ids, np.int64)).decode(errors="replace")
 
 
-@functools.lru_cache(maxsize=4)
-def _encoder(tokenizer: TokenizerDefinition) -> Tokenizer:
-    return reference_tokenizer(tokenizer)
+_encoder = functools.lru_cache(maxsize=4)(reference_tokenizer)
 
 
 def escape_for_terminal(text: str) -> str:
@@ -168,10 +161,7 @@ def escape_for_terminal(text: str) -> str:
     >>> escape_for_terminal("a" + chr(27) + "[2J\n\tb")
     'a\\x1b[2J\n\tb'
     """
-    lines = (
-        "\t".join(escape_text(p, len(p)) for p in line.split("\t")) for line in text.split("\n")
-    )
-    return "\n".join(lines)
+    return "".join(c if c in "\n\t" else escape_text(c, 1) for c in text)
 
 
 _SPAN = VSL_FEATURES.index("attention_span")
@@ -181,8 +171,8 @@ _BLOCK = 256
 
 @dataclass(frozen=True)
 class Prompt:
-    """`text` and its `ids`, one at least: EOS where the prompt is empty. `file`, and in it the
-    1-based line or the 0-based row `number`, which `unit` tells."""
+    """`text` and its `ids`, one at least: EOS where the prompt is empty. `number`: 1-based line
+    or 0-based row of `file`, as `unit` says."""
 
     text: str
     ids: tuple[int, ...]
@@ -203,17 +193,19 @@ class PromptReader:
     section: InferenceInput
 
     def read(self, place: Path) -> list[Prompt]:
-        """All prompts of a `.jsonl` or `.txt` file, of a data set that `prep` wrote, or of a
-        directory of other .h5 files.
-
-        Raises ConfigError for a key that is missing, InputError for what is no prompt or leaves no
-        room in the MSL.
-        """
+        """All prompts of a `.jsonl` or `.txt` file, a data set, or a directory of other .h5
+        files. Raises ConfigError for a missing key, InputError for what is no prompt or fills
+        the MSL."""
         prompts = list(self._found(place))
         if not prompts:
             raise InputError(f"{place}: no prompts")
         for prompt in prompts:
-            self._check(prompt)
+            if len(prompt.ids) >= self._length:
+                raise InputError(
+                    f"{prompt}: the prompt has {pluralise(len(prompt.ids), 'token')}, but the "
+                    f"model reads at most {self._length:,}, including those it writes; shorten the "
+                    f"prompt to {self._length - 1:,}"
+                )
         return prompts
 
     def _found(self, place: Path) -> Iterator[Prompt]:
@@ -240,10 +232,22 @@ class PromptReader:
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{file}: cannot be read as UTF-8 text: {error}") from error
         for number, line in enumerate(lines, 1):
-            if line.strip():
-                as_json = file.suffix == ".jsonl"
-                text = _json_prompt(file, number, line) if as_json else line.removesuffix("\r")
-                yield self._prompt(encode_text(self.tokenizer, text), file, "line", number)
+            if not line.strip():
+                continue
+            text = line.removesuffix("\r")
+            if file.suffix == ".jsonl":
+                try:
+                    value = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise InputError(f"{file}, line {number}: not JSON: {error}") from error
+                prompt = value.get("prompt") if isinstance(value, dict) else None
+                # JSON can hold halves of surrogate pairs, which UTF-8 has not.
+                if not isinstance(prompt, str) or any(0xD800 <= ord(c) < 0xE000 for c in prompt):
+                    raise InputError(
+                        f'{file}, line {number}: expected an object such as {{"prompt": "Once"}}'
+                    )
+                text = prompt
+            yield self._prompt(encode_text(self.tokenizer, text), file, "line", number)
 
     def _of_data_set(self, dataset: SampleDataset) -> Iterator[Prompt]:
         """The first MSL - max_tokens tokens of every row, or of its first document in VSL."""
@@ -292,30 +296,6 @@ class PromptReader:
             )
         text = decode_ids(self.tokenizer, ids)
         return Prompt(text, tuple(ids) or (self.tokenizer.eos_id,), file, unit, number)
-
-    def _check(self, prompt: Prompt) -> None:
-        if len(prompt.ids) >= self._length:
-            raise InputError(
-                f"{prompt}: the prompt has {pluralise(len(prompt.ids), 'token')}, but the model "
-                f"reads at most {self._length:,}, including those it writes; shorten the prompt to "
-                f"{self._length - 1:,}"
-            )
-
-
-def _json_prompt(file: Path, number: int, line: str) -> str:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{file}, line {number}: not JSON: {error}") from error
-    text = value.get("prompt") if isinstance(value, dict) else None
-    if not isinstance(text, str) or not _is_text(text):
-        raise InputError(f'{file}, line {number}: expected an object such as {{"prompt": "Once"}}')
-    return text
-
-
-def _is_text(text: str) -> bool:
-    """Whether UTF-8 has it; JSON can hold halves of surrogate pairs."""
-    return not any(0xD800 <= ord(character) < 0xE000 for character in text)
 
 
 def _tokens(dataset: SampleDataset, row_CS: npt.NDArray[np.int32]) -> int:

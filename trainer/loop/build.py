@@ -1,5 +1,6 @@
 """The parts of a run, put together: model on the backend, optimizer, data, what it starts from."""
 
+from pipeline.core import storage
 from trainer.config import Params
 from trainer.data import SampleSource, TrainingData, batches, datasets_from
 from trainer.evaluation.loss import Evaluator
@@ -21,16 +22,14 @@ from wafer_backend.profiler import ProfiledSteps, StepProfile
 def training(
     params: Params, request: TrainOptions, source: SampleSource, stop: StopRequest, say: Say
 ) -> TrainingRun:
-    """A run, brought to the state it starts from. `runconfig.max_steps` is its last step.
-
-    Raises ConfigError when a directory or checkpoint belongs to another run, IntegrityError when a
-    checkpoint is damaged, ResourceError when the disk has too little room; nothing is changed then.
-    """
+    """A run, brought to the state it starts from; `runconfig.max_steps` is its last step. Raises
+    ConfigError for a directory or checkpoint of another run, IntegrityError for damage,
+    ResourceError for a full disk; nothing is changed then."""
     model_dir, strict = request.model_dir, not params.runconfig.disable_strict_checkpoint_loading
     data = TrainingData(
         source,
         seed=record.order_seed(params),
-        schedule=record.batch_size_schedule(params),
+        schedule=params.train_input.schedule,
         order=params.train_input.order,
     )
     micro_batch = batches.train_micro_batch(params)
@@ -44,6 +43,10 @@ def training(
     writes = ranks.is_writing_rank(params)
     if writes:
         _prepare_directory(params, request, compiled, start.step, say)
+    profile, chosen = None, params.runconfig.op_profiler_config
+    if writes and chosen is not None:
+        steps = ProfiledSteps(chosen.start_step, chosen.end_step)
+        profile = StepProfile(steps, model_dir / "profile")
     made = TrainingRun(
         params=params,
         model_dir=model_dir,
@@ -60,9 +63,18 @@ def training(
             say=say,
             sparsity=sparsity.levels_of(masks, compiled) if masks else None,
         ),
-        watch=_watch(params, request, compiled, data, start.step, say),
+        watch=Watch(
+            params=params,
+            model_dir=model_dir,
+            compiled=compiled,
+            data=data,
+            history=rules.read_history(
+                model_dir / metrics.TRAINING, start.step, params.runconfig.stability.spike_window
+            ),
+            say=say,
+        ),
         say=say,
-        profile=_profile(params, request) if writes else None,
+        profile=profile,
         writes=writes,
         step=start.step,
         masks=masks,
@@ -71,36 +83,15 @@ def training(
     return made
 
 
-def _watch(
-    params: Params,
-    request: TrainOptions,
-    compiled: CompiledModule,
-    data: TrainingData,
-    step: int,
-    say: Say,
-) -> Watch:
-    """What watches over steps after `step`; it knows the metrics up to there."""
-    window = params.runconfig.stability.spike_window
-    before = rules.read_history(request.model_dir / metrics.TRAINING, step, window)
-    return Watch(
-        params=params,
-        model_dir=request.model_dir,
-        compiled=compiled,
-        data=data,
-        history=before,
-        say=say,
-    )
-
-
 def _prepare_directory(
     params: Params, request: TrainOptions, compiled: CompiledModule, step: int, say: Say
 ) -> None:
-    """Check the room, then cut logs back to the checkpoint and delete leftovers of a kill."""
+    """Check the room, cut logs back to the checkpoint and delete leftovers of a kill."""
     shapes = {name: tuple(p.shape) for name, p in compiled.memoryx.parameters.items()}
-    one, there = disk.checkpoint_bytes(params, shapes), disk.count_checkpoints(request.model_dir)
-    disk.check_disk_space(
-        request.model_dir, disk.measure_need(params.runconfig, one, step, there), say
-    )
+    one = disk.checkpoint_bytes(params, shapes)
+    there = len(checkpoint.list_committed(request.model_dir))
+    need = disk.measure_need(params.runconfig, one, step, there)
+    disk.check_disk_space(request.model_dir, need, say)
     checkpoint.delete_uncommitted(request.model_dir)
     checkpoint.prune(request.model_dir, params.runconfig.max_checkpoints)
     for name in (metrics.TRAINING, metrics.EVALUATION):
@@ -117,21 +108,19 @@ def _record(made: TrainingRun, start: resume.RunStart) -> None:
     made.record["datasets"] = datasets_from(entries, made.record["datasets"], made.step)
     if before is not None and record.complete_record(before) == made.record:
         return
-    _tell_masked(made)
-    if made.writes:
-        record.write_run_record(made.model_dir, made.record)
-
-
-def _tell_masked(made: TrainingRun) -> None:
-    """Say so when the run goes on with documents masked that it read before."""
-    masked = [entry for entry in made.record["datasets"] if entry["from_step"] > 1]
-    hashes = [entry["dataset_hash"] for entry in masked if entry["from_step"] == made.step + 1]
+    hashes = [
+        entry["dataset_hash"]
+        for entry in made.record["datasets"]
+        if entry["from_step"] == made.step + 1 > 1
+    ]
     if hashes:
         names = ", ".join(made.data.source.takedowns)
         made.say(
             f"From step {made.step + 1} on, documents of data set {', '.join(hashes)} are masked "
             f"(takedowns {names})"
         )
+    if made.writes:
+        storage.write_json(made.model_dir / record.NAME, made.record)
 
 
 def _events(params: Params, request: TrainOptions, name: str, step: int | None) -> Events | None:
@@ -140,15 +129,6 @@ def _events(params: Params, request: TrainOptions, name: str, step: int | None) 
     if not (ranks.is_writing_rank(params) and metrics.has_tensorboard()):
         return None
     return Events(request.model_dir / name, None if step is None else step + 1)
-
-
-def _profile(params: Params, request: TrainOptions) -> StepProfile | None:
-    """What profiles steps, into MODEL_DIR/profile, if some are asked for."""
-    wanted = params.runconfig.op_profiler_config
-    if wanted is None:
-        return None
-    steps = ProfiledSteps(wanted.start_step, wanted.end_step)
-    return StepProfile(steps, request.model_dir / "profile")
 
 
 def evaluator(
@@ -160,8 +140,8 @@ def evaluator(
     say: Say,
     purge_after: int | None = None,
 ) -> Evaluator:
-    """What measures the validation loss of `compiled`; points of TensorBoard after step
-    `purge_after` are measured again."""
+    """What measures the validation loss; points of TensorBoard after step `purge_after` are
+    measured again."""
     section = params.eval_input
     assert section is not None, "check_cluster refuses this"
     return Evaluator(

@@ -11,7 +11,6 @@ from trainer.config import Params, RunConfig
 from trainer.config.model_parameters import Shapes
 from trainer.loop import sparsity
 from trainer.model import optimizer
-from trainer.runs import checkpoint
 from trainer.runs.console import Say
 
 _WEIGHT_BYTES = 4
@@ -29,8 +28,8 @@ _FIXED_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class DiskNeed:
-    """Bytes a run will still write: `checkpoints` of `checkpoint_bytes` each, beside those that
-    stand, at the moment when most stand; and `logs`."""
+    """Bytes a run will still write: `checkpoints` of `checkpoint_bytes` each in addition to
+    those that are there when most are; and `logs`."""
 
     checkpoints: int
     checkpoint_bytes: int
@@ -52,12 +51,11 @@ def checkpoint_bytes(params: Params, shapes: Shapes) -> int:
 
 
 def measure_need(run: RunConfig, checkpoint_bytes: int, step: int, standing: int) -> DiskNeed:
-    """What is still to be written after `step`, when `standing` checkpoints are there.
+    """Estimate from above what is still to be written after `step`, with `standing` checkpoints
+    there.
 
-    `checkpoint_bytes`: of one. A new checkpoint stands before the oldest is deleted, so one more
-    than `max_checkpoints` is there at once. Logs: a line of metrics.jsonl, of the console and an
-    event for TensorBoard per step, more at steps that the stability watch measures, estimated from
-    above, and a fixed margin.
+    A new checkpoint is whole before the oldest is deleted, so one more than `max_checkpoints` is
+    there at once. Logs: lines of metrics.jsonl and the console and events of TensorBoard, per step.
 
     >>> run = RunConfig(max_steps=10, checkpoint_steps=4, max_checkpoints=2)
     >>> moments = ((0, 0), (4, 1), (8, 2))
@@ -69,18 +67,14 @@ def measure_need(run: RunConfig, checkpoint_bytes: int, step: int, standing: int
     due = {*range(step + every - step % every, last, every), last} if step < last else set()
     first = int(step == 0 and run.save_initial_checkpoint)
     most = min(standing + len(due) + first, run.max_checkpoints + 1)
-    logs = _log_bytes(run, max(0, last - step)) + _FIXED_BYTES
-    return DiskNeed(max(0, most - standing), checkpoint_bytes, logs)
-
-
-def _log_bytes(run: RunConfig, steps: int) -> int:
-    every = run.stability.every
-    measures = 0 if every is None else -(-steps // every)
-    return steps * (_STEP_BYTES + _SYSTEM_BYTES * run.num_csx) + measures * _MEASURE_BYTES
+    steps, interval = max(0, last - step), run.stability.every
+    measures = 0 if interval is None else -(-steps // interval)
+    logs = steps * (_STEP_BYTES + _SYSTEM_BYTES * run.num_csx) + measures * _MEASURE_BYTES
+    return DiskNeed(max(0, most - standing), checkpoint_bytes, logs + _FIXED_BYTES)
 
 
 def check_disk_space(model_dir: Path, wanted: DiskNeed, say: Say) -> None:
-    """Say what the run needs. Raises ResourceError, naming need and room, when it does not fit."""
+    """Say what the run needs. Raises ResourceError when it does not fit."""
     free = shutil.disk_usage(model_dir).free
     one = format_bytes(wanted.checkpoint_bytes)
     if wanted.total > free:
@@ -95,8 +89,3 @@ def check_disk_space(model_dir: Path, wanted: DiskNeed, say: Say) -> None:
         f"Checkpoints: {one} each, and as much memory while one is being written; disk: "
         f"{format_bytes(wanted.total)} needed, {format_bytes(free)} free"
     )
-
-
-def count_checkpoints(model_dir: Path) -> int:
-    """Checkpoints that are there."""
-    return len(checkpoint.list_committed(model_dir))

@@ -1,8 +1,4 @@
-"""The training loop: step, metrics, evaluation, checkpoint; and what happens when it is stopped.
-
-A finished step leaves a line of metrics.jsonl, one on the console, and an event for TensorBoard
-(`StepLog`).
-"""
+"""The training loop: step, metrics, evaluation, checkpoint; and what happens when it is stopped."""
 
 import contextlib
 import time
@@ -41,12 +37,10 @@ class StepTime:
 
 @dataclass(kw_only=True)
 class StepLog:
-    """Tells of the steps of one run.
-
-    `path`: metrics.jsonl; None for a rank that does not write. `events`: None where TensorBoard is
-    not fed. `sparsity`: what measures the share of pruned weights, None for a dense run. `rate`: of
-    all steps so far; `stalled`: seconds they waited for their batches.
-    """
+    """Reports the steps of one run: a line of metrics.jsonl, one on the console, an event for
+    TensorBoard. `path`: metrics.jsonl; None for a rank that does not write. `events`: None where
+    TensorBoard is not fed. `sparsity`: measures the share of pruned weights, None for a dense
+    run. `rate`: of all steps so far; `stalled`: seconds they waited for their batches."""
 
     params: Params
     target: Target
@@ -66,8 +60,8 @@ class StepLog:
         pause: int,
         watched: StepFindings,
     ) -> None:
-        """Tell of the step that was `watched`; `pause` is the step after which an evaluation is
-        next, or the end."""
+        """Report the step that was `watched`; `pause`: the step before the next evaluation, or
+        the last."""
         step = watched.step
         self.rate.add(time.samples, time.seconds)
         self.stalled += time.stalled
@@ -78,12 +72,23 @@ class StepLog:
             metrics.append_metrics(self.path, line | ({"sparsity": pruned} if pruned else {}))
         if shown or console.is_due(time.seconds):
             self.say(self._shown(step, result, time, pause))
-        if shown:
-            self._summarize(step, result, learning_rate, time)
-        if self.events is not None and pruned:
-            self.events.add(step, {f"sparsity/{name}": share for name, share in pruned.items()})
-        if self.events is not None and watched.scalars:
-            self.events.add(step, watched.scalars)
+        if self.events is not None:
+            if shown:
+                values = {
+                    "loss": result.loss,
+                    "grad_norm": None if result.skipped else result.grad_norm,
+                    "learning_rate": learning_rate,
+                    "local_samples_per_sec": time.samples / time.seconds,
+                    "avg_samples_per_sec": self.rate.overall,
+                    "stall_share": time.stalled / time.seconds,
+                }
+                if self.params.model.precision == "float16":
+                    values["loss_scale"] = result.loss_scale
+                self.events.add(step, values)
+            if pruned:
+                self.events.add(step, {f"sparsity/{name}": x for name, x in pruned.items()})
+            if watched.scalars:
+                self.events.add(step, watched.scalars)
 
     def _line(
         self, result: StepResult, learning_rate: float, time: StepTime, watched: StepFindings
@@ -105,8 +110,8 @@ class StepLog:
         return line
 
     def _shown(self, step: int, result: StepResult, time: StepTime, pause: int) -> str:
-        """Model Zoo's line. TimeRemaining is a lower bound, as there: evaluations and checkpoints
-        come on top."""
+        """Model Zoo's line. TimeRemaining is a lower bound, as there: without evaluations and
+        checkpoints."""
         last = self.params.runconfig.max_steps or step
         return (
             f"| Train Device={self.target}, Step={step}, Loss={result.loss:.5f}, "
@@ -120,35 +125,13 @@ class StepLog:
         done = samples_before_step(step + 1, self.schedule)
         return self.rate.time_for(samples_before_step(last + 1, self.schedule) - done)
 
-    def _summarize(
-        self, step: int, result: StepResult, learning_rate: float, time: StepTime
-    ) -> None:
-        if self.events is None:
-            return
-        values = {
-            "loss": result.loss,
-            "grad_norm": None if result.skipped else result.grad_norm,
-            "learning_rate": learning_rate,
-            "local_samples_per_sec": time.samples / time.seconds,
-            "avg_samples_per_sec": self.rate.overall,
-            "stall_share": time.stalled / time.seconds,
-        }
-        if self.params.model.precision == "float16":
-            values["loss_scale"] = result.loss_scale
-        self.events.add(step, values)
-
-
-PREFETCH_DEPTH = 2
-
 
 @dataclass(kw_only=True)
 class TrainingRun:
-    """Everything one run needs; `step` is the last finished step.
-
-    `params.runconfig.max_steps` is the last one. `validation`: evaluates while training, None for
-    `--mode train`. `profile`: of some steps. `writes`: whether this process writes files; of
-    several ranks one does. `masks`: those of sparse weights, None for a dense run.
-    """
+    """Everything one run needs; `step` is the last finished step, `params.runconfig.max_steps`
+    the last one. `validation`: evaluates while training, None for `--mode train`. `profile`: of
+    some steps. `writes`: whether this process writes files; of several ranks one does. `masks`:
+    those of sparse weights, None for a dense run."""
 
     params: Params
     model_dir: Path
@@ -175,17 +158,10 @@ class TrainingRun:
         return last
 
     def run(self) -> None:
-        """Train to the last step; a signal checkpoints the last whole step and raises StopSignal.
-
-        A checkpoint on its way is waited for, whatever ends the loop.
-        """
+        """Train to the last step; a signal checkpoints the last whole step and raises
+        StopSignal. A checkpoint on its way is waited for, whatever ends the loop."""
         keep = self.params.runconfig.max_checkpoints
-        ahead = BatchPrefetcher(
-            self.data,
-            first_step=self.step + 1,
-            last_step=self.last_step,
-            depth=PREFETCH_DEPTH,
-        )
+        ahead = BatchPrefetcher(self.data, first_step=self.step + 1, last_step=self.last_step)
         with CheckpointWriter(self.model_dir, keep, self.say) as writer, ahead:
             try:
                 self._loop(writer, ahead)
@@ -209,11 +185,13 @@ class TrainingRun:
             self._save(writer)
         self._evaluate_if_due()
         while self.step < self.last_step:
-            self._stop_together()
+            if self.compiled.transport.processes > 1:  # all ranks stop if rank 0 got a signal
+                self.stop.raise_for(self.compiled.transport.agreed(self.stop.number))
             self._advance(ahead)
             writer.collect()
             self._evaluate_if_due()
-            if self._checkpoint_due():
+            every = self.params.runconfig.checkpoint_steps
+            if self.step == self.last_step or (every > 0 and self.step % every == 0):
                 self._save(writer)
 
     def _advance(self, ahead: BatchPrefetcher) -> None:
@@ -248,14 +226,8 @@ class TrainingRun:
         console.doing(f"step {self.step + 1:,} of {self.last_step:,}, leaf {done + 1} of {count}")
         self.stop.check()
 
-    def _stop_together(self) -> None:
-        """Raise StopSignal on every rank if rank 0 got a signal."""
-        if self.compiled.transport.processes > 1:
-            self.stop.raise_for(self.compiled.transport.agreed(self.stop.number))
-
     @contextlib.contextmanager
     def _profiled(self, step: int) -> Iterator[None]:
-        """Profile the step if it is one of `op_profiler_config`; the last one shows the table."""
         if self.profile is None:
             yield
             return
@@ -266,7 +238,7 @@ class TrainingRun:
             self.say(self.profile.table())
 
     def _next_pause(self) -> int:
-        """The step after which training next makes way for an evaluation, or ends."""
+        """The step after which an evaluation is next, or the last."""
         frequency = self.params.runconfig.eval_frequency
         if self.validation is None or frequency is None:
             return self.last_step
@@ -280,10 +252,6 @@ class TrainingRun:
         due = self.step == self.last_step or (frequency and self.step % frequency == 0)
         if due and not metrics.has_step(self.model_dir / metrics.EVALUATION, self.step):
             self.validation.run(self.step)
-
-    def _checkpoint_due(self) -> bool:
-        every = self.params.runconfig.checkpoint_steps
-        return self.step == self.last_step or (every > 0 and self.step % every == 0)
 
     def _save(self, writer: CheckpointWriter) -> None:
         rates = self.params.optimizer.learning_rate

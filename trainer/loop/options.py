@@ -1,9 +1,9 @@
 """What the command line asked for, put over the params file and checked against the machine; and
 how long a run is.
 
-A length is the last step, from steps or from passes over the data. Every length counts from the
-start of the run, so that the same command continues where it stopped and does nothing once it is
-through. (Model Zoo counts `num_steps` from the checkpoint it loads.)
+A length is the last step, from steps or from passes over the data, counted from the start of the
+run, so that the same command continues where it stopped. (Model Zoo counts `num_steps` from the
+checkpoint it loads.)
 """
 
 from dataclasses import dataclass
@@ -23,16 +23,10 @@ from wafer_backend.cluster.tree import leaf_count, split_leaves
 from wafer_backend.compiled import Target, device_of
 from wafer_backend.transports import TransportName
 
-LENGTH_KEYS = ("max_steps", "num_steps", "num_epochs", "max_epochs")
 NO_LENGTH = (
     "no length: give --num_steps, --max_steps or --num_epochs, or runconfig.max_steps in the "
     "params file"
 )
-
-
-def has_length(run: RunConfig) -> bool:
-    """Whether some length is given."""
-    return any(getattr(run, key) is not None for key in LENGTH_KEYS)
 
 
 def last_step(run: RunConfig, samples_per_epoch: int, schedule: Schedule) -> int:
@@ -75,11 +69,9 @@ class TrainOptions:
     """What the command line asked for; None where it did not.
 
     `params`: by default DEFAULT_PARAMS, fitted to the data. `mode`: by default train, with
-    evaluation where there is something to evaluate on.
-    `num_steps`, `max_steps`: last step, from the start of the run; `num_epochs`: passes over the
-    data. `eval_steps`: batches of an evaluation. `data`: a prep run
-    directory or config. `load_checkpoint_states`: parts of `checkpoint_path` that a new run begins
-    with. `listed`: whether `train jobs get` shows the run. `notes`: lines to be said at its start.
+    evaluation where there is something to evaluate on. `load_checkpoint_states`: parts of
+    `checkpoint_path` that a new run begins with. `listed`: whether `train jobs get` shows the run.
+    `notes`: lines to be said at its start. The rest: options of `train`.
     """
 
     target: Target
@@ -127,21 +119,11 @@ def resolve_params(request: TrainOptions) -> Params:
         checkpoint_path=request.checkpoint_path,
         load_checkpoint_states=request.load_checkpoint_states,
         disable_strict_checkpoint_loading=request.disable_strict_checkpoint_loading or None,
+        num_wgt_servers=request.num_wgt_servers,
     )
-    params = _with_weight_servers(params, request.num_wgt_servers)
     check_cluster(params, request)
     conversion.check_export(params)
     return params
-
-
-def _with_weight_servers(params: Params, count: int | None) -> Params:
-    """`--num_wgt_servers` is `runconfig.max_wgt_servers`."""
-    if count is None:
-        return params
-    if count < 0:
-        raise ConfigError(f"--num_wgt_servers {count}: expected an integer of at least 0")
-    run = params.runconfig.model_copy(update={"max_wgt_servers": count})
-    return params.model_copy(update={"runconfig": run})
 
 
 def check_cluster(params: Params, request: TrainOptions) -> None:
@@ -152,7 +134,8 @@ def check_cluster(params: Params, request: TrainOptions) -> None:
         split_leaves(
             params.runconfig.num_csx, leaf_count(batch_size, batches.train_micro_batch(params))
         )
-    if request.trains and not has_length(params.runconfig):
+    run = params.runconfig
+    if request.trains and not (run.max_steps or run.num_steps or run.num_epochs or run.max_epochs):
         raise ConfigError(NO_LENGTH)
     if request.mode in EVALUATING_MODES and params.eval_input is None:
         where = "the params" if isinstance(request.params, Params) else request.params
@@ -160,16 +143,16 @@ def check_cluster(params: Params, request: TrainOptions) -> None:
 
 
 def _check_device(params: Params, target: Target) -> None:
-    if params.runconfig.device == "cpu":
+    device = params.runconfig.device
+    if device == "cpu":
         device_of(target)
-        return
-    if target != "CSX":
+    elif target != "CSX":
         raise ConfigError(
-            f"runconfig.device is {params.runconfig.device!r}, which is for target CSX; with "
-            f"target {target} leave it out"
+            f"runconfig.device is {device!r}, which is for target CSX; with target {target} leave "
+            "it out"
         )
-    if not torch.cuda.is_available():
+    elif not torch.cuda.is_available():
         raise ConfigError(
-            f"runconfig.device is {params.runconfig.device!r}, but torch finds no CUDA device on "
-            "this machine; use cpu"
+            f"runconfig.device is {device!r}, but torch finds no CUDA device on this machine; use "
+            "cpu"
         )

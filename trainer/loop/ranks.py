@@ -49,14 +49,16 @@ def errors_by_name(params: Params) -> Iterator[None]:
 
 def launch(params: Params, data: DataDirectories, say: Say) -> int:
     """Run this command line as ranks, again with fewer systems after a loss; the exit code.
-
-    Raises ResourceError when a rank was lost and no restart is left.
-    """
+    Raises ResourceError when a rank was lost and no restart is left."""
     run, restarts = params.runconfig, 0
     num_csx = run.num_csx
     while True:
         ranks = min(num_csx, run.processes or os.cpu_count() or 1)
-        code = run_ranks(_command(num_csx, data), ranks, run.liveness)
+        # An option that is repeated counts as last.
+        command = [sys.executable, "-m", "trainer.cli", *sys.argv[1:], "--num_csx", str(num_csx)]
+        if data.ready is not None:
+            command += ["--data", str(data.ready)]
+        code = run_ranks(command, ranks, run.liveness)
         if code != LOST:
             return code
         if restarts == run.autorestart.max_num_restarts:
@@ -66,12 +68,6 @@ def launch(params: Params, data: DataDirectories, say: Say) -> int:
         restarts += 1
         num_csx = max(run.autorestart.min_num_csx, num_csx - 1)
         say(f"A rank was lost; restart {restarts} from the last checkpoint with num_csx {num_csx}")
-
-
-def _command(num_csx: int, data: DataDirectories) -> list[str]:
-    """This command line, with data that is ready; an option that is repeated counts as last."""
-    command = [sys.executable, "-m", "trainer.cli", *sys.argv[1:], "--num_csx", str(num_csx)]
-    return command if data.ready is None else [*command, "--data", str(data.ready)]
 
 
 def check_ranks(params: Params, target: str) -> None:

@@ -7,12 +7,9 @@
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from pipeline.core.errors import ConfigError
 from pipeline.core.words import pluralise
@@ -49,8 +46,8 @@ checked apart."""
 
 @dataclass(frozen=True)
 class RunStart:
-    """What a run starts from. `found`: None for nothing; `states`: None for all of it, which is to
-    resume, else the parts that a new run begins with."""
+    """`found`: None for nothing to start from; `states`: None to resume all of it, else the
+    parts that a new run begins with."""
 
     found: Checkpoint | None = None
     states: tuple[str, ...] | None = None
@@ -78,16 +75,24 @@ class RunStart:
 
 
 def choose_start(model_dir: Path, run: RunConfig, say: Say) -> RunStart:
-    """What to start from. Raises ConfigError where the wishes contradict one another or what
-    stands in `model_dir`."""
+    """What to start from. Raises ConfigError where options contradict one another or what is in
+    `model_dir`."""
     asked, states = run.checkpoint_path, _states(run)
     own = checkpoint.find_newest(model_dir)
-    if asked is None:
-        return _resumed(model_dir, own, run)
+    if asked is None and own is None:
+        return RunStart()
+    if asked is None or (own is not None and states is not None):
+        assert own is not None
+        if asked is not None and states is not None:
+            _check_origin(model_dir, own, asked, states)
+        if not run.autoload_last_checkpoint:
+            raise ConfigError(
+                f"{model_dir} holds {own.name}, but runconfig.autoload_last_checkpoint is false: "
+                "give --checkpoint_path to continue from a checkpoint, or another --model_dir to "
+                "start again"
+            )
+        return RunStart(checkpoint.open_checkpoint(own))
     inside = asked.resolve().is_relative_to(model_dir.resolve())
-    if own is not None and states is not None:
-        _check_origin(model_dir, own, asked, states)
-        return _resumed(model_dir, own, run)
     found = checkpoint.open_checkpoint(asked)
     if own is not None and checkpoint.open_checkpoint(own).step > found.step:
         if inside or not run.autoload_last_checkpoint:
@@ -100,19 +105,7 @@ def choose_start(model_dir: Path, run: RunConfig, say: Say) -> RunStart:
     return RunStart(found, states)
 
 
-def _resumed(model_dir: Path, own: Path | None, run: RunConfig) -> RunStart:
-    if own is None:
-        return RunStart()
-    if not run.autoload_last_checkpoint:
-        raise ConfigError(
-            f"{model_dir} holds {own.name}, but runconfig.autoload_last_checkpoint is false: give "
-            "--checkpoint_path to continue from a checkpoint, or another --model_dir to start again"
-        )
-    return RunStart(checkpoint.open_checkpoint(own))
-
-
 def _states(run: RunConfig) -> tuple[str, ...] | None:
-    """The parts to load; None for all."""
     asked = run.checkpoint_path
     if run.load_checkpoint_states in (None, "all"):
         if asked is not None and run.disable_strict_checkpoint_loading:
@@ -151,22 +144,20 @@ def _check_origin(model_dir: Path, own: Path, asked: Path, states: tuple[str, ..
 def check_start(
     start: RunStart, model_dir: Path, now: dict[str, Any], source: SampleSource
 ) -> None:
-    """Raise ConfigError naming the field in which the run in `model_dir`, or the checkpoint to go
-    on from, is another one than `now`; or the model that weights are for."""
+    """Raise ConfigError naming the field in which the run in `model_dir`, or the checkpoint to
+    resume, is another one than `now`."""
     before = record.read_run_record(model_dir)
     if before is not None:
         record.check_same_run(model_dir, before, now, source)
-    if start.found is None:
-        return
-    if start.states is None:
+    if start.found is not None and start.states is None:
         compared = now.keys() | {record.SPARSITY}
         state = {key: value for key, value in start.found.state.items() if key in compared}
         record.check_same_run(start.found.path, state, now, source)
 
 
 def check_architecture(start: RunStart, now: dict[str, Any], *, strict: bool) -> None:
-    """Raise ConfigError naming a key in which the model of the weights computes otherwise, or when
-    the optimizer state that is asked for is that of another optimizer."""
+    """Raise ConfigError naming a key in which the model of the weights computes otherwise, or
+    when the optimizer state is that of another optimizer."""
     if start.found is None or start.states is None:
         return
     if "optimizer" in start.states:
@@ -195,7 +186,6 @@ def check_architecture(start: RunStart, now: dict[str, Any], *, strict: bool) ->
 
 
 def _other_tensors(found: Checkpoint, model: dict[str, Any]) -> str:
-    """The first tensors of a checkpoint that are missing, in excess or of another shape."""
     held = {name: tuple(weight.shape) for name, weight in checkpoint.read_weights(found).items()}
     wanted = shapes(ModelConfig.model_validate_json(json.dumps(model)))
     differing = [n for n in {**wanted, **held} if held.get(n) != wanted.get(n)]
@@ -218,12 +208,19 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 def load_start(
     start: RunStart, params: Params, compiled: CompiledModule, *, strict: bool, say: Say
 ) -> Group | None:
-    """Bring the model to where it starts, its sparse weights masked; returns their masks, None for
-    a dense run. Raises IntegrityError for a damaged file, and what MemoryX raises for weights that
-    do not fit; nothing is changed then."""
+    """Bring the model to where it starts; returns the masks of sparse weights, None for a dense
+    run. Raises IntegrityError for a damaged file, and what MemoryX raises; nothing is changed
+    then."""
     found = start.found
     if found is not None and start.states is None:
-        return _load_all(found, params, compiled, say)
+        masks = sparsity.put_on(params, compiled)  # first, or the first masks would cut the weights
+        checkpoint.load_into(found, compiled.memoryx)
+        if masks is not None:
+            sparsity.restore_masks(masks, checkpoint.read_masks(found), found.state[sparsity.STATE])
+        if compiled.loss_scale is not None:
+            compiled.loss_scale.load_state_dict(found.state["loss_scale"])
+        say(f"Loaded checkpoint {found.path} (step {found.step})")
+        return masks
     if found is not None:
         _load_states(found, start.states or (), compiled, strict=strict, say=say)
     masks = sparsity.put_on(params, compiled)  # masks may follow from the weights that are there
@@ -231,35 +228,24 @@ def load_start(
     return masks
 
 
-def _load_all(
-    found: Checkpoint, params: Params, compiled: CompiledModule, say: Say
-) -> Group | None:
-    masks = sparsity.put_on(params, compiled)  # first, or the first masks would cut the weights
-    checkpoint.load_into(found, compiled.memoryx)
-    if masks is not None:
-        sparsity.restore_masks(masks, checkpoint.read_masks(found), found.state[sparsity.STATE])
-    if compiled.loss_scale is not None:
-        compiled.loss_scale.load_state_dict(found.state["loss_scale"])
-    say(f"Loaded checkpoint {found.path} (step {found.step})")
-    return masks
-
-
 def _load_states(
     found: Checkpoint, states: tuple[str, ...], compiled: CompiledModule, *, strict: bool, say: Say
 ) -> None:
-    weights = checkpoint.read_weights(found)
+    weights, own = checkpoint.read_weights(found), compiled.memoryx.parameters
     if not strict:
-        weights = _as_far_as_known(weights, compiled, say)
+        for name in own.keys() - weights.keys():
+            say(f"{name} is not in the checkpoint and keeps its initial value")
+        for name in weights.keys() - own.keys():
+            say(f"{name} of the checkpoint is not in the model and is left out")
+        weights = {name: weights.get(name, parameter.detach()) for name, parameter in own.items()}
     optimizer = None
     if "optimizer" in states:
-        known = compiled.memoryx.parameters
-        optimizer = {n: f for n, f in checkpoint.read_optimizer(found).items() if n in known}
+        optimizer = {n: f for n, f in checkpoint.read_optimizer(found).items() if n in own}
     compiled.memoryx.load(weights, optimizer)
     say(f"A new run, with {' and '.join(states)} of {found.path} (step {found.step})")
 
 
 def _tell_of_masks(found: Checkpoint | None, masks: Group | None, say: Say) -> None:
-    """Say what becomes of weights that a run begins with, where either side is sparse."""
     was_sparse = found is not None and record.SPARSITY in found.state
     if masks is None:
         if was_sparse:
@@ -272,15 +258,3 @@ def _tell_of_masks(found: Checkpoint | None, masks: Group | None, say: Say) -> N
         else ""
     )
     say(f"Sparsity: {pruned:,} of {elements:,} weights of sparse matrices are pruned{loaded}")
-
-
-def _as_far_as_known(
-    weights: Mapping[str, torch.Tensor], compiled: CompiledModule, say: Say
-) -> dict[str, torch.Tensor]:
-    """The weights of the model: those of a checkpoint, where it has them."""
-    own = compiled.memoryx.parameters
-    for name in own.keys() - weights.keys():
-        say(f"{name} is not in the checkpoint and keeps its initial value")
-    for name in weights.keys() - own.keys():
-        say(f"{name} of the checkpoint is not in the model and is left out")
-    return {name: weights.get(name, parameter.detach()) for name, parameter in own.items()}

@@ -8,12 +8,12 @@ from pathlib import Path
 from pipeline.core.errors import InputError, PrepError
 from pipeline.core.journal import hold_lock
 from pipeline.core.order import samples_before_step
-from pipeline.core.words import pluralise
+from pipeline.core.words import format_duration, pluralise
 from trainer.config import Params, RunConfig
 from trainer.convert.conversion import export_checkpoint
 from trainer.data import batches, open_training, prepare
 from trainer.data.prepare import DataDirectories
-from trainer.errors import LostRankError, TrainingError, as_prep_errors
+from trainer.errors import as_prep_errors
 from trainer.generation import infer
 from trainer.loop import build, options, ranks, resume
 from trainer.loop.build import compile_model
@@ -23,16 +23,6 @@ from trainer.loop.stop import StopSignal, catch_signals
 from trainer.report import write_report
 from trainer.runs import checkpoint, console, jobs, metrics, record
 from trainer.runs.console import RunLog, Say
-
-__all__ = [
-    "LostRankError",
-    "TrainOptions",
-    "TrainingError",
-    "as_prep_errors",
-    "compile_model",
-    "resolve_params",
-    "run_training",
-]
 
 
 def run_training(request: TrainOptions, say: Say) -> int:
@@ -56,7 +46,15 @@ def run_training(request: TrainOptions, say: Say) -> int:
                 params = _checked(params, request, directories, log)
             entry.running()
             with ranks.errors_by_name(params), as_prep_errors():
-                code = _carry_out(params, request, directories, log)
+                if request.mode == "infer":
+                    code = _infer(params, request, directories, log)
+                elif ranks.is_launcher(params):
+                    console.rest_pulse()  # from here on rank 0 speaks
+                    code = ranks.launch(params, directories, log)
+                elif request.trains:
+                    code = _train(params, request, directories, log)
+                else:
+                    code = _evaluate(params, request, directories, log)
             entry.ended(code)
         return code
 
@@ -64,8 +62,8 @@ def run_training(request: TrainOptions, say: Say) -> int:
 def _checked(
     params: Params, request: TrainOptions, directories: DataDirectories, log: RunLog
 ) -> Params:
-    """The params, fitted to the data where there is no file of them; data and checkpoint are there
-    and go with them."""
+    """The params, fitted to the data where no file of them is given. Raises for data or
+    checkpoints that are missing or do not fit."""
     with ranks.errors_by_name(params):
         if request.params is None:
             params = prepare.fit_params(params, directories)
@@ -76,25 +74,17 @@ def _checked(
                 )
         if not request.trains:
             _to_evaluate(request, params.runconfig)
-        if request.mode != "infer":
-            _check_data(params, request, directories)
+        if request.trains:
+            open_training(params.train_input, params.model, directories.train)
+        if request.mode != "infer" and _evaluates(params, request, directories):
+            prepare.open_validation(params, directories)
     return params
-
-
-def _carry_out(params: Params, request: TrainOptions, data: DataDirectories, log: RunLog) -> int:
-    if request.mode == "infer":
-        return _infer(params, request, data, log)
-    if ranks.is_launcher(params):
-        console.rest_pulse()  # from here on rank 0 speaks
-        return ranks.launch(params, data, log)
-    work = _train if request.trains else _evaluate
-    return work(params, request, data, log)
 
 
 @contextlib.contextmanager
 def _in_directory(params: Params, request: TrainOptions, log: RunLog) -> Iterator[Say]:
-    """Hold the directory of the run, with its log, by the rank that writes; what the others say is
-    not heard."""
+    """Hold the directory of the run, with its log, by the rank that writes; other ranks say
+    nothing."""
     if not ranks.is_writing_rank(params):
         yield lambda line: None
         return
@@ -110,14 +100,6 @@ def _in_directory(params: Params, request: TrainOptions, log: RunLog) -> Iterato
         except PrepError as error:
             log.failed(str(error))
             raise
-
-
-def _check_data(params: Params, request: TrainOptions, directories: DataDirectories) -> None:
-    """Raise ConfigError or InputError for data sets that lack something."""
-    if request.trains:
-        open_training(params.train_input, params.model, directories.train)
-    if _evaluates(params, request, directories):
-        prepare.open_validation(params, directories)
 
 
 def _evaluates(params: Params, request: TrainOptions, directories: DataDirectories) -> bool:
@@ -153,22 +135,17 @@ def _train(params: Params, request: TrainOptions, directories: DataDirectories, 
         console.doing("writing export and report")
         if training.writes:
             export_checkpoint(params, request.model_dir, say)
-            _report(request.model_dir, [each.directory for each in source.datasets], say)
+            try:
+                places = [dataset.directory for dataset in source.datasets]
+                say(f"Report: {write_report(request.model_dir, places)}")
+            except PrepError as error:  # the run is through all the same
+                say(f"No report: {error}")
     return 0
-
-
-def _report(model_dir: Path, data_sets: list[Path], say: Say) -> None:
-    """Write the page about the run; a run that is through does not fail for want of it."""
-    try:
-        say(f"Report: {write_report(model_dir, data_sets)}")
-    except PrepError as error:
-        say(f"No report: {error}")
 
 
 def _evaluate(
     params: Params, request: TrainOptions, directories: DataDirectories, log: RunLog
 ) -> int:
-    """Evaluate one checkpoint, or all of the model directory in order of step."""
     source = prepare.open_validation(params, directories)
     found = [checkpoint.open_checkpoint(path) for path in _to_evaluate(request, params.runconfig)]
     model = {"model": record.model_section(params)}
@@ -190,7 +167,7 @@ def _evaluate(
 
 
 def _infer(params: Params, request: TrainOptions, directories: DataDirectories, log: RunLog) -> int:
-    """Go on from prompts with one checkpoint; of several ranks one does it."""
+    """Continue prompts with one checkpoint; of several ranks one does it."""
     if not ranks.is_writing_rank(params):
         return 0
     found = checkpoint.open_checkpoint(_to_evaluate(request, params.runconfig)[-1])
@@ -219,27 +196,24 @@ def _to_evaluate(request: TrainOptions, run: RunConfig) -> list[Path]:
 
 def train_to_the_end(training: TrainingRun) -> None:
     """Run the loop to the last step, with Model Zoo's opening and closing lines."""
-    say, first = training.say, training.step
+    say, first, log = training.say, training.step, training.log
     if first >= training.last_step:
         say(f"Nothing to do: {training.model_dir} has already reached step {first}")
     else:
-        _tell_work(training)
+        _describe_work(training)
     started = time.monotonic()
     training.run()
     schedule = training.data.schedule
-    samples = samples_before_step(training.step + 1, schedule) - samples_before_step(
-        first + 1, schedule
-    )
-    log = training.log
+    before, after = (samples_before_step(at + 1, schedule) for at in (first, training.step))
     if log.rate.seconds:
         share = log.stalled / log.rate.seconds
-        say(f"Waited for data: {log.stalled:.2f} seconds, {share:.1%} of the step time")
+        say(f"Waited for data: {format_duration(log.stalled)}, {share:.1%} of the step time")
     say("Training completed successfully!")
-    say(f"Processed {samples} training sample(s) in {time.monotonic() - started:.2f} seconds.")
+    spent = time.monotonic() - started
+    say(f"Processed {after - before} training sample(s) in {spent:.2f} seconds.")
 
 
-def _tell_work(training: TrainingRun) -> None:
-    """What is about to run."""
+def _describe_work(training: TrainingRun) -> None:
     compiled, source = training.compiled, training.data.source
     count = sum(parameter.numel() for parameter in compiled.memoryx.parameters.values())
     config, schedule = compiled.config, training.data.schedule

@@ -1,18 +1,17 @@
 """Sparse weights of a run: masks put on, saved, restored and measured.
 
-Masks lie beside the parameters in MemoryX (`wafer_backend.sparse`), so checkpoints take them from
-there; what is counted, steps and updates, goes with state.json.
+Masks are next to the parameters in MemoryX (`wafer_backend.sparse`), where checkpoints find them;
+counts of steps and updates go with state.json.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 
 from trainer.config import ModelConfig, Params, SparsityGroup
 from trainer.config.model_parameters import shapes
-from trainer.config.sparsity import SparsityConfig, StaticConfig
+from trainer.config.sparsity import StaticConfig
 from trainer.config.sparsity_names import sparse_names
 from wafer_backend.compiled import CompiledModule
 from wafer_backend.sparse import Group, SimulatedSpeedup, configure, mask_of
@@ -27,7 +26,14 @@ def put_on(params: Params, compiled: CompiledModule) -> Group | None:
     """Give the weights that are there their first masks; None for a dense run."""
     if not params.sparsity:
         return None
-    made = configure([_arguments(group, params.runconfig.seed) for group in params.sparsity])
+    groups = []
+    for group in params.sparsity:
+        values = group.model_dump(exclude={"param_name_patterns"}, exclude_none=True)
+        values["param_filter"] = list(group.param_filter or ())
+        if "steps" in values.get("update", {}):
+            values["update"] = {"steps": values["update"]["steps"]}
+        groups.append({"seed": params.runconfig.seed, **values})
+    made = configure(groups)
     compiled.module.apply(made)
     optimizer = compiled.memoryx.optimizer
     assert optimizer is not None, "build.compile_model sets it"
@@ -43,10 +49,8 @@ def counters(masks: Group) -> list[dict[str, int]]:
 def restore_masks(
     masks: Group, saved: Mapping[str, torch.Tensor], counted: Sequence[Mapping[str, int]]
 ) -> None:
-    """Go on with saved masks (packed bits by parameter name) and counters.
-
-    Raises BackendConfigError for masks of other parameters.
-    """
+    """Go on with saved masks (packed bits by parameter name) and counters. Raises
+    BackendConfigError for masks of other parameters."""
     for (_, algorithm), numbers in zip(masks.groups, counted, strict=True):
         own = {name: saved[name] for name in algorithm.parameters if name in saved}
         algorithm.load_state_dict(
@@ -55,10 +59,8 @@ def restore_masks(
 
 
 def levels_of(masks: Group, compiled: CompiledModule) -> Callable[[], dict[str, float]]:
-    """What tells the share of weights that are pruned now, by `POSITION.algorithm` of the groups.
-
-    All ranks call it; each counts the parameters whose weight server it hosts.
-    """
+    """A function that measures the share of weights that are pruned now, by `POSITION.algorithm`
+    of the groups. All ranks call it; each counts the parameters whose weight server it hosts."""
     ranks, rank = compiled.transport.processes, compiled.transport.rank
     servers = compiled.memoryx.servers
 
@@ -99,7 +101,7 @@ def mask_bytes(params: Params) -> int:
 
 
 def describe_sparsity(params: Params) -> list[str]:
-    """What `--compile_only` tells of sparse weights, at their first masks; [] for a dense run."""
+    """What `--compile_only` prints of sparse weights, at their first masks; [] for a dense run."""
     lines = []
     for group in params.sparsity:
         names = sparse_names(group, params.model)
@@ -132,12 +134,3 @@ def speedup(groups: Sequence[SparsityGroup], model: ModelConfig) -> SimulatedSpe
             elements += size
             kept += kept_count(pruned_at.get(name, 0.0), size)
     return SimulatedSpeedup(ratio=elements / max(kept, 1), density=kept / elements)
-
-
-def _arguments(group: SparsityConfig, seed: int) -> dict[str, Any]:
-    """What `configure` takes; a seed that is not given is that of the run."""
-    values = group.model_dump(exclude={"param_name_patterns"}, exclude_none=True)
-    values["param_filter"] = list(group.param_filter or ())
-    if "steps" in values.get("update", {}):
-        values["update"] = {"steps": values["update"]["steps"]}
-    return {"seed": seed, **values}

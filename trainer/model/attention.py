@@ -1,9 +1,9 @@
 """Causal self-attention: one, some or all heads of K and V; positions by rotation or by bias;
-packed rows; keys and values that are kept, so that each is computed once.
+packed rows; cached keys and values.
 
-Packed rows (variable sequence length) hold documents side by side, each seeing only itself. The
-features are those of `pipeline.hdf5.format`: `attention_span` counts the tokens after this one that
-belong to its segment, so it falls to 0 at a segment's end.
+Packed rows (variable sequence length) hold documents one after the other, each seeing only itself.
+`attention_span` (`pipeline.hdf5.format`) counts the tokens after this one in its segment, so it is
+0 at a segment's end.
 
 Cached texts of different lengths end in the same column: pads come before the shorter ones, and
 every pass adds its N columns to all.
@@ -90,11 +90,9 @@ def segment_mask(attention_span_BS: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Geometry:
-    """What all layers of one forward pass share.
-
-    `mask`: see `additive_mask`; None: every token attends to itself and all earlier ones.
-    `rotation`: of Q and K, or None. `past`: what the layer has seen before, never in training.
-    """
+    """What all layers of one forward pass share. `mask`: see `additive_mask`; None: every token
+    attends to itself and all earlier ones. `rotation`: of Q and K, or None. `past`: what the
+    layer has seen before, never in training."""
 
     mask: Tensor | None
     rotation: Rotation | None
@@ -111,12 +109,10 @@ class WideLinear(nn.Linear):
 
 
 class Attention(nn.Module):
-    """Causal self-attention.
-
-    In float16 everything from the QKV projection to the mixed values is fp32, forward and backward:
-    there the gradient of the softmax, and what follows from it for QK^T and the Q and K
-    projections, underflows (Cerebras-GPT, arXiv 2304.03208, section A.2).
-    """
+    """Causal self-attention. In float16 everything from the QKV projection to the mixed values
+    is fp32, forward and backward: there the gradient of the softmax, and what follows from it
+    for QK^T and the Q and K projections, underflows (Cerebras-GPT, arXiv 2304.03208, section
+    A.2)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -196,9 +192,9 @@ def additive_mask(x_BSD: Tensor, span_BS: Tensor | None, alibi_heads: int) -> Te
 
 
 def mask_of_next(pads_B: Tensor, first: int, length: int, alibi_heads: int) -> Tensor | None:
-    """As `additive_mask`, for the queries of columns first to `length` of texts that begin behind
-    `pads_B` columns: fp32 (B, 1 or H, N, S). Pads attend to themselves, so that no query is without
-    a key. None where nothing but later tokens are left out, and those by `first` alone."""
+    """As `additive_mask`, for the queries of columns first to `length` of texts that begin
+    behind `pads_B` columns: fp32 (B, 1 or H, N, S). Pads attend to themselves, so that no query
+    is without a key. None where `first` alone determines what is left out."""
     device = pads_B.device
     if not (alibi_heads or bool(pads_B.any())) and (first == 0 or first + 1 == length):
         return None

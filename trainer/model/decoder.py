@@ -1,16 +1,15 @@
 """The decoder family: GPT-2, GPT-J, GPT-NeoX and Llama are configs of it; its norms, its
-feed-forward layer (GELU, ReLU or SwiGLU), its initial weights and the loss of every label.
+feed-forward layer, its initial weights and the loss of every label.
 
-Initial weights are a function of (config, seed, parameter name) and nothing else. With L layers,
-sigma the standard deviation of `initializer` and m = m_width (1 without muP), matrices inside
-blocks have sigma / sqrt(m), and those that end a residual branch sigma / sqrt(2 L m), which
-`output_layer_initializer` replaces. Embeddings and an untied read-out are not scaled. The
-distributions are those of Model Zoo's `create_initializer`; `trainer.config.model` says what each
-is.
+Initial weights are a function of (config, seed, parameter name). With L layers, sigma the standard
+deviation of `initializer` and m = m_width (1 without muP), matrices inside blocks have sigma /
+sqrt(m), and those that end a residual branch sigma / sqrt(2 L m), which `output_layer_initializer`
+replaces. Embeddings and an untied read-out are not scaled. The distributions are those of Model
+Zoo's `create_initializer` (`trainer.config.model`).
 
-Shapes: B sequences, S tokens (MSL), N columns of a cached pass, D hidden size (width of the
-residual stream), F filter size, H heads, V vocabulary. Sources: Cerebras-GPT (arXiv 2304.03208)
-section 2, section 2.3 (initial weights), Table 1 and, for muP, Table 14.
+Shapes: B sequences, S tokens (MSL), N columns of a cached pass, D hidden size, F filter size, H
+heads, V vocabulary. Sources: Cerebras-GPT (arXiv 2304.03208) section 2, section 2.3 (initial
+weights), Table 1 and, for muP, Table 14.
 """
 
 import math
@@ -23,21 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pipeline.core.rng import key
-from trainer.config import (
-    ConstantValue,
-    Fill,
-    Initializer,
-    Kaiming,
-    Lecun,
-    ModelConfig,
-    Normal,
-    TruncatedNormal,
-    Uniform,
-    VarianceScaling,
-    Xavier,
-    model_parameters,
-)
-from trainer.config.model import FanScaled
+from trainer.config import ModelConfig, model_parameters
+from trainer.config import model as rules
 from trainer.model.attention import Attention, Geometry, KVCache, additive_mask, mask_of_next
 from trainer.model.mup import fan_in_multiplier, in_block
 from trainer.model.positions import rotation, sinusoids
@@ -45,9 +31,7 @@ from trainer.model.positions import rotation, sinusoids
 
 class RMSNorm(nn.Module):
     """x / sqrt(mean(x ** 2) + eps) * weight in fp32, returned as x came (arXiv 1910.07467).
-
-    nn.RMSNorm warns where x is in half precision and the weight, a vector, is not.
-    """
+    nn.RMSNorm warns where x is in half precision and the weight, a vector, is not."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -97,10 +81,8 @@ class FeedForward(nn.Module):
 
 
 class LabelLosses(nn.Module):
-    """Cross-entropy in nats, (B, S, V) logits and a batch -> (B * S,), masked labels included.
-
-    A module of its own, so that an evaluation can look at every label by a forward hook.
-    """
+    """Cross-entropy in nats, (B, S, V) logits and a batch -> (B * S,), masked labels included. A
+    module of its own, so that an evaluation can look at every label by a forward hook."""
 
     def forward(self, logits_BSV: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
         """`batch` has labels (B, S) int64, and whatever a hook looks for."""
@@ -123,22 +105,17 @@ def initialize(model: nn.Module, config: ModelConfig, seed: int) -> None:
                 parameter.fill_(1.0)
             else:
                 generator = torch.Generator().manual_seed(key(seed, "weights", name) >> 65)
-                _draw(parameter, name, config, generator)
+                rule = rule_of(name, config)
+                parts: list[Tensor] = [parameter]
+                if isinstance(rule, rules.FanScaled) and name.endswith(".qkv.weight"):
+                    heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+                    rows = [count * config.head_size for count in heads]
+                    parts = list(torch.split(parameter, rows))  # matrices of their own
+                for part in parts:
+                    initialize_matrix(part, rule, generator)
 
 
-def _draw(
-    parameter: torch.Tensor, name: str, config: ModelConfig, generator: torch.Generator
-) -> None:
-    """Fill a matrix; where its shape matters, Q, K and V are matrices of their own."""
-    rule, parts = rule_of(name, config), [parameter]
-    if isinstance(rule, FanScaled) and name.endswith(".qkv.weight"):
-        heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
-        parts = list(torch.split(parameter, [count * config.head_size for count in heads]))
-    for part in parts:
-        initialize_matrix(part, rule, generator)
-
-
-def rule_of(name: str, config: ModelConfig) -> Initializer:
+def rule_of(name: str, config: ModelConfig) -> rules.Initializer:
     """The distribution that the matrix `name` is drawn from."""
     if "embedding" in name:
         return config.embedding_initializer
@@ -152,65 +129,69 @@ def rule_of(name: str, config: ModelConfig) -> Initializer:
     return given or narrow_by(config.initializer, math.sqrt(depth * width))
 
 
-def narrow_by(rule: Initializer, by: float) -> Initializer:
+def narrow_by(rule: rules.Initializer, by: float) -> rules.Initializer:
     """The same distribution around the same mean, `by` times as narrow; one value stays."""
     match rule:
-        case TruncatedNormal():
+        case rules.TruncatedNormal():
             cuts = {
                 side: rule.mean + (cut - rule.mean) / by
                 for side in ("a", "b")
                 if (cut := getattr(rule, side)) is not None
             }
             return rule.model_copy(update={"std": rule.std / by, **cuts})
-        case Normal():
+        case rules.Normal():
             return rule.model_copy(update={"std": rule.std / by})
-        case Uniform():
+        case rules.Uniform():
             mean, reach = (rule.a + rule.b) / 2, (rule.b - rule.a) / 2 / by
             return rule.model_copy(update={"a": mean - reach, "b": mean + reach})
-        case Fill() | ConstantValue():
+        case rules.Fill() | rules.ConstantValue():
             return rule
     scaling = as_variance_scaling(rule)
     return scaling.model_copy(update={"scale": scaling.scale / by**2})
 
 
-def as_variance_scaling(rule: FanScaled) -> VarianceScaling:
+def as_variance_scaling(rule: rules.FanScaled) -> rules.VarianceScaling:
     """What a rule by the shape of the matrix is: its scale, fan and distribution."""
     match rule:
-        case VarianceScaling():
+        case rules.VarianceScaling():
             return rule
-        case Lecun():
+        case rules.Lecun():
             scale, mode, cut = 1.0, "fan_in", "truncated_normal"
-        case Xavier():
+        case rules.Xavier():
             scale, mode, cut = rule.gain**2, "fan_avg", "normal"
-        case Kaiming():
+        case rules.Kaiming():
             slope = 0.0 if rule.nonlinearity == "relu" else rule.a
             scale, mode, cut = 2 / (1 + slope**2), rule.mode, "normal"
     shape = "uniform" if rule.name.endswith("uniform") else cut
-    return VarianceScaling.model_validate(
+    return rules.VarianceScaling.model_validate(
         {"name": "variance_scaling", "scale": scale, "mode": mode, "distribution": shape}
     )
 
 
-def initialize_matrix(tensor: torch.Tensor, rule: Initializer, generator: torch.Generator) -> None:
+def initialize_matrix(
+    tensor: torch.Tensor, rule: rules.Initializer, generator: torch.Generator
+) -> None:
     """Draw a whole matrix (outputs, inputs) in place."""
     match rule:
-        case TruncatedNormal():
+        case rules.TruncatedNormal():
             low = rule.mean - 2 * rule.std if rule.a is None else rule.a
             high = rule.mean + 2 * rule.std if rule.b is None else rule.b
             nn.init.trunc_normal_(tensor, rule.mean, rule.std, low, high, generator=generator)
-        case Normal():
+        case rules.Normal():
             tensor.normal_(rule.mean, rule.std, generator=generator)
-        case Uniform():
+        case rules.Uniform():
             tensor.uniform_(rule.a, rule.b, generator=generator)
-        case Fill():
+        case rules.Fill():
             tensor.fill_(1.0 if rule.name == "ones" else 0.0)
-        case ConstantValue():
+        case rules.ConstantValue():
             tensor.fill_(rule.val)
         case _:
             _fill_by_shape(tensor, as_variance_scaling(rule), generator)
 
 
-def _fill_by_shape(tensor: torch.Tensor, rule: VarianceScaling, generator: torch.Generator) -> None:
+def _fill_by_shape(
+    tensor: torch.Tensor, rule: rules.VarianceScaling, generator: torch.Generator
+) -> None:
     fan_out, fan_in = tensor.shape
     fan = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[rule.mode]
     std = math.sqrt(rule.scale / max(1.0, fan))
@@ -224,10 +205,8 @@ def _fill_by_shape(tensor: torch.Tensor, rule: VarianceScaling, generator: torch
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + feed_forward(norm(x)); parallel: both read the first x.
-
-    A parallel block may share one norm between its branches.
-    """
+    """x + attention(norm(x)), then x + feed_forward(norm(x)); parallel: both read the first x. A
+    parallel block may share one norm between its branches."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -252,9 +231,7 @@ class Block(nn.Module):
 
 class GPT(nn.Module):
     """The decoder with its loss. Weights are a function of (config, seed, parameter name).
-
-    `gpt_shape`: as the performance model reads it.
-    """
+    `gpt_shape`: as the performance model reads it."""
 
     def __init__(self, config: ModelConfig, seed: int) -> None:
         super().__init__()
@@ -281,11 +258,8 @@ class GPT(nn.Module):
         position_ids_BS: Tensor | None = None,
         attention_span_BS: Tensor | None = None,
     ) -> Tensor:
-        """(B, S) integer token ids -> (B, S, V).
-
-        `attention_span_BS` and `position_ids_BS` are those of packed rows
-        (`trainer.model.attention`); without them a row is one segment that begins at position 0.
-        """
+        """(B, S) integer token ids -> (B, S, V). Packed rows have `attention_span_BS` and
+        `position_ids_BS`; without them a row is one segment that begins at position 0."""
         positions = position_ids_BS
         if positions is None:
             positions = torch.arange(input_ids_BS.shape[1], device=input_ids_BS.device)
@@ -297,12 +271,9 @@ class GPT(nn.Module):
         return _scaled(self.read_out(self.final_norm(x_BSD)), self.config.output_logits_scale)
 
     def next_logits(self, input_ids_BN: Tensor, cache: KVCache) -> Tensor:
-        """(B, N) integer token ids, the columns of texts that follow those in `cache` -> (B, V),
-        logits of the tokens after them. The cache takes the columns up.
-
-        First all columns of the prompts, pads before the shorter ones, then as many as are new.
-        Equal to the last column of `logits` but for rounding.
-        """
+        """(B, N) integer token ids, the columns that follow those in `cache`, which takes them
+        up -> (B, V), logits of the tokens after them. First all columns of the prompts, pads
+        before the shorter ones. Equal to the last column of `logits` except for rounding."""
         first, length = cache.filled, cache.filled + input_ids_BN.shape[1]
         columns_N = torch.arange(first, length, device=input_ids_BN.device)
         positions_BN = (columns_N - cache.pads.unsqueeze(1)).clamp(min=0)
@@ -316,11 +287,9 @@ class GPT(nn.Module):
 
     def forward(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """(sum of the losses of counted labels in nats, number of counted labels); both 0-d.
-
-        `batch` has the features of `pipeline.hdf5.format`: input_ids and labels (B, S) int64, and
-        attention_mask (B, S), the loss mask: 1 where the label counts; of packed rows also
-        attention_span and position_ids.
-        """
+        `batch` has the features of `pipeline.hdf5.format`: input_ids and labels (B, S) int64,
+        and attention_mask (B, S), the loss mask: 1 where the label counts; of packed rows also
+        attention_span and position_ids."""
         logits_BSV = self.logits(
             batch["input_ids"],
             position_ids_BS=batch.get("position_ids"),
@@ -341,11 +310,9 @@ class GPT(nn.Module):
 
     @property
     def _alibi_heads(self) -> int:
-        """Heads that ALiBi biases."""
         return self.config.num_heads if self.config.position_embedding_type == "alibi" else 0
 
     def _geometry(self, mask: Tensor | None, dtype: torch.dtype, positions: Tensor) -> Geometry:
-        """Made once per forward pass, for all layers."""
         config = self.config
         if mask is not None and config.precision != "float16":
             mask = mask.to(dtype)

@@ -35,11 +35,9 @@ def sinusoids(positions: Tensor, width: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Rotation:
-    """Angles that the leading R units of a head are rotated by.
-
-    `cos`, `sin`: fp32 (S, R / 2), or (B, 1, S, R / 2) where rows have positions of their own.
-    `interleaved`: pairs are neighbours (GPT-J), else unit i goes with unit i + R / 2 (NeoX, Llama).
-    """
+    """Angles that the leading R units of a head are rotated by. `cos`, `sin`: fp32 (S, R / 2),
+    or (B, 1, S, R / 2) where rows have positions of their own. `interleaved`: pairs are
+    neighbours (GPT-J), else unit i goes with unit i + R / 2 (NeoX, Llama)."""
 
     cos: Tensor
     sin: Tensor
@@ -47,10 +45,8 @@ class Rotation:
 
 
 def rotation(positions: Tensor, dims: int, theta: float, *, interleaved: bool) -> Rotation:
-    """Rotation of `dims` = R units at integer `positions`, (S,) or (B, S).
-
-    Pair i turns by position * theta ** (-2 i / R). Source: RoFormer (arXiv 2104.09864) eq 15.
-    """
+    """Rotation of `dims` = R units at integer `positions`, (S,) or (B, S). Pair i turns by
+    position * theta ** (-2 i / R). Source: RoFormer (arXiv 2104.09864) eq 15."""
     even = torch.arange(0, dims, 2, dtype=torch.float32, device=positions.device)
     angles = positions.unsqueeze(-1) * (1.0 / theta ** (even / dims))
     if positions.ndim == 2:
@@ -88,10 +84,8 @@ def alibi_slopes(heads: int) -> list[float]:
 
 def alibi_bias(length: int, heads: int, device: torch.device, first: int = 0) -> Tensor:
     """(H, S, S) fp32: -slope * (i - j) for query i and key j <= i; keys after it are not masked.
-
-    With `first`, (H, S - first, S): for the queries from there on.
-    Distances within a segment of a packed row are those of its columns, so VSL needs nothing more.
-    """
+    With `first`, (H, S - first, S): for the queries from there on. Distances within a segment of
+    a packed row are those of its columns, so VSL needs nothing more."""
     index_S = torch.arange(length, device=device)
     distance_SS = (index_S[first:].unsqueeze(1) - index_S).to(torch.float32)
     slopes_H = torch.tensor(alibi_slopes(heads), dtype=torch.float32, device=device)

@@ -34,13 +34,9 @@ def compile_only(request: TrainOptions, say: Say) -> int:
     """Print the plan of a run; nothing is written. Returns 0. Raises PrepError."""
     with as_prep_errors():
         params = resolve_params(request)
-        _tell_notes(params, request, say)
-        module = on_meta(params)
-        for line in (
-            *_work(params, module),
-            *sparsity.describe_sparsity(params),
-            *_emulated(params, module),
-        ):
+        module = _start(params, request, say)
+        sparse = sparsity.describe_sparsity(params)
+        for line in (*_work(params, module), *sparse, *_emulated(params, module)):
             say(line)
         say("")
         say("CS-2 systems (bf16; a micro-batch here is not a leaf of the emulated cluster)")
@@ -52,16 +48,17 @@ def validate_only(request: TrainOptions, say: Say) -> int:
     """Check config, cluster and model build, without data. Returns 0. Raises PrepError."""
     with as_prep_errors():
         params = resolve_params(request)
-        _tell_notes(params, request, say)
-        count = _parameters(on_meta(params))
+        count = _parameters(_start(params, request, say))
         systems = params.runconfig.num_csx
         say(f"Valid: {request.params}, {count:,} parameters, {_leaves(params)}, {systems} CS-2")
     return 0
 
 
-def _tell_notes(params: Params, request: TrainOptions, say: Say) -> None:
+def _start(params: Params, request: TrainOptions, say: Say) -> GPT:
+    """Say the notes on the params; the model on the meta device."""
     for note in (*params.notes, *request.notes):
         say(note)
+    return on_meta(params)
 
 
 def on_meta(params: Params) -> GPT:
@@ -72,10 +69,7 @@ def on_meta(params: Params) -> GPT:
 
 def _work(params: Params, module: GPT) -> Iterator[str]:
     model, batch, schedule = params.model, _largest_batch(params), params.train_input.schedule
-    length, each = (
-        model.max_position_embeddings,
-        model_parameters.count_training_flops(model),
-    )
+    length, each = model.max_position_embeddings, model_parameters.count_training_flops(model)
     yield "Plan of the run; nothing is run"
     yield f"parameters: {_parameters(module):,}"
     yield f"FLOPs per sequence: {each:.4g}, per step: {each * batch:.4g}"
@@ -92,11 +86,12 @@ def _work(params: Params, module: GPT) -> Iterator[str]:
 
 
 def _emulated(params: Params, module: GPT) -> Iterator[str]:
-    """The cluster this machine would emulate."""
     leaf, precision = train_micro_batch(params), params.model.precision
     count = leaf_count(_largest_batch(params), leaf)
     systems = params.runconfig.num_csx
     owned = [len(span) for span in split_leaves(systems, count)]
+    low, high = min(owned), max(owned)
+    per_system = str(low) if low == high else f"{low} to {high}"
     down, up = streamed_bytes(params, module)
     weights = MASTER_BYTES * _parameters(module)
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
@@ -107,7 +102,7 @@ def _emulated(params: Params, module: GPT) -> Iterator[str]:
     partials = math.ceil(math.log2(count)) + 1
     yield ""
     yield f"Emulated cluster ({precision}, activations: {params.runconfig.activations})"
-    yield f"leaves: {_leaves(params)}; per CS-2: {_range(owned)} on {systems} CS-2"
+    yield f"leaves: {_leaves(params)}; per CS-2: {per_system} on {systems} CS-2"
     yield (
         f"streamed per step: {format_bytes(down * count)} down, {format_bytes(up * count)} up, all "
         "CS-2 together"
@@ -126,11 +121,9 @@ def _emulated(params: Params, module: GPT) -> Iterator[str]:
 
 
 def streamed_bytes(params: Params, module: GPT) -> tuple[int, int]:
-    """Bytes that travel for one leaf: weights down, at most, and gradients up.
-
-    A weight comes once for forward and once for backward, those of blocks once more where
-    activations are recomputed; a gradient has the format its weight travels in.
-    """
+    """Bytes that travel for one leaf: weights down, at most, and gradients up. A weight comes
+    once for forward and once for backward, those of blocks once more where activations are
+    recomputed; a gradient has the format its weight travels in."""
 
     def once(part: nn.Module) -> int:
         visits = part.named_parameters(remove_duplicate=False)
@@ -157,8 +150,3 @@ def _leaves(params: Params) -> str:
     count = leaf_count(_largest_batch(params), leaf)
     leaves = "1 leaf" if count == 1 else f"{count:,} leaves"
     return f"{leaves} of {pluralise(leaf, 'sequence')}"
-
-
-def _range(counts: list[int]) -> str:
-    low, high = min(counts), max(counts)
-    return str(low) if low == high else f"{low} to {high}"

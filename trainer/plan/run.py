@@ -4,43 +4,22 @@ Nothing here is measured: loss is by the paper's law, time by the performance mo
 files of our own tests took.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.core.errors import ConfigError
 from pipeline.core.shipped import find_config
 from pipeline.hdf5.foreign.dataset import holds_shards, open_any
-from trainer.plan.sections import (
-    ClusterPlan,
-    ComputePlan,
-    DataPlan,
-    DiskPlan,
-    InferencePlan,
-    LossPlan,
-    ModelPlan,
-    RunPlan,
-    TrainingPlan,
-)
+from trainer import recipe
+from trainer.plan import sections
+from trainer.plan.sections import DataPlan, LossPlan, RunPlan, TrainingPlan
 from trainer.plan.settings import ModelChoice
 from trainer.plan.size import optimum, use
-from trainer.recipe import (
-    FITTED_FLOPS,
-    SEQUENCE_LENGTH,
-    degradation,
-    find_nearest_model,
-    flops_for,
-    loss_at,
-    predicted_loss,
-    samples_in,
-)
+from trainer.recipe import FITTED_FLOPS, SEQUENCE_LENGTH, find_nearest_model, samples_in
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.performance_model import predict
+from wafer_backend.performance_model import shape as flops
 from wafer_backend.performance_model.prediction import MASTER_BYTES, WEAKNESS
-from wafer_backend.performance_model.shape import (
-    GPTShape,
-    inference_flops_per_sequence,
-    training_flops_per_sequence,
-)
 
 ANDROMEDA = 16
 """CS-2 systems of the paper's cluster (P section 5)."""
@@ -54,27 +33,20 @@ CHECKPOINT_BYTES = 3 * MASTER_BYTES
 MOST_EPOCHS = 4
 """Muennighoff et al. (arXiv 2305.16264): up to 4 epochs lose next to nothing against new data."""
 
-_DAY = 86_400
 
-
-@dataclass(frozen=True)
-class DataAtHand:
-    """A data set that a run could use."""
-
-    directory: Path
-    rows: int
-    bytes: int
-    vocab_size: int
-    max_sequence_length: int
-
-
-def inspect_data(directory: Path, corpus_length: int = SEQUENCE_LENGTH) -> DataAtHand:
+def inspect_data(directory: Path, corpus_length: int = SEQUENCE_LENGTH) -> DataPlan:
     """The training split of a prep run directory, or a directory of shards; a corpus is cut into
     rows of `corpus_length`. Raises InputError."""
     split = directory if holds_shards(directory) else directory / "hdf5" / "train"
     found = open_any(split, corpus_length)
-    size = sum((split / shard.name).stat().st_size for shard in found.shards)
-    return DataAtHand(split, found.rows, size, found.vocab_size, found.max_sequence_length)
+    return DataPlan(
+        directory=split.as_posix(),
+        rows=found.rows,
+        tokens=found.rows * found.max_sequence_length,
+        bytes=sum((split / shard.name).stat().st_size for shard in found.shards),
+        vocab_size=found.vocab_size,
+        max_sequence_length=found.max_sequence_length,
+    )
 
 
 def plan_run(
@@ -82,35 +54,60 @@ def plan_run(
     *,
     num_csx: int | None = None,
     inference_tokens: float | None = None,
-    data: DataAtHand | None = None,
+    data: DataPlan | None = None,
 ) -> RunPlan:
     """The plan of a chosen model. Raises ConfigError for a cluster that cannot work."""
     shape, settings = chosen.shape, chosen.settings
     samples = samples_in(settings.steps, settings.schedule)
-    each = training_flops_per_sequence(shape)
-    compute = ComputePlan(
+    each = flops.training_flops_per_sequence(shape)
+    compute = sections.ComputePlan(
         each,
         float(each * samples),
-        inference_flops_per_sequence(shape) / shape.sequence_length,
+        flops.inference_flops_per_sequence(shape) / shape.sequence_length,
         each / (6 * shape.parameters * shape.sequence_length),
     )
     training = _training(chosen, samples)
-    loss = _loss(compute.training_flops, training.tokens_per_parameter)
-    at_hand = _data(data, samples) if data else None
+    predicted = recipe.predicted_loss(compute.training_flops, training.tokens_per_parameter)
+    low, high = FITTED_FLOPS
+    loss = LossPlan(
+        predicted=predicted,
+        compute_optimal=recipe.loss_at(compute.training_flops),
+        degradation=recipe.degradation(training.tokens_per_parameter),
+        compute_optimal_flops=recipe.flops_for(predicted),
+        extrapolated=not low * 0.95 <= compute.training_flops <= high * 1.05,
+    )
+    inference = None
+    if inference_tokens is not None:
+        this = use(
+            shape.parameters,
+            training.tokens,
+            compute.training_flops,
+            inference_tokens,
+            compute.inference_flops_per_token,
+        )
+        best = optimum(loss.predicted, inference_tokens)
+        inference = sections.InferencePlan(inference_tokens, this, best)
+    at_hand = data and replace(data, epochs=samples / data.rows)
+    once = min(training.tokens, at_hand.tokens) if at_hand else training.tokens
     return RunPlan(
         model=_model(chosen),
         training=training,
         compute=compute,
         loss=loss,
-        inference=_inference(shape, training, compute, loss, inference_tokens),
+        inference=inference,
         cluster=_cluster(chosen, num_csx),
-        disk=_disk(chosen, training.tokens, at_hand),
+        disk=sections.DiskPlan(
+            data=at_hand.bytes if at_hand else round(SAMPLE_BYTES * once),
+            data_uncompressed=round(PLAIN_SAMPLE_BYTES * once),
+            checkpoint=chosen.checkpoint_bytes or CHECKPOINT_BYTES * shape.parameters,
+            checkpoints=chosen.checkpoints + 1,
+        ),
         data=at_hand,
         notes=tuple(_notes(chosen, loss, at_hand)),
     )
 
 
-def _model(chosen: ModelChoice) -> ModelPlan:
+def _model(chosen: ModelChoice) -> sections.ModelPlan:
     shape = chosen.shape
     row = find_nearest_model(shape.parameters)
     name: str | None = f"cerebras_gpt/{row.name.lower()}{'_mup' if chosen.mup else ''}"
@@ -118,7 +115,7 @@ def _model(chosen: ModelChoice) -> ModelPlan:
         find_config("train", str(name))
     except ConfigError:  # muP ends at 2.7B
         name = None
-    return ModelPlan(
+    return sections.ModelPlan(
         parameters=shape.parameters,
         hidden_size=shape.width,
         num_hidden_layers=shape.layers,
@@ -149,41 +146,10 @@ def _training(chosen: ModelChoice, samples: int) -> TrainingPlan:
     )
 
 
-def _loss(flops: float, tokens_per_parameter: float) -> LossPlan:
-    predicted = predicted_loss(flops, tokens_per_parameter)
-    low, high = FITTED_FLOPS
-    return LossPlan(
-        predicted=predicted,
-        compute_optimal=loss_at(flops),
-        degradation=degradation(tokens_per_parameter),
-        compute_optimal_flops=flops_for(predicted),
-        extrapolated=not low * 0.95 <= flops <= high * 1.05,
-    )
-
-
-def _inference(
-    shape: GPTShape,
-    training: TrainingPlan,
-    compute: ComputePlan,
-    loss: LossPlan,
-    tokens: float | None,
-) -> InferencePlan | None:
-    if tokens is None:
-        return None
-    this = use(
-        shape.parameters,
-        training.tokens,
-        compute.training_flops,
-        tokens,
-        compute.inference_flops_per_token,
-    )
-    return InferencePlan(tokens, this, optimum(loss.predicted, tokens))
-
-
-def _cluster(chosen: ModelChoice, asked: int | None) -> ClusterPlan:
+def _cluster(chosen: ModelChoice, num_csx: int | None) -> sections.ClusterPlan:
     shape, settings = chosen.shape, chosen.settings
     least = min(size for _, size in settings.schedule)
-    systems = asked or chosen.num_csx or min(ANDROMEDA, least)
+    systems = num_csx or chosen.num_csx or min(ANDROMEDA, least)
     ends = [first for first, _ in settings.schedule[1:]] + [settings.steps + 1]
     seconds, busy = 0.0, 0.0
     for (first, size), end in zip(settings.schedule, ends, strict=True):
@@ -194,35 +160,13 @@ def _cluster(chosen: ModelChoice, asked: int | None) -> ClusterPlan:
             raise ConfigError(str(error)) from error
         seconds += steps * step.seconds_per_step
         busy += steps * step.seconds_per_step * step.utilisation
-    return ClusterPlan(
+    return sections.ClusterPlan(
         simulated=True,
         num_csx=systems,
-        days=seconds / _DAY,
+        days=seconds / 86_400,
         seconds_per_step=step.seconds_per_step,
         utilisation=busy / seconds,
         caveat=WEAKNESS.format(step.calibration.efficiency),
-    )
-
-
-def _disk(chosen: ModelChoice, tokens: int, data: DataPlan | None) -> DiskPlan:
-    once = min(tokens, data.tokens) if data else tokens
-    return DiskPlan(
-        data=data.bytes if data else round(SAMPLE_BYTES * once),
-        data_uncompressed=round(PLAIN_SAMPLE_BYTES * once),
-        checkpoint=chosen.checkpoint_bytes or CHECKPOINT_BYTES * chosen.shape.parameters,
-        checkpoints=chosen.checkpoints + 1,
-    )
-
-
-def _data(data: DataAtHand, samples: int) -> DataPlan:
-    return DataPlan(
-        directory=data.directory.as_posix(),
-        rows=data.rows,
-        tokens=data.rows * data.max_sequence_length,
-        bytes=data.bytes,
-        vocab_size=data.vocab_size,
-        max_sequence_length=data.max_sequence_length,
-        epochs=samples / data.rows,
     )
 
 

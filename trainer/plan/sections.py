@@ -5,7 +5,7 @@ as a short table for the terminal.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline.core.words import format_bytes, pluralise
+from pipeline.core.words import format_bytes, format_duration, pluralise
 from trainer.plan.size import ModelUse
 from trainer.recipe import Schedule
 
@@ -55,12 +55,9 @@ class ComputePlan:
 
 @dataclass(frozen=True)
 class LossPlan:
-    """Pile test loss in nats per GPT-2 token.
-
-    `compute_optimal`: eq 1 at these FLOPs. `degradation`: eq 4. `compute_optimal_flops`: what would
-    reach `predicted` at 20 tokens per parameter. `extrapolated`: the FLOPs lie outside those that
-    eq 1 was fitted on.
-    """
+    """Pile test loss in nats per GPT-2 token. `compute_optimal`: eq 1 at these FLOPs.
+    `degradation`: eq 4. `compute_optimal_flops`: what would reach `predicted` at 20 tokens per
+    parameter. `extrapolated`: the FLOPs lie outside those that eq 1 was fitted on."""
 
     predicted: float
     compute_optimal: float
@@ -112,7 +109,7 @@ class DataPlan:
     bytes: int
     vocab_size: int
     max_sequence_length: int
-    epochs: float
+    epochs: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +161,9 @@ def table_lines(plan: RunPlan) -> Iterator[str]:
         yield from _inference(plan.inference)
     yield from _machines(plan)
     if plan.data:
-        yield _line("data set", _data(plan.data))
+        data = plan.data
+        tokens = f"{short(data.tokens)} tokens, {data.epochs:.3g} epochs"
+        yield _line("data set", f"{data.directory}: {tokens}")
     if model.shipped_config:
         yield _line("nearest config", f"{model.shipped_config} ({model.shipped_parameters:,})")
     for note in plan.notes:
@@ -197,7 +196,10 @@ def _loss(plan: RunPlan) -> Iterator[str]:
 
 
 def _inference(found: InferencePlan) -> Iterator[str]:
-    yield _line("with inference", f"{short(found.tokens)} tokens: {_use(found.this)} (eq 2)")
+    def describe(use: ModelUse) -> str:
+        return f"{use.training_flops:.3g} + {use.inference_flops:.3g} = {use.total_flops:.3g} FLOPs"
+
+    yield _line("with inference", f"{short(found.tokens)} tokens: {describe(found.this)} (eq 2)")
     best = found.optimum
     if best is None:
         yield _line("", "no model of the family reaches this loss")
@@ -205,42 +207,23 @@ def _inference(found: InferencePlan) -> Iterator[str]:
     yield _line(
         "",
         f"cheapest for this loss: {short(best.parameters)} parameters on {short(best.tokens)} "
-        f"tokens ({best.tokens_per_parameter:.0f} each): {_use(best)}",
+        f"tokens ({best.tokens_per_parameter:.0f} each): {describe(best)}",
     )
-
-
-def _use(use: ModelUse) -> str:
-    return f"{use.training_flops:.3g} + {use.inference_flops:.3g} = {use.total_flops:.3g} FLOPs"
 
 
 def _machines(plan: RunPlan) -> Iterator[str]:
     cluster, disk = plan.cluster, plan.disk
     yield _line(
         "simulated time",
-        f"{_duration(cluster.days)} on {cluster.num_csx} CS-2 ({cluster.seconds_per_step:.3g} s a "
-        f"step, utilisation {cluster.utilisation:.0%}); may be wrong by a factor of two or more",
+        f"{format_duration(86_400 * cluster.days)} on {cluster.num_csx} CS-2 "
+        f"({cluster.seconds_per_step:.3g} s a step, utilisation {cluster.utilisation:.0%}); may be "
+        "wrong by a factor of two or more",
     )
     yield _line(
         "disk",
         f"{format_bytes(disk.data)} of HDF5 ({format_bytes(disk.data_uncompressed)} uncompressed), "
         f"{pluralise(disk.checkpoints, 'checkpoint')} of {format_bytes(disk.checkpoint)}",
     )
-
-
-def _duration(days: float) -> str:
-    """Three digits in the largest unit of which there is one.
-
-    >>> _duration(6.41), _duration(0.5), _duration(1e-7)
-    ('6.41 days', '12 hours', '0.00864 seconds')
-    """
-    for unit, length in (("days", 1.0), ("hours", 24.0), ("minutes", 1440.0)):
-        if days * length >= 1:
-            return f"{days * length:.3g} {unit}"
-    return f"{days * 86_400:.3g} seconds"
-
-
-def _data(data: DataPlan) -> str:
-    return f"{data.directory}: {short(data.tokens)} tokens, {data.epochs:.3g} epochs"
 
 
 def _line(label: str, text: str) -> str:

@@ -12,43 +12,21 @@ import yaml
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
-from trainer.config import (
-    Params,
-    RunConfig,
-    load_params,
-    model_parameters,
-)
+from trainer import recipe
+from trainer.config import Params, RunConfig, load_params, model_parameters
 from trainer.config.model_parameters import shapes
 from trainer.loop import disk
-from trainer.model.optimizer import adam_eps
-from trainer.model.optimizer import find_peak_rate as peak_of
+from trainer.model.optimizer import adam_eps, find_peak_rate
 from trainer.plan import size
-from trainer.recipe import (
-    BETAS,
-    END_SHARE,
-    FAMILY,
-    INITIAL_STD,
-    MAX_GRADIENT_NORM,
-    MUP,
-    SEQUENCE_LENGTH,
-    TOKENS_PER_PARAMETER,
-    WEIGHT_DECAY,
-    Decay,
-    RecipeSettings,
-    settings_for,
-    steps_for,
-)
+from trainer.recipe import MUP, SEQUENCE_LENGTH, TOKENS_PER_PARAMETER, Decay, RecipeSettings
 from trainer.runs.console import parse_amount
 from wafer_backend.performance_model.shape import GPTShape, training_flops_per_sequence
 
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """What was asked for; None where nothing was.
-
-    `parameters`: a count, or the name of a row of Table 1. `flops`: of training. `tokens`: to train
-    on. `params`: a params file in place of all these. `mup`: muP in place of SP.
-    """
+    """What was asked for; None where nothing was. `parameters`: a count, or the name of a row of
+    Table 1. `params`: a params file instead of all these. `mup`: muP instead of SP."""
 
     parameters: str | None = None
     flops: float | None = None
@@ -59,9 +37,8 @@ class PlanOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelChoice:
-    """A shape with the settings it is trained with. `file`: the params file that says so, with
-    its `num_csx`; `checkpoints`: how many are kept; `checkpoint_bytes`: of one, where the file says
-    what it holds, None for AdamW's state; `sparse`: whether weights are pruned."""
+    """A shape with the settings it is trained with. `file`: the params file that has them;
+    `checkpoints`: how many are kept; `checkpoint_bytes`: of one, None for AdamW's state."""
 
     shape: GPTShape
     settings: RecipeSettings
@@ -76,10 +53,8 @@ class ModelChoice:
 def choose_model(
     wish: PlanOptions, vocabulary: int | None, sequence_length: int | None
 ) -> ModelChoice:
-    """Shape and settings of a wish; vocabulary and MSL are the paper's unless given.
-
-    Raises ConfigError.
-    """
+    """Shape and settings of a wish; vocabulary and MSL are the paper's unless given. Raises
+    ConfigError."""
     numbers = [wish.parameters, wish.flops, wish.tokens]
     given = sum(value is not None for value in numbers)
     if wish.params is not None:
@@ -93,14 +68,22 @@ def choose_model(
     entries = vocabulary or size.VOCABULARY
     length = sequence_length or SEQUENCE_LENGTH
     shape = size.shape_for(_parameters(wish), entries, length)
-    settings = settings_for(shape.parameters, _tokens(wish, shape), length, mup=wish.mup)
+    tokens = wish.tokens
+    if tokens is None and wish.flops is not None:  # those that the FLOPs are enough for
+        tokens = wish.flops / training_flops_per_sequence(shape) * length
+    settings = recipe.settings_for(shape.parameters, tokens, length, mup=wish.mup)
     return ModelChoice(shape=shape, settings=settings, mup=wish.mup)
 
 
 def _parameters(wish: PlanOptions) -> float:
     if wish.parameters is not None:
-        member = FAMILY.get(wish.parameters.upper())
-        return member.shape.parameters if member else _count(wish.parameters)
+        member = recipe.FAMILY.get(wish.parameters.upper())
+        if member is not None:
+            return member.shape.parameters
+        try:
+            return parse_amount(wish.parameters)
+        except ValueError as error:
+            raise ConfigError(f"--params-count {error}") from None
     if wish.flops is None:
         assert wish.tokens is not None, "choose() refuses no wish at all"
         return wish.tokens / TOKENS_PER_PARAMETER
@@ -109,51 +92,35 @@ def _parameters(wish: PlanOptions) -> float:
     return size.parameters_for_run(wish.flops, wish.tokens)
 
 
-def _count(text: str) -> float:
-    try:
-        return parse_amount(text)
-    except ValueError as error:
-        raise ConfigError(f"--params-count {error}") from None
-
-
-def _tokens(wish: PlanOptions, shape: GPTShape) -> float | None:
-    """Tokens asked for, or those that the FLOPs are enough for; None: 20 per parameter."""
-    if wish.tokens is not None or wish.flops is None:
-        return wish.tokens
-    return wish.flops / training_flops_per_sequence(shape) * shape.sequence_length
-
-
 def _from_file(file: Path, params: Params) -> ModelChoice:
     """What a params file says; without a length in steps it is 20 tokens per parameter."""
     shape, schedule = model_parameters.gpt_shape(params.model), params.train_input.schedule
     run, steps = params.runconfig, known_steps(params.runconfig)
     source = "params file"
     if steps is None:
-        steps = steps_for(TOKENS_PER_PARAMETER * shape.parameters, schedule, shape.sequence_length)
+        steps = recipe.steps_for(
+            TOKENS_PER_PARAMETER * shape.parameters, schedule, shape.sequence_length
+        )
         source += "; length: 20 tokens per parameter"
     peak, warmup, decay = _learning_rate(params)
-    eps = adam_eps(params.optimizer)
     settings = RecipeSettings(
         schedule=schedule,
         steps=steps,
         warmup_steps=warmup,
         learning_rate=peak,
         decay=decay,
-        eps=eps,
+        eps=adam_eps(params.optimizer),
         source=source,
     )
-    mup = params.model.mup_base_hidden_size is not None
-    one = disk.checkpoint_bytes(params, shapes(params.model))
-    sparse = bool(params.sparsity)
     return ModelChoice(
         shape=shape,
         settings=settings,
-        mup=mup,
+        mup=params.model.mup_base_hidden_size is not None,
         file=file,
         num_csx=run.num_csx,
         checkpoints=run.max_checkpoints,
-        checkpoint_bytes=one,
-        sparse=sparse,
+        checkpoint_bytes=disk.checkpoint_bytes(params, shapes(params.model)),
+        sparse=bool(params.sparsity),
     )
 
 
@@ -173,7 +140,7 @@ def _learning_rate(params: Params) -> tuple[float, int, Decay]:
         rising = settings["end_learning_rate"] > settings["initial_learning_rate"]
         warmup = first.length if rising else 0
     forms: dict[str, Decay] = {"Linear": "linear", "CosineDecay": "cosine"}
-    return peak_of(rates), warmup, forms.get(rates[-1].scheduler, "constant")
+    return find_peak_rate(rates), warmup, forms.get(rates[-1].scheduler, "constant")
 
 
 _PARTS_OF_A_RUN = 10
@@ -199,16 +166,18 @@ def params_sections(chosen: ModelChoice) -> dict[str, Any]:
     """All sections of the file. Only for shapes of `plan_size`, which are GPT-2-like."""
     settings = chosen.settings
     every = max(1, settings.steps // _PARTS_OF_A_RUN)
+    steps = [{"from_step": first, "batch_size": size} for first, size in settings.schedule]
+    batch = {"batch_size_schedule": steps} if steps[1:] else {"batch_size": steps[0]["batch_size"]}
     return {
-        "train_input": _train_input(settings),
+        "train_input": {"shuffle": True, **batch},
         "eval_input": {"shuffle": False, "batch_size": settings.schedule[0][1]},
         "model": _model(chosen),
         "optimizer": {
             "optimizer_type": "AdamW",
-            "betas": list(BETAS),
+            "betas": list(recipe.BETAS),
             "eps": settings.eps,
-            "weight_decay": WEIGHT_DECAY,
-            "max_gradient_norm": MAX_GRADIENT_NORM,
+            "weight_decay": recipe.WEIGHT_DECAY,
+            "max_gradient_norm": recipe.MAX_GRADIENT_NORM,
             "learning_rate": _schedulers(settings),
         },
         "runconfig": {
@@ -220,15 +189,23 @@ def params_sections(chosen: ModelChoice) -> dict[str, Any]:
     }
 
 
-def _train_input(settings: RecipeSettings) -> dict[str, Any]:
-    if len(settings.schedule) == 1:
-        return {"shuffle": True, "batch_size": settings.schedule[0][1]}
-    entries = [{"from_step": step, "batch_size": size} for step, size in settings.schedule]
-    return {"shuffle": True, "batch_size_schedule": entries}
-
-
 def _model(chosen: ModelChoice) -> dict[str, Any]:
-    shape = chosen.shape
+    shape, std = chosen.shape, recipe.INITIAL_STD
+    parametrization: dict[str, Any] = {
+        "embedding_initializer": _normal(std),
+        "initializer": _normal(std),
+        "output_layer_initializer": _normal(std / math.sqrt(2 * shape.layers)),
+    }
+    if chosen.mup:  # P Table 14; deviations of matrices inside blocks follow from the widths
+        parametrization = {
+            "mup_base_hidden_size": MUP.base_hidden_size,
+            "mup_base_filter_size": MUP.base_filter_size,
+            "embeddings_scale": MUP.embeddings_scale,
+            "output_logits_alpha": 1.0,
+            "scale_qk_dot_by_d": True,
+            "embedding_initializer": _normal(MUP.std),
+            "initializer": _normal(MUP.std),
+        }
     return {
         "vocab_size": shape.vocabulary,
         "max_position_embeddings": shape.sequence_length,
@@ -236,31 +213,10 @@ def _model(chosen: ModelChoice) -> dict[str, Any]:
         "num_hidden_layers": shape.layers,
         "num_heads": shape.heads,
         "filter_size": shape.filter,
-        **(_mup() if chosen.mup else _standard(shape.layers)),
+        **parametrization,
         "loss_scaling": "num_tokens",
         "mixed_precision": True,
         "fp16_type": "bfloat16",
-    }
-
-
-def _standard(layers: int) -> dict[str, Any]:
-    return {
-        "embedding_initializer": _normal(INITIAL_STD),
-        "initializer": _normal(INITIAL_STD),
-        "output_layer_initializer": _normal(INITIAL_STD / math.sqrt(2 * layers)),
-    }
-
-
-def _mup() -> dict[str, Any]:
-    """P Table 14; deviations of matrices inside blocks follow from the widths."""
-    return {
-        "mup_base_hidden_size": MUP.base_hidden_size,
-        "mup_base_filter_size": MUP.base_filter_size,
-        "embeddings_scale": MUP.embeddings_scale,
-        "output_logits_alpha": 1.0,
-        "scale_qk_dot_by_d": True,
-        "embedding_initializer": _normal(MUP.std),
-        "initializer": _normal(MUP.std),
     }
 
 
@@ -270,7 +226,7 @@ def _normal(std: float) -> dict[str, Any]:
 
 def _schedulers(settings: RecipeSettings) -> list[dict[str, Any]]:
     """Linear up, then down to `END_SHARE` at the last step; no warm-up where it has no step."""
-    peak, end = settings.learning_rate, END_SHARE * settings.learning_rate
+    peak, end = settings.learning_rate, recipe.END_SHARE * settings.learning_rate
     down = {
         "scheduler": {"linear": "Linear", "cosine": "CosineDecay"}[settings.decay],
         "initial_learning_rate": peak,

@@ -2,11 +2,11 @@
 cheapest to train and to use for a given loss (equation 2 of Cerebras-GPT, arXiv 2304.03208).
 
 Shape rule (ours, from the paper's aspect ratios): width over layers is interpolated between the
-rows of Table 1, linear in the logarithms of parameters (76.8 at 111M, 128 from 6.7B up; the ends
-hold). The filter is four widths. A width is a multiple of 64, below 1,024 of 32, below 256 of 16,
-below 128 of 8. Heads are 64 units wide, 128 from the width of 590M up, less where 64 does not
-divide the width. Of all widths and numbers of layers within `TOLERANCE` of the wanted parameters,
-the pair is taken that is nearest to parameters and ratio together.
+rows of Table 1, linear in the logarithms of parameters. The filter is four widths. A width is a
+multiple of 64, below 1,024 of 32, below 256 of 16, below 128 of 8. Heads are 64 units wide, 128
+from the width of 590M up, less where 64 does not divide the width. Of all widths and numbers of
+layers within `TOLERANCE` of the wanted parameters, the pair nearest to parameters and ratio is
+taken.
 """
 
 import bisect
@@ -17,20 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.core.errors import ConfigError
-from trainer.recipe import (
-    FAMILY,
-    SEQUENCE_LENGTH,
-    TOKENS_PER_PARAMETER,
-    degradation,
-    flops_for,
-    total_flops,
-)
-from wafer_backend.performance_model.shape import (
-    GPTShape,
-    inference_flops_per_sequence,
-    parameters_of,
-    training_flops_per_sequence,
-)
+from trainer import recipe
+from trainer.recipe import FAMILY, SEQUENCE_LENGTH, TOKENS_PER_PARAMETER
+from wafer_backend.performance_model import shape as flops
+from wafer_backend.performance_model.shape import GPTShape
 
 VOCABULARY = 50257
 """GPT-2's, as in Table 1."""
@@ -49,12 +39,11 @@ _LOG_SIZES = [math.log(size) for size in _SIZES]
 
 
 def _logarithms(count: Callable[[GPTShape], int]) -> list[float]:
-    """Of FLOPs per token of the seven models."""
     return [math.log(count(m.shape) / SEQUENCE_LENGTH) for m in FAMILY.values()]
 
 
-_TRAINING = _logarithms(training_flops_per_sequence)
-_INFERENCE = _logarithms(inference_flops_per_sequence)
+_TRAINING = _logarithms(flops.training_flops_per_sequence)
+_INFERENCE = _logarithms(flops.inference_flops_per_sequence)
 _LEAST_SIZE, _MOST_SIZE = 1e5, 1e14
 
 
@@ -79,13 +68,18 @@ def shape_for(
         if abs(shape.parameters / parameters - 1) <= TOLERANCE
     ]
     if not near:
-        least = parameters_of(_shape(_LEAST_WIDTH, 1, vocabulary, sequence_length))
+        least = flops.parameters_of(_shape(_LEAST_WIDTH, 1, vocabulary, sequence_length))
         raise ConfigError(
             f"{parameters:,.0f} parameters: no shape of the paper's proportions comes within "
             f"{TOLERANCE:.0%}; with a vocabulary of {vocabulary:,} and {sequence_length:,} "
             f"positions the smallest shape has {least:,}: choose another number"
         )
-    return min(near, key=lambda shape: _distance(shape, parameters))
+
+    def distance(shape: GPTShape) -> float:
+        ratio = math.log(shape.width / shape.layers / ratio_for(parameters))
+        return abs(math.log(shape.parameters / parameters)) + _RATIO_WEIGHT * abs(ratio)
+
+    return min(near, key=distance)
 
 
 def ratio_for(parameters: float) -> float:
@@ -130,20 +124,10 @@ def _head(width: int) -> int:
     return next(head for head in (first, 64, 32, 16, 8) if width % head == 0)
 
 
-def _distance(shape: GPTShape, parameters: float) -> float:
-    ratio = math.log(shape.width / shape.layers / ratio_for(parameters))
-    return abs(math.log(shape.parameters / parameters)) + _RATIO_WEIGHT * abs(ratio)
-
-
 def training_flops_per_token(parameters: float) -> float:
     """Training FLOPs per token of a model of the family, MSL 2048; between the rows of Table 1
     linear in the logarithms (ours)."""
     return _per_token(parameters, _TRAINING)
-
-
-def inference_flops_per_token(parameters: float) -> float:
-    """Inference FLOPs per token, as `training_flops_per_token`."""
-    return _per_token(parameters, _INFERENCE)
 
 
 def _per_token(parameters: float, logarithms: list[float]) -> float:
@@ -154,21 +138,16 @@ def _per_token(parameters: float, logarithms: list[float]) -> float:
     return math.exp(logarithms[i - 1] + share * (logarithms[i] - logarithms[i - 1]))
 
 
-def parameters_for_flops(flops: float, tokens_per_parameter: float = TOKENS_PER_PARAMETER) -> float:
-    """Parameters N that train on `tokens_per_parameter` N tokens with `flops`.
-
-    Raises ConfigError for a budget outside 1e5 to 1e14 parameters.
-    """
-
-    def spent(parameters: float) -> float:
-        return training_flops_per_token(parameters) * tokens_per_parameter * parameters
-
-    return _inverse(spent, flops)
+def parameters_for_flops(budget: float) -> float:
+    """Parameters that train on 20 tokens each with a budget of FLOPs. Raises ConfigError outside
+    1e5 to 1e14 parameters."""
+    each = TOKENS_PER_PARAMETER
+    return _inverse(lambda n: training_flops_per_token(n) * each * n, budget)
 
 
-def parameters_for_run(flops: float, tokens: float) -> float:
-    """Parameters that `flops` train on `tokens`. Raises ConfigError as above."""
-    return _inverse(lambda parameters: training_flops_per_token(parameters) * tokens, flops)
+def parameters_for_run(budget: float, tokens: float) -> float:
+    """Parameters that a budget of FLOPs trains on `tokens`. Raises ConfigError as above."""
+    return _inverse(lambda n: training_flops_per_token(n) * tokens, budget)
 
 
 def _inverse(rising: Callable[[float], float], value: float) -> float:
@@ -203,17 +182,14 @@ class ModelUse:
 
 def optimum(loss: float, inference_tokens: float) -> ModelUse | None:
     """The family's model of this loss whose total (eq 2) is least; None when none reaches it.
-
-    From 20 tokens per parameter up, a model of τ tokens per parameter needs the FLOPs at which eq 1
-    raised by eq 4 gives `loss`; they determine its size. FLOPs per token are those of Table 1, in
-    between and beyond as in `plan_size`.
-    """
+    From 20 tokens per parameter up, a model of τ tokens per parameter needs the FLOPs at which
+    eq 1 raised by eq 4 gives `loss`; they determine its size."""
     taus = np.geomspace(TOKENS_PER_PARAMETER, _MOST_TOKENS_PER_PARAMETER, _POINTS)
     sizes = np.geomspace(1e5, 1e14, _POINTS)
     costs = np.log([training_flops_per_token(n) * n for n in sizes])
     found: list[ModelUse] = []
     for tau in taus.tolist():
-        training = flops_for(loss / (1 + degradation(tau)))
+        training = recipe.flops_for(loss / (1 + recipe.degradation(tau)))
         if not math.isfinite(training):
             continue
         parameters = float(np.exp(np.interp(math.log(training / tau), costs, np.log(sizes))))
@@ -229,8 +205,8 @@ def use(
     per_token: float | None = None,
 ) -> ModelUse:
     """A model of `parameters`; `per_token`: its inference FLOPs, None for those of the family."""
-    each = inference_flops_per_token(parameters) if per_token is None else per_token
-    total = total_flops(training, inference_tokens, each)
+    each = _per_token(parameters, _INFERENCE) if per_token is None else per_token
+    total = recipe.total_flops(training, inference_tokens, each)
     return ModelUse(
         parameters=parameters,
         tokens=tokens,

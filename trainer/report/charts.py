@@ -5,7 +5,7 @@ No library and no script: a page opens anywhere, prints, and the same numbers gi
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 __all__ = ["Chart", "Curve", "Point", "curves", "scatter"]
@@ -99,22 +99,18 @@ class _Axis:
         return tuple(Tick(f"{self.at(v):.2f}", _label(v)) for v in values)
 
 
-@dataclass
-class _Bin:
-    """Neighbouring values that one point of a curve stands for."""
-
-    x: list[float] = field(default_factory=list)
-    y: list[float] = field(default_factory=list)
-
-
 def curves(given: Iterable[Curve], *, scale: Scale = "linear", width: int = WIDTH) -> Chart | None:
-    """Curves over steps; None when nothing can be drawn.
-
-    More values than fit are drawn as means, with a band from their least to their largest. On a
-    logarithmic axis only values above 0 are drawn.
-    """
-    kept = [Curve(c.label, _drawable(c.points, "linear", scale), c.dots) for c in given]
-    kept = [curve for curve in kept if curve.points]
+    """Curves over steps; None when nothing can be drawn. Many values are drawn as means with a
+    band from least to largest, on a logarithmic axis only those above 0."""
+    kept = []
+    for curve in given:
+        points = [
+            (x, y)
+            for x, y in curve.points
+            if math.isfinite(x) and math.isfinite(y) and (scale == "linear" or y > 0)
+        ]
+        if points:
+            kept.append(Curve(curve.label, points, curve.dots))
     if not kept:
         return None
     x, y = _axes([p for curve in kept for p in curve.points], "linear", scale, width)
@@ -165,13 +161,6 @@ def scatter(
     )
 
 
-def _drawable(points: Iterable[Point], x_scale: Scale, y_scale: Scale) -> list[Point]:
-    def fits(value: float, scale: Scale) -> bool:
-        return math.isfinite(value) and (scale == "linear" or value > 0)
-
-    return [(x, y) for x, y in points if fits(x, x_scale) and fits(y, y_scale)]
-
-
 def _axes(
     points: Sequence[Point], x_scale: Scale, y_scale: Scale, width: int
 ) -> tuple[_Axis, _Axis]:
@@ -194,25 +183,18 @@ def _room(low: float, high: float, scale: Scale, share: float) -> tuple[float, f
 
 
 def _drawn(curve: Curve, x: _Axis, y: _Axis) -> CurvePath:
-    bins = _bins(curve.points)
-    middle = [(sum(b.x) / len(b.x), sum(b.y) / len(b.y)) for b in bins]
+    count = min(len(curve.points), _MOST_POINTS)
+    bins: list[list[Point]] = [[] for _ in range(count)]  # neighbours, in sizes that differ by one
+    for index, point in enumerate(curve.points):
+        bins[index * count // len(curve.points)].append(point)
+    xs = [sum(at for at, _ in each) / len(each) for each in bins]
+    ys = [[value for _, value in each] for each in bins]
     band = ""
-    if any(len(b.y) > 1 for b in bins):
-        upper = [(at, max(b.y)) for (at, _), b in zip(middle, bins, strict=True)]
-        lower = [(at, min(b.y)) for (at, _), b in zip(middle, bins, strict=True)]
+    if len(curve.points) > count:
+        upper, lower = (list(zip(xs, map(end, ys), strict=True)) for end in (max, min))
         band = _path([*upper, *reversed(lower)], x, y) + "Z"
+    middle = zip(xs, (sum(values) / len(values) for values in ys), strict=True)
     return CurvePath(curve.label, _path(middle, x, y), band)
-
-
-def _bins(points: Sequence[Point]) -> list[_Bin]:
-    """At most `_MOST_POINTS` groups of neighbours, of sizes that differ by one at most."""
-    count = min(len(points), _MOST_POINTS)
-    bins = [_Bin() for _ in range(count)]
-    for index, (a, b) in enumerate(points):
-        into = bins[index * count // len(points)]
-        into.x.append(a)
-        into.y.append(b)
-    return bins
 
 
 def _path(points: Iterable[Point], x: _Axis, y: _Axis) -> str:

@@ -1,9 +1,9 @@
 """The data sets of a run: which prepared runs it read, and what these record of sources, licences
-and decisions, read from their tables.
+and decisions.
 
 run.json names data sets by hash. Where they are is given to `write_report`, and kept in
-MODEL_DIR/data_sets.json, so that a page made later finds them again; a directory that does not hold
-the data set of that hash, or its masked successor, does not count.
+MODEL_DIR/data_sets.json for later pages; a directory that does not hold the data set of that hash,
+or its masked successor, does not count.
 """
 
 import json
@@ -20,11 +20,10 @@ from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError, PrepError
 from pipeline.core.ledger import Ledger, ledger_from_dict
 from pipeline.hdf5.foreign.dataset import holds_shards, open_any
-from pipeline.hdf5.read import SampleDataset
 from pipeline.lineage.training import TrainingRecord, read_training
 from pipeline.runs import layout
+from pipeline.runs.records import DocumentTable
 from pipeline.runs.splits import TRAIN
-from pipeline.runs.tables import DocumentTable
 from trainer.runs.record import read_json
 
 _COLUMNS = ["source", "licence", "state", "split", "decision", "rule", "tokens"]
@@ -33,9 +32,9 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, kw_only=True)
 class SourceRead:
-    """One source of a data set. `documents`, `tokens`: in the training split, copy by copy;
-    `licences`: tokens by licence of its documents, most first; the other counts: of documents that
-    left before."""
+    """One source of a data set. `documents`, `tokens`: in the training split, copies counted;
+    `licences`: tokens by licence of its documents, most first; the other counts: of documents
+    that left before."""
 
     name: str
     documents: int
@@ -153,11 +152,9 @@ _TELLING = (layout.MANIFEST, layout.LEDGER, layout.DOCUMENTS)
 
 @dataclass(frozen=True, kw_only=True)
 class ReadDataSet:
-    """One data set of a run, `part` of its mixture.
-
-    `directory`: of its shards; `run`: the prep run it stands in, None where it stands alone;
-    `epochs`: how often its rows were read, on average; `takedowns`: that masked documents in it.
-    """
+    """One data set of a run, `part` of its mixture. `directory`: of its shards; `run`: the prep
+    run it is in, if any; `epochs`: how often its rows were read, on average; `takedowns`: that
+    masked documents in it."""
 
     part: int
     directory: Path
@@ -171,16 +168,19 @@ class ReadDataSet:
 def locate_data_sets(
     model_dir: Path, places: Sequence[Path], samples: int
 ) -> tuple[ReadDataSet, ...]:
-    """The data sets of a run of so many samples, in the order of its record, as far as they stand
-    in `places`: directories of prep runs or of shards.
-
-    Without places, those of the last time are looked at, and what is not there any more is left
-    out. Raises InputError when a given place holds no data set of the run.
-    """
+    """The data sets of a run that are in `places` (directories of prep runs or of shards;
+    without them those of the last time), in the order of its record. Raises InputError when a
+    given place holds no data set of the run."""
     training = read_training(model_dir)
     given = bool(places)
     found: dict[int, ReadDataSet] = {}
-    for place in places or _remembered(model_dir):
+    if not given and (model_dir / NAME).is_file():
+        try:
+            listed = json.loads((model_dir / NAME).read_bytes())["directories"]
+            places = [Path(str(place)) for place in listed]
+        except (ValueError, KeyError, TypeError) as error:
+            raise IntegrityError(f"{model_dir / NAME}: damaged: {error!r}; delete it") from error
+    for place in places:
         try:
             data_set = _opened(training, place, samples)
         except PrepError:
@@ -195,18 +195,7 @@ def locate_data_sets(
     return known
 
 
-def _remembered(model_dir: Path) -> list[Path]:
-    try:
-        listed = json.loads((model_dir / NAME).read_bytes())["directories"]
-        return [Path(str(place)) for place in listed]
-    except FileNotFoundError:
-        return []
-    except (ValueError, KeyError, TypeError) as error:
-        raise IntegrityError(f"{model_dir / NAME}: damaged: {error!r}; delete it") from error
-
-
 def _opened(training: TrainingRecord, place: Path, samples: int) -> ReadDataSet:
-    """The data set of a place."""
     directory = place if holds_shards(place) else place / "hdf5" / TRAIN
     if not holds_shards(directory):
         raise InputError(
@@ -220,36 +209,26 @@ def _opened(training: TrainingRecord, place: Path, samples: int) -> ReadDataSet:
             f"{directory} holds data set {dataset.dataset_hash}; {training.model_dir} was trained "
             f"on {hashes}"
         )
+    mixed, epochs = training.parts[part].part, samples / dataset.rows
+    if mixed is not None:
+        epoch = sum(p.part.per_epoch for p in training.parts if p.part is not None)
+        epochs = samples / epoch * mixed.per_epoch / mixed.rows
+    run = directory.parent.parent
     return ReadDataSet(
         part=part,
         directory=directory,
-        run=_run_of(directory),
+        run=run if all((run / name).is_file() for name in _TELLING) else None,
         dataset_hash=dataset.dataset_hash,
         rows=dataset.rows,
-        epochs=_epochs(training, dataset, part, samples),
+        epochs=epochs,
         takedowns=dataset.takedowns,
     )
 
 
-def _run_of(directory: Path) -> Path | None:
-    """The prep run that a split stands in, when it tells of its documents."""
-    run = directory.parent.parent
-    return run if all((run / name).is_file() for name in _TELLING) else None
-
-
-def _epochs(training: TrainingRecord, dataset: SampleDataset, part: int, samples: int) -> float:
-    """Readings per row."""
-    mixed = training.parts[part].part
-    if mixed is None:
-        return samples / dataset.rows
-    epoch = sum(p.part.per_epoch for p in training.parts if p.part is not None)
-    return samples / epoch * mixed.per_epoch / mixed.rows
-
-
 @dataclass(frozen=True, kw_only=True)
 class ReportedDataSet:
-    """A data set of run.json. `found`: where it stands, None when nobody told; `prepared`: of the
-    prep run it stands in, None where it stands in none."""
+    """A data set of run.json. `found`: where it is, if known; `prepared`: the prep run that made
+    it, if known."""
 
     from_step: int
     dataset_hash: str
@@ -272,11 +251,8 @@ class ReportedDataSet:
 def find_data_sets(
     record: Mapping[str, Any], found: Sequence[ReadDataSet]
 ) -> tuple[ReportedDataSet, ...]:
-    """The data sets of a record, in its order; raises as `read_prepared`.
-
-    One that was masked on the way has an entry for each of its hashes; what is known of it stands
-    with the last.
-    """
+    """The data sets of a record, in its order; raises as `read_prepared`. One that was masked
+    has an entry for each of its hashes, the last with what is known of it."""
     by_part = {data_set.part: data_set for data_set in found}
     entries = record["datasets"]
     last = {entry.get("part", 0): index for index, entry in enumerate(entries)}

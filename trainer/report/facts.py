@@ -1,7 +1,7 @@
-"""What a run is and how far it has come, from the files of its model_dir alone; metrics.jsonl and
-eval.jsonl as series of numbers by name, whatever numbers the lines hold.
-"""
+"""What a run is and how far it has come, from the files of its model_dir alone; metrics.jsonl
+and eval.jsonl as series of numbers by name."""
 
+import contextlib
 import json
 import math
 from collections.abc import Iterator
@@ -14,9 +14,8 @@ from pydantic import ValidationError
 
 from pipeline.core.errors import InputError
 from pipeline.core.order import Schedule, batch_size_at, samples_before_step
-from trainer.config import ModelConfig, Optimizer, OptimizerConfig, model_parameters
+from trainer.config import ModelConfig, Optimizer, model_parameters
 from trainer.config.optimizer import ANY_OPTIMIZER
-from trainer.model.optimizer import find_peak_rate as peak_of
 from trainer.recipe import FITTED_FLOPS, loss_at, predicted_loss
 from trainer.report.charts import Point
 from trainer.runs import checkpoint, metrics, record
@@ -31,9 +30,9 @@ Series = dict[str, list[Point]]
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """Numbers by step. `training`: of metrics.jsonl, `validation`: of eval.jsonl; `per_source`: its
-    loss by source. `skipped`: steps without an update (an overflow of float16). `spikes` and
-    `warnings` of the stability watch: a step each, and what it warned of."""
+    """Numbers by step: of metrics.jsonl, of eval.jsonl, and its loss by source. `skipped`: steps
+    without an update (an overflow of float16). `spikes` and `warnings` of the stability watch: a
+    step each, and what it warned of."""
 
     training: Series
     validation: Series
@@ -52,10 +51,8 @@ class Curves:
 def read_curves(
     training: Path, validation: Path, schedule: Schedule, sequence_length: int
 ) -> Curves:
-    """Both files; one that is missing has no series. Raises InputError for a line that is none.
-
-    A line that a kill has cut off is left out, as a resume would.
-    """
+    """Both files; one that is missing has no series, a line that a kill has cut off is left out.
+    Raises InputError for a line that is none."""
     found: Series = {}
     skipped, spikes, warnings = 0, [], []
     for line in _lines(training):
@@ -64,7 +61,12 @@ def read_curves(
             spikes.append(line[STEP])
         causes = line.get(STABILITY, {}).get("warnings", ())
         warnings += [(line[STEP], str(cause)) for cause in causes]
-        _add(found, line | _derived(line, schedule, sequence_length))
+        rate, stalled = line.get("samples_per_second"), line.get("stall_seconds")
+        if rate:
+            line[TOKENS_PER_SECOND] = rate * sequence_length
+            if stalled is not None:
+                line[STALL_SHARE] = stalled * rate / batch_size_at(line[STEP], schedule)
+        _add(found, line)
     evaluations: Series = {}
     per_source: Series = {}
     for line in _lines(validation):
@@ -94,17 +96,6 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             except (ValueError, KeyError, TypeError) as error:
                 raise InputError(f"{path}:{number}: not a line of a run: {error!r}") from error
             yield value
-
-
-def _derived(line: dict[str, Any], schedule: Schedule, sequence_length: int) -> dict[str, float]:
-    """Rates that the line has in other units."""
-    rate, stalled = line.get("samples_per_second"), line.get("stall_seconds")
-    if not rate:
-        return {}
-    found = {TOKENS_PER_SECOND: rate * sequence_length}
-    if stalled is not None:
-        found[STALL_SHARE] = stalled * rate / batch_size_at(line[STEP], schedule)
-    return found
 
 
 def _add(series: Series, line: dict[str, Any]) -> None:
@@ -138,11 +129,9 @@ class SavedCheckpoint:
 
 @dataclass(frozen=True)
 class LossPrediction:
-    """The paper's law for what a run has spent, beside what was measured (None: nothing was).
-
-    `optimal`: eq 1; `expected`: with eq 4 for its tokens per parameter. `beyond`: how many times
-    outside the fitted FLOPs.
-    """
+    """The paper's law for what a run has spent. `optimal`: eq 1; `expected`: with eq 4 for its
+    tokens per parameter; `measured`: if anything was. `beyond`: how many times outside the
+    fitted FLOPs."""
 
     optimal: float
     expected: float
@@ -258,7 +247,12 @@ def read_run_facts(model_dir: Path) -> RunFacts:
         schedule,
         model.max_position_embeddings,
     )
-    saved = tuple(_saved(path) for path in checkpoint.list_committed(model_dir))
+    opened = [checkpoint.open_checkpoint(path) for path in checkpoint.list_committed(model_dir)]
+    saved = [SavedCheckpoint(each.step, each.path.name, each.hash, _size(each)) for each in opened]
+    software = []
+    for name in SOFTWARE:
+        with contextlib.suppress(PackageNotFoundError):  # a source tree that is not installed
+            software.append((name, version(name)))
     return RunFacts(
         model_dir=model_dir,
         record=known,
@@ -266,25 +260,13 @@ def read_run_facts(model_dir: Path) -> RunFacts:
         optimizer=optimizer,
         schedule=schedule,
         curves=curves,
-        checkpoints=saved,
-        software=_software(),
+        checkpoints=tuple(saved),
+        software=tuple(software),
     )
 
 
-def _saved(path: Path) -> SavedCheckpoint:
-    found = checkpoint.open_checkpoint(path)
-    size = sum(int(entry["size"]) for entry in found.files.values())
-    return SavedCheckpoint(found.step, path.name, found.hash, size)
-
-
-def _software() -> tuple[tuple[str, str], ...]:
-    found = []
-    for name in SOFTWARE:
-        try:
-            found.append((name, version(name)))
-        except PackageNotFoundError:  # a source tree that is not installed
-            continue
-    return tuple(found)
+def _size(found: checkpoint.Checkpoint) -> int:
+    return sum(int(entry["size"]) for entry in found.files.values())
 
 
 def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
@@ -310,8 +292,3 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_text, value))}]"
     return str(value)
-
-
-def find_peak_learning_rate(optimizer: OptimizerConfig) -> float:
-    """The largest learning rate of a schedule."""
-    return peak_of(optimizer.learning_rate)

@@ -7,20 +7,14 @@ What every value passes on its way into a page is in `pipeline.core.page`.
 import functools
 import itertools
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import Environment
 
+from pipeline.core import words
 from pipeline.core.page import page_environment
-from pipeline.core.words import (
-    abbreviate_count,
-    format_bytes,
-    format_count,
-    format_percent,
-    pluralise,
-)
 from trainer.report.charts import WIDE, WIDTH, Chart, Curve, curves
 from trainer.report.data import ReportedDataSet
 from trainer.report.facts import STABILITY, STALL_SHARE, TOKENS_PER_SECOND, Curves, RunFacts
@@ -35,15 +29,14 @@ def render_template(package: str, template: str, **values: Any) -> bytes:
 
 @functools.cache
 def _environment(package: str) -> Environment:
-    """Templates of `package`, those of this one for names that it has not."""
     return page_environment(
         (package, _SHARED),
         {
-            "n": format_count,
+            "n": words.format_count,
             "g": format_number,
-            "short": abbreviate_count,
-            "size": format_bytes,
-            "percent": format_percent,
+            "short": words.abbreviate_count,
+            "size": words.format_bytes,
+            "percent": words.format_percent,
         },
     )
 
@@ -98,18 +91,22 @@ class Panel:
 def render_training_report(facts: RunFacts, data: Sequence[ReportedDataSet]) -> bytes:
     """The page in UTF-8; a pure function of what was read."""
     found = facts.curves
+    loss = _panel(
+        "Training and validation",
+        "nats per token",
+        Curve("training", found.training.get("loss", [])),
+        Curve("validation", found.validation.get("loss", []), dots=True),
+        log=True,
+        width=WIDE,
+    )
     return render_template(
         "trainer.report",
         "report.html.j2",
         facts=facts,
         data=data,
-        loss=_loss(found),
+        loss=loss,
         sources=_by_source(found),
-        steps=[
-            panel
-            for panel in (_rate(found), _norm(found), *_speed(found), *_scale(found))
-            if panel.chart
-        ],
+        steps=[panel for panel in _steps(found) if panel.chart],
         stability=_stability(found),
         traces=_traces(facts, data),
         software=facts.software,
@@ -128,16 +125,7 @@ def _panel(
     return Panel(title, unit, curves(given, width=width), logarithmic, note)
 
 
-def _loss(found: Curves) -> Panel:
-    training = Curve("training", found.training.get("loss", []))
-    validation = Curve("validation", found.validation.get("loss", []), dots=True)
-    return _panel(
-        "Training and validation", "nats per token", training, validation, log=True, width=WIDE
-    )
-
-
 def _by_source(found: Curves) -> Panel | None:
-    """The sources with the largest last loss; all of them when few."""
     names = sorted(found.per_source, key=lambda name: -found.per_source[name][-1][1])
     if not names:
         return None
@@ -153,25 +141,18 @@ def _by_source(found: Curves) -> Panel | None:
     )
 
 
-def _rate(found: Curves) -> Panel:
-    return _panel("Learning rate", "", _one(found, "learning_rate"))
-
-
-def _norm(found: Curves) -> Panel:
-    return _panel("Gradient norm", "before clipping", _one(found, "grad_norm"), log=True)
-
-
-def _speed(found: Curves) -> list[Panel]:
-    percent = [(x, 100 * y) for x, y in found.training.get(STALL_SHARE, [])]
-    return [
-        _panel("Throughput", "tokens per second", _one(found, TOKENS_PER_SECOND)),
-        _panel("Waiting for data", "percent of a step", Curve("waiting", percent)),
-    ]
-
-
-def _scale(found: Curves) -> list[Panel]:
-    note = f"{pluralise(found.skipped, 'step')} skipped after an overflow." if found.skipped else ""
-    return [_panel("Loss scale", "float16", _one(found, "loss_scale"), log=True, note=note)]
+def _steps(found: Curves) -> Iterator[Panel]:
+    note = (
+        f"{words.pluralise(found.skipped, 'step')} skipped after an overflow."
+        if found.skipped
+        else ""
+    )
+    waiting = [(x, 100 * y) for x, y in found.training.get(STALL_SHARE, [])]
+    yield _panel("Learning rate", "", _one(found, "learning_rate"))
+    yield _panel("Gradient norm", "before clipping", _one(found, "grad_norm"), log=True)
+    yield _panel("Throughput", "tokens per second", _one(found, TOKENS_PER_SECOND))
+    yield _panel("Waiting for data", "percent of a step", Curve("waiting", waiting))
+    yield _panel("Loss scale", "float16", _one(found, "loss_scale"), log=True, note=note)
 
 
 def _one(found: Curves, name: str) -> Curve:
@@ -209,7 +190,7 @@ def _traces(facts: RunFacts, data: Sequence[ReportedDataSet]) -> list[tuple[str,
     if facts.checkpoints:
         newest = facts.checkpoints[-1].name
         asked.append(("everything the newest checkpoint was trained on", f"--checkpoint {newest}"))
-    return [(why, f"{about} {words}") for why, words in asked]
+    return [(why, f"{about} {what}") for why, what in asked]
 
 
 def _asked(found: Curves) -> list[tuple[str, int]]:

@@ -16,9 +16,11 @@ import yaml
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
 from pipeline.core.words import format_percent, pluralise
-from trainer.config import Initializer, Normal, OptimizerConfig, TruncatedNormal
+from trainer.config import OptimizerConfig
+from trainer.config.model import Normal, TruncatedNormal
+from trainer.model.optimizer import find_peak_rate
 from trainer.report.data import UNKNOWN, PrepRun, ReportedDataSet, find_data_sets, locate_data_sets
-from trainer.report.facts import RunFacts, find_peak_learning_rate, read_run_facts
+from trainer.report.facts import RunFacts, read_run_facts
 from trainer.report.page import format_number, render_training_report
 from trainer.runs.console import LATEST
 
@@ -29,7 +31,13 @@ _COMMAND = "Command: "
 
 def render_card(facts: RunFacts, data: Sequence[ReportedDataSet]) -> bytes:
     """The card in UTF-8; a pure function of what was read and of the log of the last start."""
-    front = yaml.safe_dump(_front(facts, data), sort_keys=False, allow_unicode=True)
+    mup = ["mup"] if facts.model.mup_base_hidden_size is not None else []
+    fields = {
+        "license": UNKNOWN,  # of the weights, which no file records
+        "pipeline_tag": "text-generation",
+        "tags": ["wafermill", "causal-lm", *mup],
+    }
+    front = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)
     parts = [
         f"---\n{front}---\n\n# {to_markdown(facts.name)}",
         "Written by `train card` from the files of the run. Nothing here was added by hand; "
@@ -59,16 +67,6 @@ def to_markdown(text: str) -> str:
     return html.escape(_MARKS.sub(r"\\\1", spelled), quote=False)
 
 
-def _front(facts: RunFacts, data: Sequence[ReportedDataSet]) -> dict[str, object]:
-    """`license` is that of the weights, which no file tells."""
-    mup = ["mup"] if facts.model.mup_base_hidden_size is not None else []
-    return {
-        "license": UNKNOWN,
-        "pipeline_tag": "text-generation",
-        "tags": ["wafermill", "causal-lm", *mup],
-    }
-
-
 def _section(title: str, lines: Iterable[str]) -> str:
     return f"## {title}\n\n" + "\n".join(lines)
 
@@ -82,6 +80,12 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[st
 
 def _model(facts: RunFacts) -> Iterator[str]:
     m = facts.model
+    parametrization = "standard"
+    if m.mup_base_hidden_size is not None:
+        parametrization = (
+            f"muP, base width {m.mup_base_hidden_size} (m_width {m.m_width:g}), "
+            f"m_emb {m.embeddings_scale:g}"
+        )
     kv = "" if m.num_kv_heads == m.num_heads else f", {m.num_kv_heads} for keys and values"
     rows = [
         ("parameters", f"{facts.parameters:,}"),
@@ -94,21 +98,11 @@ def _model(facts: RunFacts) -> Iterator[str]:
         ("context", pluralise(m.max_position_embeddings, "token")),
         ("vocabulary", f"{m.vocab_size:,}"),
         ("read-out", "tied to the embedding" if m.share_embedding_weights else "own matrix"),
-        ("parametrization", _parametrization(facts)),
+        ("parametrization", parametrization),
     ]
     yield "A decoder-only transformer that predicts the next token."
     yield ""
     yield from _table(("", ""), rows)
-
-
-def _parametrization(facts: RunFacts) -> str:
-    m = facts.model
-    if m.mup_base_hidden_size is None:
-        return "standard"
-    return (
-        f"muP, base width {m.mup_base_hidden_size} (m_width {m.m_width:g}), "
-        f"m_emb {m.embeddings_scale:g}"
-    )
 
 
 def _data(facts: RunFacts, data: Sequence[ReportedDataSet]) -> Iterator[str]:
@@ -122,15 +116,12 @@ def _data(facts: RunFacts, data: Sequence[ReportedDataSet]) -> Iterator[str]:
         rows = f", {pluralise(each.rows, 'row')}" if each.rows else ""
         yield f"Data set `{each.dataset_hash}`{rows}{begin}."
         if each.found is not None and each.found.takedowns:
-            yield f"Documents in it were masked after takedowns: {_list(each.found.takedowns)}."
+            names = ", ".join(map(to_markdown, each.found.takedowns))
+            yield f"Documents in it were masked after takedowns: {names}."
         if each.prepared is None:
             yield f"Sources: {UNKNOWN}. Licences: {UNKNOWN}."
         else:
             yield from _prepared(each, each.prepared)
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(map(to_markdown, names))
 
 
 def _prepared(each: ReportedDataSet, run: PrepRun) -> Iterator[str]:
@@ -140,18 +131,15 @@ def _prepared(each: ReportedDataSet, run: PrepRun) -> Iterator[str]:
         f"each row was read {format_number(each.found.epochs)} times on average."
     )
     yield ""
-    known = [source for source in run.sources if source.tokens]
+    known, rows = [source for source in run.sources if source.tokens], []
+    for s in known[:_MOST_SOURCES]:
+        named = [f"{to_markdown(n[:60])} {format_percent(t, s.tokens)}" for n, t in s.licences[:4]]
+        named += [f"{len(s.licences) - 4} more"] if len(s.licences) > 4 else []
+        licences = ", ".join(named) or UNKNOWN
+        rows.append((to_markdown(s.name), f"{s.documents:,}", f"{s.tokens:,}", licences))
     yield from _table(
         ("source", "documents", "tokens", "licences, by tokens"),
-        [
-            (
-                to_markdown(s.name),
-                f"{s.documents:,}",
-                f"{s.tokens:,}",
-                _licences(s.licences, s.tokens),
-            )
-            for s in known[:_MOST_SOURCES]
-        ],
+        rows,
     )
     if len(known) > _MOST_SOURCES:
         yield ""
@@ -172,18 +160,18 @@ def _prepared(each: ReportedDataSet, run: PrepRun) -> Iterator[str]:
         )
 
 
-def _licences(found: Sequence[tuple[str, int]], tokens: int) -> str:
-    shown = [f"{to_markdown(name[:60])} {format_percent(n, tokens)}" for name, n in found[:4]]
-    more = [f"{len(found) - 4} more"] if len(found) > 4 else []
-    return ", ".join([*shown, *more]) or UNKNOWN
-
-
 def _training(facts: RunFacts) -> Iterator[str]:
     o = facts.optimizer
     sizes = " → ".join(
         pluralise(size, "sequence") + (f" (from step {step:,})" if step > 1 else "")
         for step, size in facts.schedule
     )
+    rule = facts.model.initializer
+    initial = rule.name.replace("_", " ")
+    if isinstance(rule, TruncatedNormal | Normal):
+        initial += f", sigma {rule.std:g}"
+    else:
+        initial = ", ".join([initial, *(f"{key} {x}" for key, x in rule if key != "name")])
     clip = "none" if o.max_gradient_norm is None else f"{o.max_gradient_norm:g}"
     rates = o.learning_rate
     decay = "constant" if isinstance(rates, float) else _schedule(facts)
@@ -201,12 +189,11 @@ def _training(facts: RunFacts) -> Iterator[str]:
             ("optimizer", _optimizer(o)),
             *_sparsity(facts),
             ("gradient norm limit", clip),
-            ("peak learning rate", f"{find_peak_learning_rate(o):g}"),
+            ("peak learning rate", f"{find_peak_rate(rates):g}"),
             ("learning rate", decay),
             (
                 "initial weights",
-                f"{_in_words(facts.model.initializer)}, "
-                f"seed {facts.record.get('weights_seed', UNKNOWN)}",
+                f"{initial}, seed {facts.record.get('weights_seed', UNKNOWN)}",
             ),
             (
                 "order of the data",
@@ -240,14 +227,6 @@ def _sparsity(facts: RunFacts) -> Iterator[tuple[str, str]]:
         share = "a scheduled share" if level is None else f"{level:.1%}"
         where = ", ".join(f"`{glob}`" for glob in group["param_filter"])
         yield "sparsity", f"{group['algorithm']}, {share} of {where}"
-
-
-def _in_words(rule: Initializer) -> str:
-    """`truncated normal, sigma 0.02`, or the name and numbers of another distribution."""
-    name = rule.name.replace("_", " ")
-    if isinstance(rule, TruncatedNormal | Normal):
-        return f"{name}, sigma {rule.std:g}"
-    return ", ".join([name, *(f"{key} {value}" for key, value in rule if key != "name")])
 
 
 def _schedule(facts: RunFacts) -> str:
@@ -330,7 +309,6 @@ def _reproduce(facts: RunFacts, data: Sequence[ReportedDataSet]) -> Iterator[str
 
 
 def _command(facts: RunFacts) -> str:
-    """The command line of the last start, as its log has it."""
     log = facts.model_dir / LATEST
     if not log.is_file():
         return ""
@@ -349,12 +327,9 @@ REPORT, CARD = "report.html", "README.md"
 
 
 def write_report(model_dir: Path, places: Sequence[Path] = ()) -> Path:
-    """Publish MODEL_DIR/report.html; returns its path.
-
-    `places`: directories of prep runs, or of shards, that the run read; without them those of the
-    last time. Raises InputError for a directory without a run, or a place that holds no data set of
-    it; IntegrityError for damage.
-    """
+    """Publish MODEL_DIR/report.html; returns its path. `places`: as of `locate_data_sets`.
+    Raises InputError for a directory without a run, or a place without its data; IntegrityError
+    for damage."""
     facts, data = _read(model_dir, places)
     path = model_dir / REPORT
     storage.publish(path, render_training_report(facts, data))
@@ -362,10 +337,8 @@ def write_report(model_dir: Path, places: Sequence[Path] = ()) -> Path:
 
 
 def write_card(model_dir: Path, out: Path | None = None, places: Sequence[Path] = ()) -> Path:
-    """Publish a model card, MODEL_DIR/README.md without `out`; returns its path.
-
-    Raises as `write_report`, and ConfigError when the file is there: a card may have been edited.
-    """
+    """Publish a model card, MODEL_DIR/README.md without `out`; returns its path. Raises as
+    `write_report`, and ConfigError when the file is there: a card may have been edited."""
     path = model_dir / CARD if out is None else out
     if path.exists():
         raise ConfigError(f"{path}: this file already exists; choose another with --out")

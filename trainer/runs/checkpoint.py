@@ -5,11 +5,9 @@ Weights and optimizer state are cut into files by size in parameter order, so by
 state alone, never on num_csx or transport. The directory is a checkpoint once manifest.json is
 there; it lists every file's size and hash, and its own.
 
-The thread (`CheckpointWriter`) writes from a copy. At most one checkpoint is on its way: the next
-one waits for it. What can go wrong with it (a full disk) is raised where the loop asks next, so the
-run ends with the error's own exit code; the checkpoint before it stays, since a new one counts only
-once its manifest is there. The copy takes as many bytes of host memory as the checkpoint has; where
-the system and the container do not have them free without swapping, training waits instead.
+The thread (`CheckpointWriter`) writes from a copy in host memory; where that much memory is not
+free without swapping, training waits instead. At most one checkpoint is on its way. What goes wrong
+with it (a full disk) is raised where the loop asks next; the checkpoint before it stays.
 """
 
 import json
@@ -18,8 +16,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import safetensors.torch
 import torch
@@ -34,8 +31,8 @@ from wafer_backend.sparse.masks import mask_of, pack_mask
 
 @dataclass(frozen=True)
 class _Files:
-    """Where a version of control groups tells of memory; `idle` is a line of memory.stat, in bytes
-    of files that can be read again."""
+    """Where a version of control groups reports memory; `idle`: a line of memory.stat, bytes of
+    files that can be read again."""
 
     base: str
     limit: str
@@ -50,12 +47,9 @@ _V1 = _Files(
 
 
 def measure_available_memory(root: Path = Path("/")) -> int | None:
-    """Bytes; None where the system does not say. `root` has proc and sys.
-
-    The least of MemAvailable (proc_meminfo(5)) and of what every control group of this process
-    leaves: limit - used + files that can be dropped (kernel documentation, cgroup-v2 and v1
-    memory).
-    """
+    """Bytes; None where the system does not say. `root` has proc and sys. The least of
+    MemAvailable (proc_meminfo(5)) and of what every control group of this process leaves: limit
+    - used + files that can be dropped (cgroup v2 and v1)."""
     meminfo = _table(root / "proc/meminfo")
     free = [meminfo["MemAvailable"] * 1024] if "MemAvailable" in meminfo else []
     free += _left_by_groups(root)
@@ -72,19 +66,15 @@ def _left_by_groups(root: Path) -> Iterator[int]:
         base = root / files.base
         group = base / name.strip("/")
         for directory in (group, *group.parents):
-            if directory.is_relative_to(base):
-                yield from _left_by(directory, files)
-
-
-def _left_by(group: Path, files: _Files) -> Iterator[int]:
-    limit, used = (group / name for name in (files.limit, files.used))
-    if limit.is_file() and used.is_file() and limit.read_text().strip() != "max":
-        idle = _table(group / "memory.stat").get(files.idle, 0)
-        yield int(limit.read_text()) - int(used.read_text()) + idle
+            limit, used = directory / files.limit, directory / files.used
+            if not directory.is_relative_to(base) or not (limit.is_file() and used.is_file()):
+                continue
+            if limit.read_text().strip() != "max":
+                idle = _table(directory / "memory.stat").get(files.idle, 0)
+                yield int(limit.read_text()) - int(used.read_text()) + idle
 
 
 def _table(file: Path) -> dict[str, int]:
-    """Lines of a name and a number."""
     lines = file.read_text().splitlines() if file.is_file() else []
     words = [line.replace(":", " ").split() for line in lines]
     return {line[0]: int(line[1]) for line in words if len(line) > 1 and line[1].isdigit()}
@@ -97,8 +87,8 @@ _DIRECTORY = re.compile(r"step_(\d{7,})\Z")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A committed checkpoint: its directory and step, what state.json says, its files, and the
-    hash of its manifest, which stands for all its bytes."""
+    """A committed checkpoint. `state`: of state.json; `hash`: of its manifest, which identifies
+    all its bytes."""
 
     path: Path
     step: int
@@ -109,8 +99,8 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Tensors:
-    """What a checkpoint holds of MemoryX: weights by name, optimizer state by `name.field`, and
-    masks of sparse weights by name, as packed bits."""
+    """Weights by name, optimizer state by `name.field`, and masks of sparse weights by name, as
+    packed bits."""
 
     weights: dict[str, torch.Tensor]
     optimizer: dict[str, torch.Tensor]
@@ -130,17 +120,20 @@ class Tensors:
 
     def copied(self) -> "Tensors":
         """A copy in host memory, which later steps do not change."""
-        return Tensors(_host_copies(self.weights), _host_copies(self.optimizer), self.masks)
+        weights, optimizer = (
+            {name: tensor.detach().to("cpu", copy=True) for name, tensor in named.items()}
+            for named in (self.weights, self.optimizer)
+        )
+        return Tensors(weights, optimizer, self.masks)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all."""
-        kinds = (self.weights, self.optimizer, self.masks)
-        return sum(tensor.nbytes for kind in kinds for tensor in kind.values())
+        return sum(tensor.nbytes for named in vars(self).values() for tensor in named.values())
 
 
 def checkpoint_directory(model_dir: Path, step: int) -> Path:
-    """Where the checkpoint of a step stands.
+    """The directory of the checkpoint of a step.
 
     >>> checkpoint_directory(Path("out"), 50).as_posix()
     'out/checkpoints/step_0000050'
@@ -156,25 +149,28 @@ def save_checkpoint(
     max_file_bytes: int = MAX_FILE_BYTES,
 ) -> Path:
     """Write and commit the checkpoint of `step`; returns its directory. Raises ResourceError.
-
-    `state` (JSON values) says what else must agree on resume: micro-batch, threads, samples
-    consumed, data sets, seed, schedules.
-    """
+    `state` (JSON values): what else must agree on resume."""
     target = checkpoint_directory(model_dir, step)
-    files: dict[str, dict[str, Any]] = {}
-    for kind, named in (
-        ("weights", tensors.weights),
-        ("optimizer", tensors.optimizer),
-        ("masks", tensors.masks),
-    ):
-        for index, group in enumerate(_by_size(named, max_file_bytes)):
+    files: dict[str, storage.WrittenFile] = {}
+    for kind, named in vars(tensors).items():
+        for index, group in enumerate(cut_by_size(named, max_file_bytes)):
             name = f"{kind}-{index:05d}.safetensors"
-            files[name] = _entry(storage.publish(target / name, _encode(group)))
-    record = {"format": FORMAT, "step": step, **state}
-    files["state.json"] = _entry(storage.write_json(target / "state.json", record))
-    manifest = {"format": FORMAT, "step": step, "files": files}
-    storage.write_json(target / "manifest.json", {**manifest, "hash": _self_hash(manifest)})
+            whole = {key: tensor.contiguous().cpu() for key, tensor in group.items()}
+            files[name] = storage.publish(target / name, safetensors.torch.save(whole))
+    commit(target, step, files, state)
     return target
+
+
+def commit(
+    target: Path, step: int, files: dict[str, storage.WrittenFile], state: Mapping[str, Any]
+) -> None:
+    """Write state.json and, last, manifest.json of `files`, to which it adds both."""
+    head = {"format": FORMAT, "step": step}
+    files["state.json"] = storage.write_json(target / "state.json", {**head, **state})
+    entries = {name: {"size": file.size, "hash": file.hash} for name, file in files.items()}
+    manifest = {**head, "files": entries}
+    manifest["hash"] = _self_hash(manifest)
+    files["manifest.json"] = storage.write_json(target / "manifest.json", manifest)
 
 
 def find_newest(model_dir: Path) -> Path | None:
@@ -194,7 +190,7 @@ def list_committed(model_dir: Path) -> list[Path]:
 
 
 def prune(model_dir: Path, keep: int) -> None:
-    """Delete all but the newest `keep` checkpoints; a manifest goes before its files."""
+    """Delete all but the newest `keep` checkpoints, each manifest before its files."""
     for path in list_committed(model_dir)[:-keep]:
         storage.remove(path / "manifest.json")
         storage.remove_tree(path)
@@ -210,10 +206,8 @@ def delete_uncommitted(model_dir: Path) -> None:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Read the manifest and state of a checkpoint directory.
-
-    Raises ConfigError when `path` is none, IntegrityError when it is damaged.
-    """
+    """Read the manifest and state of a checkpoint directory. Raises ConfigError when `path` is
+    none, IntegrityError when it is damaged."""
     manifest_path = path / "manifest.json"
     if not manifest_path.is_file():
         others = "; to read a file of another tool, use `train convert`" if path.is_file() else ""
@@ -252,37 +246,35 @@ def read_masks(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
     return dict(_tensors(checkpoint, "masks"))
 
 
-def _host_copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: t.detach().to("cpu", copy=True) for name, t in tensors.items()}
+class HasBytes(Protocol):
+    """A tensor, read or not."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its data."""
 
 
-def _by_size(tensors: Mapping[str, torch.Tensor], limit: int) -> Iterator[dict[str, torch.Tensor]]:
-    """Cut into groups of at most `limit` bytes, whole tensors, in order."""
-    group: dict[str, torch.Tensor] = {}
+T = TypeVar("T", bound=HasBytes)
+
+
+def cut_by_size(tensors: Mapping[str, T], limit: int) -> Iterator[dict[str, T]]:
+    """Groups of whole tensors of at most `limit` bytes, in order."""
+    group: dict[str, T] = {}
     size = 0
     for name, tensor in tensors.items():
-        amount = tensor.numel() * tensor.element_size()
-        if group and size + amount > limit:
+        if group and size + tensor.nbytes > limit:
             yield group
             group, size = {}, 0
         group[name] = tensor
-        size += amount
+        size += tensor.nbytes
     if group:
         yield group
-
-
-def _encode(group: Mapping[str, torch.Tensor]) -> bytes:
-    return safetensors.torch.save({name: t.contiguous().cpu() for name, t in group.items()})
 
 
 def _tensors(checkpoint: Checkpoint, kind: str) -> Iterator[tuple[str, torch.Tensor]]:
     for name in sorted(name for name in checkpoint.files if name.startswith(f"{kind}-")):
         data = _read(checkpoint.path / name, checkpoint.files[name]["hash"])
         yield from safetensors.torch.load(data).items()
-
-
-def _entry(published: storage.WrittenFile) -> dict[str, Any]:
-    return {"size": published.size, "hash": published.hash}
 
 
 def _self_hash(manifest: Mapping[str, Any]) -> str:
@@ -318,10 +310,8 @@ def _damaged(path: Path, expected: str, actual: str) -> IntegrityError:
 
 
 class CheckpointWriter:
-    """Saves checkpoints of one run and keeps the newest `keep`; a context manager.
-
-    Leaving it waits for the checkpoint on its way, also after an error or a signal.
-    """
+    """Saves checkpoints of one run and keeps the newest `keep`. Leaving the context waits for
+    the checkpoint on its way, also after an error."""
 
     def __init__(self, model_dir: Path, keep: int, say: Say) -> None:
         self._model_dir = model_dir
@@ -368,12 +358,7 @@ class CheckpointWriter:
     def __enter__(self) -> "CheckpointWriter":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             self.finish()
         except PrepError as failed:

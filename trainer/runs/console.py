@@ -1,6 +1,5 @@
-"""Numbers as people write and read them: amounts as options take them (111M, 1.3B, 1e19), rates and
-times that remain. Nothing here may import torch: `train plan --help` imports it.
-"""
+"""What a run says: its lines, their width, the pulse while nothing else is said, the log of a
+start; and amounts as options take them (111M, 1e19). Nothing here may import torch."""
 
 import contextlib
 import datetime
@@ -15,10 +14,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from pipeline.core import storage
 from pipeline.core.errors import ResourceError
+from pipeline.core.words import format_duration
 
 _SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([KMBTkmbt]?)\Z")
@@ -97,8 +96,8 @@ class Pulse:
         """Seconds since the last line."""
         return time.monotonic() - self._last
 
-    def rest(self) -> None:
-        """Say nothing more: others speak now."""
+    def end(self) -> None:
+        """Say nothing more."""
         self._ended.set()
 
     def __enter__(self) -> "Pulse":
@@ -107,12 +106,7 @@ class Pulse:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         global _current
         _current = None
         self._ended.set()
@@ -121,7 +115,7 @@ class Pulse:
     def _beat(self) -> None:
         while not self._ended.wait(max(0.01, self.seconds - self.silence)):
             if self.silence >= self.seconds:
-                passed = datetime.timedelta(seconds=round(time.monotonic() - self._began))
+                passed = format_duration(time.monotonic() - self._began)
                 self.through(f"… {self.activity}, {passed} since the start")
 
 
@@ -134,7 +128,7 @@ def doing(activity: str) -> None:
 def rest_pulse() -> None:
     """End this process's pulse, if it has one: another process speaks for the run."""
     if _current is not None:
-        _current.rest()
+        _current.end()
 
 
 def speak_through(say: Callable[[str], None]) -> None:
@@ -197,16 +191,25 @@ class RunLog:
 
     def open(self, model_dir: Path) -> None:
         """Begin the file of this start; whoever calls holds the lock of `model_dir`."""
-        path = _fresh(model_dir / "logs")
-        storage.make_directory(path.parent)
+        logs = model_dir / "logs"
+        storage.make_directory(logs)
+        stem = f"run_{datetime.datetime.now():%Y%m%d_%H%M%S}"  # an earlier start may have it
+        path, starts = logs / f"{stem}.log", 1
+        while path.exists():
+            starts += 1
+            path = logs / f"{stem}_{starts}.log"
         with self._lock:
             self._write("INFO", f"Command: {shlex.join(sys.argv)}")
             storage.append_log_line(path, "\n".join(self._waiting))
             self._path = path
+        latest = model_dir / LATEST
+        temporary = latest.with_name(f"{storage.TEMP_MARK}{LATEST}-{os.getpid()}")
         try:
-            _link(model_dir / LATEST, path.relative_to(model_dir))
+            temporary.unlink(missing_ok=True)
+            temporary.symlink_to(path.relative_to(model_dir))
+            temporary.replace(latest)
         except OSError as error:
-            self(f"{model_dir / LATEST}: cannot be linked to {path}: {error.strerror}")
+            self(f"{latest}: cannot be linked to {path}: {error.strerror}")
 
     def failed(self, message: str) -> None:
         """Note the error that ends the run, which the command prints; the disk may be full."""
@@ -220,18 +223,3 @@ class RunLog:
             self._waiting.append(stamped)
         else:
             storage.append_log_line(self._path, stamped)
-
-
-def _fresh(logs: Path) -> Path:
-    """A name that no earlier start of this second has taken."""
-    stem = f"run_{datetime.datetime.now():%Y%m%d_%H%M%S}"
-    names = (stem, *(f"{stem}_{number}" for number in range(2, 1000)))
-    return next(logs / f"{name}.log" for name in names if not (logs / f"{name}.log").exists())
-
-
-def _link(link: Path, target: Path) -> None:
-    """Point `link` at `target`, in one move."""
-    temporary = link.with_name(f"{storage.TEMP_MARK}{link.name}-{os.getpid()}")
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(target)
-    temporary.replace(link)

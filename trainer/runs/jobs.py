@@ -4,14 +4,12 @@ run's own entry in it.
 A job is QUEUED while its data is made ready, RUNNING while it trains, and ends SUCCEEDED, FAILED or
 CANCELLED (stopped by a signal, after writing a checkpoint). Changes are made under a lock of the
 directory and published whole, so any number of runs may share it. A job whose process is gone
-without having reported how it ended is shown as FAILED, or as CANCELLED when that was asked for; a
-process is identified by pid and start time, so a reused pid is not taken for it. Trouble with the
-list is reported and never stops a run (`list_job`).
+without a report is shown as FAILED, or as CANCELLED when that was asked for; a process is
+identified by pid and start time. Trouble with the list is reported and never stops a run.
 
 Limits: Linux (/proc). Jobs of another host, or from before a restart of this one, are shown as they
-were left, or as FAILED; only jobs of this host can be cancelled. Nothing is ever deleted: remove
-files of the directory to forget jobs. Nothing here may import torch: `train jobs` answers in a
-fifth of a second.
+were left, or as FAILED; only jobs of this host can be cancelled. Nothing is ever deleted. Nothing
+here may import torch: `train jobs` answers in a fifth of a second.
 """
 
 import contextlib
@@ -55,10 +53,8 @@ _ACTIVE = frozenset({Phase.QUEUED, Phase.RUNNING})
 
 @dataclass(frozen=True)
 class Process:
-    """A process of a host, told from a later one with the same pid.
-
-    `boot`: the kernel's id of this start of the machine. `start`: start time in clock ticks since.
-    """
+    """A process of a host. `boot`: the kernel's id of this start of the machine. `start`: start
+    time in clock ticks since."""
 
     host: str
     boot: str
@@ -86,10 +82,8 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One run. Times are seconds since 1970 UTC, None while they lie ahead.
-
-    `systems`: emulated CS-2 systems, 0 for a run on CPU or GPU. `cancelling`: `cancel` was called.
-    """
+    """One run. Times are seconds since 1970 UTC, None while they lie ahead. `systems`: emulated
+    CS-2 systems, 0 for a run on CPU or GPU. `cancelling`: `cancel` was called."""
 
     name: str
     user: str
@@ -124,15 +118,20 @@ class JobStore:
     @classmethod
     def default(cls) -> "JobStore":
         """`$WAFERMILL_JOBS`, else jobs/ in the user's cache directory."""
-        given = os.environ.get("WAFERMILL_JOBS", "")
-        return cls(Path(given) if given else _user_cache() / "jobs")
+        if given := os.environ.get("WAFERMILL_JOBS", ""):
+            return cls(Path(given))
+        cache = user_cache()
+        if cache is None:
+            raise ConfigError(
+                "no home directory for the list of jobs; set WAFERMILL_JOBS to a directory"
+            )
+        return cls(cache / "jobs")
 
-    def register(
-        self, *, command: Sequence[str], systems: int, labels: Mapping[str, str]
-    ) -> "JobListing":
-        """Enter this process as a new job under the next free number. Raises ResourceError."""
+    def register(self, *, command: Sequence[str], systems: int, labels: Mapping[str, str]) -> str:
+        """Enter this process as a new job; its name, of the next free number. Raises
+        ResourceError."""
         with self._locked():
-            numbers = [int(found[1]) for path in self._files() if (found := _FILE.match(path.name))]
+            numbers = [int(path.stem.removeprefix(_PREFIX)) for path in self._files()]
             job = Job(
                 name=f"{_PREFIX}{max(numbers, default=0) + 1:06d}",
                 user=current_user(),
@@ -143,7 +142,7 @@ class JobStore:
                 labels=dict(labels),
             )
             self._write(job)
-        return JobListing(self, job.name)
+        return job.name
 
     def jobs(self) -> list[Job]:
         """All jobs as they are to be shown, oldest first. Raises ConfigError."""
@@ -154,10 +153,8 @@ class JobStore:
         return self._read(self._path(name)).seen()
 
     def cancel(self, name: str) -> None:
-        """Ask the process to write a checkpoint and stop (SIGTERM).
-
-        Raises ConfigError when it has ended, is being cancelled, or cannot be reached.
-        """
+        """Ask the process to write a checkpoint and stop (SIGTERM). Raises ConfigError when it
+        has ended, is being cancelled, or cannot be reached."""
         with self._locked():
             job = self.job(name)
             _check_cancellable(job)
@@ -178,10 +175,10 @@ class JobStore:
         with self._locked():
             job = self._read(self._path(name))
             if phase is Phase.RUNNING:
-                job = replace(job, started=_now())
+                job = replace(job, phase=phase, started=_now())
             else:
-                job = replace(job, ended=_now())
-            self._write(replace(job, phase=phase))
+                job = replace(job, phase=phase, ended=_now())
+            self._write(job)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -208,36 +205,14 @@ class JobStore:
     def _read(self, path: Path) -> Job:
         try:
             value = json.loads(path.read_bytes())
-            return Job(
-                **{
-                    **value,
-                    "command": tuple(value["command"]),
-                    "phase": Phase(value["phase"]),
-                    "process": Process(**value["process"]),
-                }
-            )
+            value["command"], value["phase"] = tuple(value["command"]), Phase(value["phase"])
+            value["process"] = Process(**value["process"])
+            return Job(**value)
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path}: not a job file ({error}); delete it") from error
 
     def _write(self, job: Job) -> None:
         write_json(self.directory / f"{job.name}.json", job_to_json(job))
-
-
-@dataclass(frozen=True)
-class JobListing:
-    """A job's own hand on its entry."""
-
-    store: JobStore
-    name: str
-
-    def running(self) -> None:
-        """The work proper begins."""
-        self.store.advance(self.name, Phase.RUNNING)
-
-    def ended(self, exit_code: int) -> None:
-        """It is over: 0 succeeded, 128 + SIGTERM or SIGINT cancelled, anything else failed."""
-        stopped = Phase.CANCELLED if exit_code in _SIGNALLED else Phase.FAILED
-        self.store.advance(self.name, Phase.SUCCEEDED if exit_code == 0 else stopped)
 
 
 def job_to_json(job: Job) -> dict[str, object]:
@@ -326,15 +301,6 @@ def current_user() -> str:
         return str(os.getuid())
 
 
-def _user_cache() -> Path:
-    found = user_cache()
-    if found is None:
-        raise ConfigError(
-            "no home directory for the list of jobs; set WAFERMILL_JOBS to a directory"
-        )
-    return found
-
-
 Say = Callable[[str], None]
 INTERRUPTED = 130
 _TROUBLE = (ResourceError, ConfigError)
@@ -342,51 +308,47 @@ _TROUBLE = (ResourceError, ConfigError)
 
 @dataclass(frozen=True)
 class JobEntry:
-    """What a run tells of itself; `listing` None: nobody is told."""
+    """What a run reports of itself, as job `name`; `store` None: the run is not listed."""
 
-    listing: JobListing | None
+    store: JobStore | None
+    name: str
     say: Say
 
     def running(self) -> None:
         """The work proper begins."""
-        if self.listing is not None:
-            self._try(self.listing.running)
+        self._advance(Phase.RUNNING)
 
     def ended(self, exit_code: int) -> None:
-        """It is over, with this exit code."""
-        if self.listing is not None:
-            listing = self.listing
-            self._try(lambda: listing.ended(exit_code))
+        """It is over: 0 succeeded, 128 + SIGTERM or SIGINT cancelled, anything else failed."""
+        stopped = Phase.CANCELLED if exit_code in _SIGNALLED else Phase.FAILED
+        self._advance(Phase.SUCCEEDED if exit_code == 0 else stopped)
 
-    def _try(self, action: Callable[[], None]) -> None:
+    def _advance(self, phase: Phase) -> None:
+        if self.store is None:
+            return
         try:
-            action()
+            self.store.advance(self.name, phase)
         except _TROUBLE as error:
             self.say(f"The list of jobs could not be updated: {error}")
 
 
 @contextlib.contextmanager
 def list_job(labels: Sequence[str], systems: int, say: Say, *, really: bool) -> Iterator[JobEntry]:
-    """List this process as a job for the life of the block, or do not (`really`).
-
-    `labels`: key=value. `systems`: emulated CS-2 systems, 0 without. The block records how it ends
-    (`JobEntry.ended`); an exception counts as a failure, KeyboardInterrupt as exit code 130. Raises
-    ConfigError for a malformed label.
-    """
+    """List this process as a job for the life of the block, or do not (`really`). `labels`:
+    key=value. `systems`: emulated CS-2 systems, 0 without. The block records how it ends; an
+    exception counts as a failure. Raises ConfigError for a malformed label."""
     parsed = {key: value or "" for key, value in parse_labels(labels).items()}
-    entry = JobEntry(_register(parsed, systems, say) if really else None, say)
+    entry = JobEntry(None, "", say)
+    if really:
+        try:
+            store = JobStore.default()
+            name = store.register(command=sys.argv, systems=systems, labels=parsed)
+            entry = JobEntry(store, name, say)
+            say(f"Job id: {name}")
+        except _TROUBLE as error:
+            say(f"`train jobs get` will not show this run: {error}")
     try:
         yield entry
     except BaseException as error:
         entry.ended(INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
         raise
-
-
-def _register(labels: Mapping[str, str], systems: int, say: Say) -> JobListing | None:
-    try:
-        listing = JobStore.default().register(command=sys.argv, systems=systems, labels=labels)
-    except _TROUBLE as error:
-        say(f"`train jobs get` will not show this run: {error}")
-        return None
-    say(f"Job id: {listing.name}")
-    return listing

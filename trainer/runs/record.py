@@ -1,9 +1,8 @@
 """D/run.json: what a model directory belongs to; written before step 1, checked on every start.
 
 It holds all that `prep trace --train D --step N` needs to find the rows of a step, and every
-setting that changes bits. Another value of any of them is refused by name. One thing may change:
-the data set may be the same with documents masked by a takedown; `datasets` then says from which
-step on.
+setting that changes bits. Another value of any of them is refused by name, but the data set may
+become the same with documents masked by a takedown; `datasets` says from which step on.
 """
 
 import contextlib
@@ -13,9 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
-from pipeline.core.order import Schedule
 from trainer.config import ModelConfig, Params
 from trainer.config.optimizer import ANY_OPTIMIZER
 from trainer.data import SampleSource, TrainingData, is_or_became_by_masking
@@ -47,63 +44,40 @@ def order_seed(params: Params) -> int:
     return params.runconfig.seed if shuffle_seed is None else shuffle_seed
 
 
-def batch_size_schedule(params: Params) -> Schedule:
-    """((from_step, batch_size), ...) with from_step 1-based."""
-    return params.train_input.schedule
-
-
 def describe_run(params: Params, data: TrainingData, micro_batch_size: int) -> dict[str, Any]:
-    """The record of a run that is about to start, as JSON values."""
-    return {
+    """The record of a run that is about to start, as JSON values: all that changes its bits."""
+    unused = set() if params.model.precision == "float16" else {"loss_scaling_factor"}
+    section = {
         "format": FORMAT,
         **data.describe(),
         "weights_seed": params.runconfig.seed,
         "micro_batch_size": micro_batch_size,
         "threads": params.runconfig.threads,
         "model": model_section(params),
-        "optimizer": _optimizer_section(params),
-        **_sparsity_section(params),
-        **_accelerator(params),
-        **_plug_ins(params),
+        "optimizer": params.optimizer.model_dump(mode="json", exclude=unused),
     }
+    if params.sparsity:
+        section[SPARSITY] = [group.model_dump(mode="json") for group in params.sparsity]
+    if params.runconfig.device != "cpu":  # its kernels add up in other orders
+        section["device"] = params.runconfig.device
+        section["fused_optimizer"] = optimizer.can_fuse(params.optimizer)
+    if codes := _plug_ins(params):
+        section["plug_ins"] = codes
+    return section
 
 
 def model_section(params: Params) -> dict[str, Any]:
-    """Section `model` as far as it changes bits: in fp32 the half precision is no matter."""
+    """Section `model` as far as it changes bits: in fp32 the half precision does not."""
     unused = set() if params.model.mixed_precision else {"fp16_type"}
     return params.model.model_dump(mode="json", exclude=unused)
 
 
-def _optimizer_section(params: Params) -> dict[str, Any]:
-    unused = set() if params.model.precision == "float16" else {"loss_scaling_factor"}
-    return params.optimizer.model_dump(mode="json", exclude=unused)
-
-
-def _sparsity_section(params: Params) -> dict[str, Any]:
-    """The groups of section `sparsity`; a dense run has none."""
-    if not params.sparsity:
-        return {}
-    return {SPARSITY: [group.model_dump(mode="json") for group in params.sparsity]}
-
-
-def _accelerator(params: Params) -> dict[str, Any]:
-    """Kernels of a GPU add up in other orders, and its AdamW is the fused one."""
-    if params.runconfig.device == "cpu":
-        return {}
-    fused = optimizer.can_fuse(params.optimizer)
-    return {"device": params.runconfig.device, "fused_optimizer": fused}
-
-
-def _plug_ins(params: Params) -> dict[str, Any]:
+def _plug_ins(params: Params) -> dict[str, str]:
     """The code of packages that add the optimizer or a scheduler of the run, by its name."""
     rates = params.optimizer.learning_rate
     schedulers = rates if isinstance(rates, tuple) else ()
-    named: list[Named[Any]] = [
-        params.optimizer.named,
-        *(scheduler.named for scheduler in schedulers),
-    ]
-    codes = {one.name: str(one.code) for one in named if one.code is not None}
-    return {"plug_ins": codes} if codes else {}
+    named: list[Named[Any]] = [params.optimizer.named, *(each.named for each in schedulers)]
+    return {one.name: str(one.code) for one in named if one.code is not None}
 
 
 def read_run_record(model_dir: Path) -> dict[str, Any] | None:
@@ -160,11 +134,6 @@ def difference(known: dict[str, Any], record: dict[str, Any]) -> str | None:
     if field is None:
         return None
     return f"{field} was {before.get(field)!r}, now {now.get(field)!r}"
-
-
-def write_run_record(model_dir: Path, record: dict[str, Any]) -> None:
-    """Publish the record of a new run."""
-    storage.write_json(model_dir / NAME, record)
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

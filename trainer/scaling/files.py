@@ -1,5 +1,4 @@
-"""What goes into the fit of a law and what comes out: points from model directories or a CSV file;
-the law as a JSON file, as a plot with its points, its 95 % band and the paper's law and points, and
+"""The points of a fit, from model directories or a CSV file; its law as a JSON file, as a plot and
 for the terminal.
 
 A run's FLOPs are those of P Table 13 for its model, times the samples of its steps; its loss is the
@@ -23,7 +22,6 @@ from pipeline.core.words import pluralise
 from trainer.config import ModelConfig, model_parameters
 from trainer.recipe import FITTED_FLOPS, loss_at, samples_in
 from trainer.runs import metrics, record
-from trainer.runs.console import parse_amount
 from trainer.runs.record import read_json
 from trainer.scaling.power_law import GROUPS, RUN_TO_RUN, Interval, Point, PowerLaw, loss_intervals
 
@@ -39,11 +37,6 @@ def law_as_json(law: PowerLaw) -> dict[str, Any]:
     return {"format": FORMAT, "law": "loss = (flops / scale) ** -exponent + irreducible"} | (
         dataclasses.asdict(law)
     )
-
-
-def write_law(path: Path, law: PowerLaw) -> None:
-    """Publish the law."""
-    storage.write_json(path, law_as_json(law))
 
 
 def read_law(path: Path) -> PowerLaw:
@@ -66,10 +59,8 @@ _COLUMNS = ("flops", "loss")
 
 
 def read_points(paths: Sequence[Path]) -> tuple[Point, ...]:
-    """One point per model directory, or per line of a CSV file `flops,loss[,name]` with a header.
-
-    Raises InputError naming the path and what is missing there.
-    """
+    """One point per model directory, or per line of a CSV file `flops,loss[,name]` with a
+    header. Raises InputError naming the path and what is missing there."""
     points: list[Point] = []
     for path in paths:
         points += [point_of_run(path)] if path.is_dir() else points_of_csv(path)
@@ -108,17 +99,17 @@ def points_of_csv(path: Path) -> list[Point]:
         missing = [name for name in _COLUMNS if name not in (table.fieldnames or ())]
         if missing:
             raise InputError(f"{path}: no column {missing[0]}; expected flops,loss[,name]")
-        return [_point(path, table.line_num, row) for row in table]
-
-
-def _point(path: Path, line: int, row: dict[str, Any]) -> Point:
-    try:
-        spent, loss = float(row["flops"]), float(row["loss"])
-    except (TypeError, ValueError):
-        raise InputError(
-            f"{path}:{line}: expected numbers, got flops {row['flops']!r}, loss {row['loss']!r}"
-        ) from None
-    return Point(row.get("name") or f"line {line}", spent, loss)
+        points = []
+        for row in table:
+            try:
+                spent, loss = float(row["flops"]), float(row["loss"])
+            except (TypeError, ValueError):
+                raise InputError(
+                    f"{path}:{table.line_num}: expected numbers, got flops {row['flops']!r}, loss "
+                    f"{row['loss']!r}"
+                ) from None
+            points.append(Point(row.get("name") or f"line {table.line_num}", spent, loss))
+        return points
 
 
 PLOT_FORMATS = (".svg", ".png")
@@ -128,10 +119,8 @@ _CURVE_POINTS = 60
 
 
 def draw_law(path: Path, law: PowerLaw) -> None:
-    """Publish the plot as SVG or PNG, by the suffix of `path`; the same law gives the same bytes.
-
-    Raises ConfigError for another suffix, or when matplotlib is not installed.
-    """
+    """Publish the plot as SVG or PNG, by the suffix of `path`; the same law gives the same
+    bytes. Raises ConfigError for another suffix, or when matplotlib is not installed."""
     if path.suffix not in PLOT_FORMATS:
         raise ConfigError(
             f"--plot {path}: expected a name that ends in {' or '.join(PLOT_FORMATS)}"
@@ -195,10 +184,8 @@ def describe_fit(law: PowerLaw) -> Iterator[str]:
     given = "given" if law.fixed_irreducible else f"95 %: {_range(law.irreducible_interval)}"
     yield f"c  {law.irreducible:<10.4g}  {given}"
     freedom = law.degrees_of_freedom
-    yield (
-        f"deviation of points {law.relative_deviation:.2%}, "
-        f"{freedom} {'degree' if freedom == 1 else 'degrees'} of freedom"
-    )
+    degrees = pluralise(freedom, "degree")
+    yield f"deviation of points {law.relative_deviation:.2%}, {degrees} of freedom"
     if freedom == 1:
         yield "with one degree of freedom the intervals say little"
     for point in sorted(law.points, key=lambda point: point.flops):
@@ -206,20 +193,11 @@ def describe_fit(law: PowerLaw) -> Iterator[str]:
         yield f"  {point.flops:.3e} FLOPs  loss {point.loss:.4f}  {residual:+.2%}  {point.name}"
 
 
-def flops_of(text: str) -> float:
-    """FLOPs of an option's text. Raises ConfigError."""
-    try:
-        return parse_amount(text)
-    except ValueError as error:
-        raise ConfigError(f"--flops {error}") from None
-
-
 def prediction(law: PowerLaw | None, flops: float) -> dict[str, Any]:
     """JSON values: the loss at `flops` by a law, or by the paper's equation 1 (None).
-
-    `interval`: 95 % of the law; `run_interval`: of a run; null for the paper's law, of which only
-    the scatter between seeds is known. `extrapolation`: FLOPs beyond the fitted ones, as a factor.
-    """
+    `interval`: 95 % of the law; `run_interval`: of a run; null for the paper's law, of which
+    only the scatter between seeds is known. `extrapolation`: FLOPs beyond the fitted ones, as a
+    factor."""
     if law is None:
         low, high = FITTED_FLOPS
         beyond = max(1.0, flops / high, low / flops)

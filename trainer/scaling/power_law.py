@@ -3,12 +3,11 @@ paper prints, to compare with (Cerebras-GPT, arXiv 2304.03208).
 
 Method: least squares of relative residuals, since losses scatter by a share of themselves. For a
 given b the law is linear in k = (f0 / a) ** -b and c, so these are solved for, and b is searched on
-a grid that is refined: no start values, no local minima of an optimizer, the same answer every
-time. c >= 0, as an entropy is.
+a grid that is refined: no start values, the same answer every time. c >= 0, as an entropy is.
 
 Intervals: all laws whose sum of squares is at most the least one times 1 + t^2 / (n - p), with t
 the 97.5 % quantile of Student's t for n - p degrees of freedom (profile likelihood; n points, p
-parameters). They are not symmetric, and wide for few points: with one degree of freedom t is 12.7.
+parameters).
 
 The paper's losses: Pile test loss in nats per GPT-2 token; the peers' losses are corrected to GPT-2
 tokens there. Training FLOPs are the paper's, two digits (Table 8 for its own models).
@@ -95,17 +94,14 @@ class _Laws:
     cov: Array
 
     def only(self, chosen: NDArray[np.bool_]) -> "_Laws":
-        """Those of the chosen b."""
         return _Laws(**{name: column[chosen] for name, column in vars(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)
 class PowerLaw:
-    """L = (f / scale) ** -exponent + irreducible, with 95 % intervals.
-
-    `points`: what it was fitted to. `fixed_irreducible`: c was given, not fitted.
-    `relative_deviation`: standard deviation of relative residuals, over degrees of freedom.
-    """
+    """L = (f / scale) ** -exponent + irreducible, with 95 % intervals. `points`: what it was
+    fitted to. `fixed_irreducible`: c was given, not fitted. `relative_deviation`: standard
+    deviation of relative residuals, over degrees of freedom."""
 
     scale: float
     exponent: float
@@ -129,11 +125,8 @@ class PowerLaw:
 
 
 def fit_power_law(points: Sequence[Point], irreducible: float | None = None) -> PowerLaw:
-    """The law of `points`; `irreducible` fixes c.
-
-    Raises InputError for fewer points, or fewer different FLOPs, than a fit with a degree of
-    freedom needs: 4, or 3 with a fixed c; and when losses do not fall with FLOPs.
-    """
+    """The law of `points`; `irreducible` fixes c. Raises InputError for fewer than 4 points of
+    different FLOPs, 3 with a fixed c, and when losses do not fall with FLOPs."""
     free = 2 if irreducible is not None else 3
     _check(points, free, irreducible)
     problem = _Problem.of(points, irreducible)
@@ -175,17 +168,12 @@ def loss_intervals(
     if not of_a_run:
         return tuple(intervals)
     noise = _quantile(law.degrees_of_freedom) * law.relative_deviation
-    return tuple(
-        _wider(law.loss(each), interval, noise)
-        for each, interval in zip(flops, intervals, strict=True)
-    )
-
-
-def _wider(loss: float, interval: Interval, noise: float) -> Interval:
-    """The interval with the scatter of a run, a share of its loss, added in squares."""
-    low, high = interval
-    scatter = noise * loss
-    return loss - math.hypot(loss - low, scatter), loss + math.hypot(high - loss, scatter)
+    wider = []
+    for each, (low, high) in zip(flops, intervals, strict=True):
+        loss = law.loss(each)
+        below = math.hypot(loss - low, noise * loss)  # added in squares
+        wider.append((loss - below, loss + math.hypot(high - loss, noise * loss)))
+    return tuple(wider)
 
 
 @dataclass(frozen=True)
@@ -205,7 +193,6 @@ class _Problem:
         return cls(flops_N / middle, losses_N, middle, given_c)
 
     def best(self) -> _Laws:
-        """The law of least squares, (1,)."""
         low, high = math.log(_EXPONENTS[0]), math.log(_EXPONENTS[1])
         for _ in range(_ROUNDS):
             b_B = np.exp(np.linspace(low, high, _GRID))

@@ -1,12 +1,9 @@
 """Measures over the weights, gradients and optimizer state in MemoryX, tensor by tensor, by kind of
 parameter.
 
-What is added up over the values of one tensor (`Sums`) is computed chunk by chunk: no copy is made
-of more than a chunk. Sums are float64 and always taken in the same order, so they are the same bits
-for any number of systems and ranks. A table has one row for every parameter and one column for
-every field of `Sums`; zeros mean what was not measured. Of several ranks each measures the
-parameters whose weight server it hosts; the tables of all, some numbers a parameter, are then added
-on every rank.
+`Sums` are float64, computed chunk by chunk and always in the same order, so they are the same bits
+for any number of systems and ranks. Of several ranks each measures the parameters whose weight
+server it hosts; the tables of all, a row a parameter, are then added on every rank.
 
 The kind of a parameter follows from its name in `trainer.model`; Q rows of `qkv.bias` come first,
 then K, then V.
@@ -140,11 +137,8 @@ SECOND_MOMENT = "exp_avg_sq"
 
 
 class Gradients:
-    """Counts over the gradients of one step, taken when the optimizer gets them.
-
-    They are the mean over labels, clipped, without the loss scale. In fp16 a step that is skipped
-    has none.
-    """
+    """Counts over the gradients of one step, taken when the optimizer gets them. They are the
+    mean over labels, clipped, without the loss scale. In fp16 a step that is skipped has none."""
 
     def __init__(self, compiled: CompiledModule) -> None:
         self._compiled = compiled
@@ -181,38 +175,28 @@ def by_name(compiled: CompiledModule, gradients: Gradients, model: ModelConfig) 
     states = memoryx.optimizer_state()
     for row, (name, parameter) in enumerate(memoryx.parameters.items()):
         if memoryx.servers[name] % ranks == rank:
-            counted = gradients.by_name.get(name, Sums())
+            measured = gradients.by_name.get(name, Sums())._replace(
+                values=parameter.numel(), total=total(parameter), squares=squares(parameter)
+            )
+            dtype = _travels_as(compiled, parameter)
+            if dtype is not None:
+                lost = count_lost(parameter, dtype)
+                measured = measured._replace(cast=parameter.numel(), lost=lost)
             moments = states.get(name, {}).get(SECOND_MOMENT)
-            measured = _of_parameter(parameter, _travels_as(compiled, parameter), moments, counted)
+            if moments is not None:
+                trained = moments.numel() - _pruned(parameter)
+                measured = measured._replace(moments=trained, moment_total=total(moments))
             if has_key_bias(name):
-                measured = _with_key_bias(measured, parameter, key_rows(model))
+                keys, bias = key_rows(model), parameter.detach()
+                measured = measured._replace(
+                    key_values=keys.stop - keys.start,
+                    key_squares=squares(bias[keys]),
+                    other_squares=squares(torch.cat([bias[: keys.start], bias[keys.stop :]])),
+                )
             table_PF[row] = torch.tensor(measured, dtype=torch.float64)
     whole_PF = sum(transport.gather({rank: table_PF}), torch.zeros_like(table_PF))
     rows = (Sums(*row) for row in whole_PF.tolist())
     return dict(zip(memoryx.parameters, rows, strict=True))
-
-
-def _of_parameter(
-    parameter: Tensor, dtype: torch.dtype | None, moments: Tensor | None, counted: Sums
-) -> Sums:
-    measured = counted._replace(
-        values=parameter.numel(), total=total(parameter), squares=squares(parameter)
-    )
-    if dtype is not None:
-        measured = measured._replace(cast=parameter.numel(), lost=count_lost(parameter, dtype))
-    if moments is not None:
-        trained = moments.numel() - _pruned(parameter)
-        measured = measured._replace(moments=trained, moment_total=total(moments))
-    return measured
-
-
-def _with_key_bias(measured: Sums, bias: Tensor, rows: slice) -> Sums:
-    others = torch.cat([bias.detach()[: rows.start], bias.detach()[rows.stop :]])
-    return measured._replace(
-        key_values=rows.stop - rows.start,
-        key_squares=squares(bias[rows]),
-        other_squares=squares(others),
-    )
 
 
 def _pruned(parameter: Tensor) -> int:

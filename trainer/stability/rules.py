@@ -1,13 +1,12 @@
 """From sums over parameters to the figures that are logged, and what of them counts as unstable:
 pure functions of numbers.
 
-Sources: Cerebras-GPT (arXiv 2304.03208) section A.2: the rise of exact zeros after casts, growth of
-the standard deviation and norm of weights and of K biases, and eps < sqrt(mean of v) / 1000. Limits
-are ours; the paper names the signs, and of eps the rule.
+Sources: Cerebras-GPT (arXiv 2304.03208) section A.2: exact zeros after casts, growth of the
+standard deviation and norm of weights and of K biases, and eps < sqrt(mean of v) / 1000. Limits are
+ours.
 
 What measures are compared with comes from the lines of metrics.jsonl before a step
-(`read_history`), so nothing has to be kept in checkpoints: those lines are a function of the
-checkpoint that a run resumes from, as metrics.jsonl is cut back to it.
+(`read_history`), so checkpoints need not keep it.
 """
 
 import json
@@ -28,11 +27,9 @@ Figures = dict[str, Any]
 
 
 def figures(by_name: Mapping[str, Sums], eps: float, first: Figures | None) -> Figures:
-    """`kinds`: the figures of every kind of parameter; `key_bias`, where the model has biases of K.
-
-    `first`: the figures of the first measure, which growth refers to; None for the first one
-    itself. JSON values; what was not measured or is not finite is left out.
-    """
+    """`kinds`: the figures of every kind of parameter; `key_bias`, where the model has biases of
+    K. `first`: the figures of the first measure, which growth refers to; None for the first one
+    itself. JSON values; what was not measured or is not finite is left out."""
     kinds: dict[str, list[Sums]] = {}
     for name, sums in by_name.items():
         kinds.setdefault(kind_of(name), []).append(sums)
@@ -95,12 +92,8 @@ def of_key_bias(group: Sequence[Sums]) -> Figures:
     """`norm` of all K biases; `ratio` of their root mean square to that of Q and V biases."""
     key, others = _sum(group, "key_values"), _sum(group, "values") - _sum(group, "key_values")
     norm, other = (math.sqrt(_sum(group, f"{name}_squares")) for name in ("key", "other"))
-    return _known(
-        {
-            "norm": norm,
-            "ratio": _ratio(norm / math.sqrt(key), other / math.sqrt(others)),
-        }
-    )
+    ratio = _ratio(norm / math.sqrt(key), other / math.sqrt(others))
+    return _known({"norm": norm, "ratio": ratio})
 
 
 def _growth(now: Figures, then: Figures) -> Figures:
@@ -136,21 +129,15 @@ def read_history(path: Path, last_step: int, window: int) -> History:
     """From the whole lines of steps up to `last_step`; other ranks may write behind them."""
     history = History(deque(maxlen=window))
     for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
-        found = _parsed(line)
-        if found is not None and found["step"] <= last_step:
+        try:
+            found: Figures = json.loads(line) if line.endswith(b"\n") else {}
+        except ValueError:  # cut off by a kill
+            continue
+        if {"step", "loss"} <= found.keys() and found["step"] <= last_step:
             history.losses.append(found["loss"])
             if history.first is None:
                 history.first = found.get(FIELD)
     return history
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    """A line with its step and loss; None for one that a kill cut off."""
-    try:
-        found: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {}
-    except ValueError:
-        return None
-    return found if {"step", "loss"} <= found.keys() else None
 
 
 @dataclass(frozen=True)
@@ -165,8 +152,7 @@ class Spike:
     def __str__(self) -> str:
         return (
             f"loss {self.loss:.5f} is a spike: it is above {self.limit:.5f}, and the {self.count} "
-            "losses "
-            f"before it have mean {self.mean:.5f}"
+            f"losses before it have mean {self.mean:.5f}"
         )
 
 
@@ -190,12 +176,24 @@ def spike(losses: Sequence[float], loss: float, rule: StabilityConfig) -> Spike 
     return Spike(loss, mean, limit, count) if loss > limit else None
 
 
+_LOST = {
+    "underflow": "weights become zero in half precision",
+    "gradient_zeros": "gradients are exactly zero after half precision",
+    "gradient_underflow": "gradients are too small for half precision without a loss scale",
+}
+
+
 def warnings(figures: Figures, rule: StabilityConfig, eps: float) -> dict[str, str]:
     """What is wrong, in words, by the name of its cause."""
     found: dict[str, str] = {}
     for kind, values in figures["kinds"].items():
-        words = _of_casts(kind, values, rule) | _of_weights(kind, values, rule, eps)
-        found |= {f"{name}.{kind}": text for name, text in words.items()}
+        limit = rule.underflow_limit
+        for name, words in _LOST.items():
+            by_nature = name == "gradient_zeros" and kind in SPARSE_GRADIENTS
+            if values.get(name, 0.0) > limit and not by_nature:
+                share = f"{values[name]:.1%}"
+                found[f"{name}.{kind}"] = f"{share} of {kind} {words} (limit {limit:.1%})"
+        found |= _of_weights(kind, values, rule, eps)
     ratio = figures.get("key_bias", {}).get("ratio", 0.0)
     if ratio > rule.key_bias_limit:
         found["key_bias"] = (
@@ -205,34 +203,16 @@ def warnings(figures: Figures, rule: StabilityConfig, eps: float) -> dict[str, s
     return found
 
 
-_LOST = {
-    "underflow": "weights become zero in half precision",
-    "gradient_zeros": "gradients are exactly zero after half precision",
-    "gradient_underflow": "gradients are too small for half precision without a loss scale",
-}
-
-
-def _of_casts(kind: str, values: Figures, rule: StabilityConfig) -> dict[str, str]:
-    limit = rule.underflow_limit
-    return {
-        name: f"{values[name]:.1%} of {kind} {words} (limit {limit:.1%})"
-        for name, words in _LOST.items()
-        if values.get(name, 0.0) > limit
-        and not (name == "gradient_zeros" and kind in SPARSE_GRADIENTS)
-    }
-
-
 def _of_weights(kind: str, values: Figures, rule: StabilityConfig, eps: float) -> dict[str, str]:
     found = {}
     growth, share = values.get("std_growth", 0.0), values.get("eps_share", 0.0)
     if kind in MATRICES and growth > rule.growth_limit:
-        found["growth"] = (
+        found[f"growth.{kind}"] = (
             f"weights of {kind} have grown {growth:.3g} times since the first measurement "
-            "(standard "
-            f"deviation {values['std']:.3g}; limit {rule.growth_limit:g})"
+            f"(standard deviation {values['std']:.3g}; limit {rule.growth_limit:g})"
         )
     if share > 0:
-        found["eps"] = (
+        found[f"eps.{kind}"] = (
             f"optimizer.eps {eps:g} is not below sqrt(mean of v) / 1000 for {share:.1%} of {kind} "
             f"(least: {values['eps_limit']:.3g})"
         )

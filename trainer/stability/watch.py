@@ -6,7 +6,6 @@ import contextlib
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +60,10 @@ def _of_data_set(
             why = f"whose lineage cannot be read ({error})"
         else:
             keys = dict.fromkeys(span.document for span in spans if not span.masked)
+            names = ", ".join([*list(keys)[:SHOWN], *["…"] * (len(keys) > SHOWN)])
             return (
                 f"{pluralise(len(rows_N), 'row')} of {run} with "
-                f"{pluralise(len(keys), 'document')}: {_first(list(keys))}; to list all: prep "
+                f"{pluralise(len(keys), 'document')}: {names}; to list all: prep "
                 f"trace {shlex.quote(str(run))} --train {shlex.quote(str(model_dir))} --step {step}"
             )
     places = (dataset.file_and_row(int(row)) for row in rows_N[:SHOWN])
@@ -72,10 +72,6 @@ def _of_data_set(
         f"{pluralise(len(rows_N), 'row')} of {dataset.directory}, {why}: "
         f"{', '.join(shown)}{', …' if len(rows_N) > SHOWN else ''}"
     )
-
-
-def _first(keys: list[str]) -> str:
-    return ", ".join(islice(keys, SHOWN)) + (", …" if len(keys) > SHOWN else "")
 
 
 @dataclass(frozen=True)
@@ -109,10 +105,8 @@ class StepFindings:
 
 @dataclass(kw_only=True)
 class Watch:
-    """Watches over the steps of a run. Every rank has one, and all find the same.
-
-    `history`: what went before; `told`: causes that were warned of and have not cleared since.
-    """
+    """Watches over the steps of a run. Every rank has one, and all find the same. `history`:
+    what went before; `told`: causes that were warned of and have not cleared since."""
 
     params: Params
     model_dir: Path

@@ -15,17 +15,15 @@ from pipeline.config.model import FrozenModel, parse
 from pipeline.config.yaml import YamlDocument
 from pipeline.core import rng
 from pipeline.core.shipped import find_config
-from trainer.config import Count
+from trainer.config.model import Count
 
 Scalar = bool | int | float | str
 Range = tuple[float, float]
 File = Annotated[Path, Field(strict=False)]
 
-LEARNING_RATE, INITIALIZER_STD, EMBEDDINGS_SCALE = (
-    "learning_rate",
-    "initializer_std",
-    "embeddings_scale",
-)
+LEARNING_RATE = "learning_rate"
+INITIALIZER_STD = "initializer_std"
+EMBEDDINGS_SCALE = "embeddings_scale"
 NAMED = {
     LEARNING_RATE: "eta, the peak: all rates of the schedule are scaled to it",
     INITIALIZER_STD: "sigma, of all weights: other initializers keep their ratio to it",
@@ -61,6 +59,13 @@ class Parameter(FrozenModel):
             if name == "log_uniform" and limits[0] <= 0:
                 raise ValueError("log_uniform: expected limits above 0")
         return self
+
+    def describe(self) -> str:
+        """The values, or the range and how it is drawn from."""
+        if self.values is not None:
+            return ", ".join(str(value) for value in self.values)
+        low, high = self.uniform or self.log_uniform or (0.0, 0.0)
+        return f"{low:g} to {high:g}, {'log-' if self.log_uniform else ''}uniform"
 
     @property
     def is_logarithmic(self) -> bool:
@@ -130,11 +135,8 @@ class SweepConfig(FrozenModel):
 
 
 def load_sweep(path: Path) -> tuple[SweepConfig, YamlDocument]:
-    """A sweep file, or the shipped one of a bare name such as `tiny`; with the lines of its keys.
-
-    `params` is relative to the file, when there is such a file. Raises ConfigError with one line:
-    FILE:LINE, key, what was expected, a did-you-mean.
-    """
+    """A sweep file, or the shipped one of a bare name such as `tiny`; with the lines of its
+    keys. `params` may be relative to the file. Raises ConfigError, a line `FILE:LINE: key: …`."""
     file = find_config("sweep", path)
     loaded = yaml.load_yaml(file)
     config = parse(SweepConfig, loaded)
@@ -163,11 +165,8 @@ class Trial:
 
 
 def trials(config: SweepConfig) -> list[Trial]:
-    """All trials, in order.
-
-    Draw k of a parameter follows from (seed, its name, k): more samples, or another parameter,
-    leave the other draws as they are.
-    """
+    """All trials, in order. Draw k of a parameter follows from (seed, its name, k): more
+    samples, or another parameter, leave the other draws as they are."""
     if config.method == "grid":
         lists = [parameter.values or () for parameter in config.parameters.values()]
         rows = itertools.product(*lists)

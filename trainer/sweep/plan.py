@@ -31,18 +31,22 @@ from trainer.config.legacy_keys import modernize
 from trainer.config.params_file import Draft
 from trainer.config.schedules import find_rate_keys
 from trainer.recipe import samples_in
+from trainer.sweep import config as sweep_config
 from trainer.sweep.config import (
     EMBEDDINGS_SCALE,
     INITIALIZER_STD,
     LEARNING_RATE,
     SweepConfig,
     Trial,
-    load_sweep,
-    trials,
 )
 
 Sections = dict[str, Any]
 
+_KEYS = {
+    LEARNING_RATE: "optimizer.learning_rate",
+    INITIALIZER_STD: "model.initializer.std",
+    EMBEDDINGS_SCALE: "model.embeddings_scale",
+}
 _STD = 0.02
 """Sigma where no initializer is given (Cerebras-GPT 2.3)."""
 _INITIALIZERS = ("embedding_initializer", "initializer", "output_layer_initializer")
@@ -69,23 +73,16 @@ def read_base(path: Path) -> Base:
     for name in ("train_input", "eval_input"):
         section: SampleInputConfig | None = getattr(params, name)
         if section is not None:
-            sections[name] |= _directories(section)
+            dumped = section.model_dump(mode="json", include={"data_dir", "mixture"})
+            sections[name] |= {key: value for key, value in dumped.items() if value}
     return Base(file, params, sections)
-
-
-def _directories(section: SampleInputConfig) -> Sections:
-    """Those keys of an input section that name directories, as far as they are given."""
-    dumped = section.model_dump(mode="json", include={"data_dir", "mixture"})
-    return {key: value for key, value in dumped.items() if value}
 
 
 def change_sections(
     base: Base, values: Mapping[str, Any], loaded: YamlDocument
 ) -> tuple[Sections, Params]:
-    """The sections with other values by name or dotted key, and what they mean.
-
-    Raises ConfigError, naming the line of `loaded` where a key of the sweep file is at fault.
-    """
+    """The sections with other values by name or dotted key, and what they mean. Raises
+    ConfigError, naming the line of `loaded` where a key of the sweep file is at fault."""
     sections = copy.deepcopy(base.sections)
     for name, value in values.items():
         _put(sections, name, value)
@@ -93,20 +90,15 @@ def change_sections(
     return plain, parse(Params, _pointing(loaded, plain))
 
 
-def _put(sections: Sections, name: str, value: Any) -> None:
-    if name == LEARNING_RATE:
+def _put(sections: Sections, dotted: str, value: Any) -> None:
+    if dotted == LEARNING_RATE:
         optimizer = sections["optimizer"]
         optimizer["learning_rate"] = with_peak(optimizer["learning_rate"], value)
-    elif name == INITIALIZER_STD:
+        return
+    if dotted == INITIALIZER_STD:
         _set_std(sections["model"], value)
-    elif name == EMBEDDINGS_SCALE:
-        sections["model"]["embeddings_scale"] = value
-    else:
-        _put_dotted(sections, name, value)
-
-
-def _put_dotted(sections: Sections, dotted: str, value: Any) -> None:
-    *parents, last = dotted.split(".")
+        return
+    *parents, last = _KEYS.get(dotted, dotted).split(".")
     if not parents:
         raise ConfigError(
             f"{dotted}: expected {LEARNING_RATE}, {INITIALIZER_STD}, {EMBEDDINGS_SCALE} or a "
@@ -134,19 +126,15 @@ def with_peak(rates: Any, peak: float) -> Any:
     """
     if isinstance(rates, int | float):
         return peak
-    largest = max((max(_stated(each), default=0) for each in rates), default=0)
+    values = [each[key] for each in rates for key in find_rate_keys(each) if key in each]
+    stated = [x for value in values for x in (value if isinstance(value, list) else [value])]
+    largest = max(stated, default=0)
     if largest <= 0:
         raise ConfigError("optimizer.learning_rate has no peak above 0 to scale")
     return [
         {k: _scaled(v, largest, peak) if k in find_rate_keys(each) else v for k, v in each.items()}
         for each in rates
     ]
-
-
-def _stated(scheduler: Sections) -> list[float]:
-    """The learning rates that a scheduler names."""
-    found = [scheduler[key] for key in find_rate_keys(scheduler) if key in scheduler]
-    return [rate for value in found for rate in (value if isinstance(value, list) else [value])]
 
 
 def _scaled(value: Any, largest: float, peak: float) -> Any:
@@ -181,16 +169,11 @@ def _set_std(model: Sections, std: float) -> None:
 
 def _pointing(loaded: YamlDocument, sections: Sections) -> YamlDocument:
     """The sections, each changed key with the line of the sweep file that changes it."""
-    stands_for = {
-        LEARNING_RATE: "optimizer.learning_rate",
-        INITIALIZER_STD: "model.initializer.std",
-        EMBEDDINGS_SCALE: "model.embeddings_scale",
-    }
     lines = {}
     for dotted, line in loaded.lines.items():
         section, _, name = dotted.partition(".")
         if section in ("set", "parameters") and name:
-            lines[stands_for.get(name, name)] = line
+            lines[_KEYS.get(name, name)] = line
     return YamlDocument(loaded.path, sections, lines)
 
 
@@ -244,28 +227,14 @@ class SweepPlan:
 
 
 def plan_sweep(path: Path, data: Path | None = None) -> SweepPlan:
-    """The sweep of a file; `data` takes the place of its data.
-
-    Raises ConfigError: a file that is none, or a trial whose config is none.
-    """
-    config, loaded = load_sweep(path)
+    """The sweep of a file; `data` takes the place of its data. Raises ConfigError: a file that
+    is none, or a trial whose config is none."""
+    config, loaded = sweep_config.load_sweep(path)
     if data is not None:
         config = config.model_copy(update={"data": data})
     base = read_base(config.params)
     sections, params = change_sections(base, config.set, loaded)
     fixed = Base(base.path, params, sections)
-    _check(fixed, config)
-    drawn = [(trial, *change_sections(fixed, trial.values, loaded)) for trial in trials(config)]
-    steps = config.steps or params.runconfig.max_steps
-    if steps is None:
-        raise ConfigError(f"{loaded.path}: no steps: give steps, or runconfig.max_steps in params")
-    return SweepPlan(
-        loaded.path, config, fixed, tuple(TrialVariant(*each) for each in drawn), steps
-    )
-
-
-def _check(base: Base, config: SweepConfig) -> None:
-    params = base.params
     if params.eval_input is None:
         raise ConfigError(
             f"{base.path}: add section eval_input: trials are compared by their validation loss"
@@ -273,6 +242,16 @@ def _check(base: Base, config: SweepConfig) -> None:
     if config.data is None and not (params.train_input.data_dir or params.train_input.mixture):
         raise ConfigError("no data: give data in the sweep file, or --data PREP_CONFIG_OR_DIR")
     override(params, max_steps=config.steps)
+    drawn = [
+        (trial, *change_sections(fixed, trial.values, loaded))
+        for trial in sweep_config.trials(config)
+    ]
+    steps = config.steps or params.runconfig.max_steps
+    if steps is None:
+        raise ConfigError(f"{loaded.path}: no steps: give steps, or runconfig.max_steps in params")
+    return SweepPlan(
+        loaded.path, config, fixed, tuple(TrialVariant(*each) for each in drawn), steps
+    )
 
 
 def check_same_sweep(out: Path, planned: SweepPlan) -> None:

@@ -20,11 +20,12 @@ from pipeline.config.yaml import YamlDocument
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, IntegrityError
 from pipeline.core.words import abbreviate_count, pluralise
-from trainer.config import ModelConfig, Normal, Params, TruncatedNormal, model_parameters
+from trainer.config import ModelConfig, Params, model_parameters
+from trainer.config.model import Normal, TruncatedNormal
+from trainer.model.optimizer import find_peak_rate
 from trainer.recipe import samples_in
 from trainer.report import page as pages
-from trainer.report.charts import Chart, Scale, ScatterPoint, scatter
-from trainer.report.facts import find_peak_learning_rate
+from trainer.report.charts import Scale, ScatterPoint, scatter
 from trainer.sweep.config import (
     EMBEDDINGS_SCALE,
     INITIALIZER_STD,
@@ -89,17 +90,6 @@ def find_best(results: Mapping[int, TrialResult]) -> TrialResult | None:
 REPORT = "report.html"
 
 
-@dataclass(frozen=True)
-class _Panel:
-    """A scatter, in the form of `chart.html.j2`."""
-
-    title: str
-    unit: str
-    chart: Chart | None
-    log: None = None
-    note: str = ""
-
-
 def write_page(out: Path, plan: SweepPlan, found: Mapping[int, TrialResult]) -> None:
     """Publish the page of the trials that have ended."""
     ranked = rank_results(found)
@@ -108,7 +98,7 @@ def write_page(out: Path, plan: SweepPlan, found: Mapping[int, TrialResult]) -> 
         "sweep.html.j2",
         plan=plan,
         names=list(plan.config.parameters),
-        ranges={name: _range(p) for name, p in plan.config.parameters.items()},
+        ranges={name: p.describe() for name, p in plan.config.parameters.items()},
         described=NAMED,
         ranked=ranked,
         best=find_best(found),
@@ -119,14 +109,7 @@ def write_page(out: Path, plan: SweepPlan, found: Mapping[int, TrialResult]) -> 
     storage.publish(out / REPORT, content)
 
 
-def _range(parameter: Parameter) -> str:
-    if parameter.values is not None:
-        return ", ".join(str(value) for value in parameter.values)
-    low, high = parameter.uniform or parameter.log_uniform or (0.0, 0.0)
-    return f"{low:g} to {high:g}, {'log-' if parameter.log_uniform else ''}uniform"
-
-
-def _panel(name: str, parameter: Parameter, ranked: Sequence[TrialResult]) -> _Panel:
+def _panel(name: str, parameter: Parameter, ranked: Sequence[TrialResult]) -> pages.Panel:
     """Loss against one parameter. Values that are no numbers stand at their place in the list."""
     places = {value: float(index) for index, value in enumerate(parameter.values or ())}
     words = any(isinstance(value, str | bool) for value in places)
@@ -143,7 +126,7 @@ def _panel(name: str, parameter: Parameter, ranked: Sequence[TrialResult]) -> _P
     lost = [marked(result, "lost") for result in ranked if result.loss is None]
     scale: Scale = "log" if parameter.is_logarithmic else "linear"
     chart = scatter(points[::-1], lost, scale=scale, x_label=name)
-    return _Panel(name, "validation loss, nats per token", chart, note=note)
+    return pages.Panel(name, "validation loss, nats per token", chart, note=note)
 
 
 _MOST_ROWS = 20
@@ -165,22 +148,17 @@ def describe_sweep(plan: SweepPlan) -> Iterator[str]:
         f"{pluralise(params.model.num_hidden_layers, 'layer')}, heads of width "
         f"{params.model.head_size}"
     )
-    length = _length_of_rates(plan)
-    if length is not None and length != plan.steps:
-        yield (
-            f"note: the learning rate schedule has {pluralise(length, 'step')}, but a trial has "
-            f"{plan.steps:,}"
-        )
+    rates = params.optimizer.learning_rate
+    if not isinstance(rates, float) and all(rate.length is not None for rate in rates):
+        length = sum(rate.length or 0 for rate in rates)
+        if length != plan.steps:
+            yield (
+                f"note: the learning rate schedule has {pluralise(length, 'step')}, but a trial "
+                f"has {plan.steps:,}"
+            )
     for variant in plan.variants:
         values = "  ".join(f"{name} {value}" for name, value in variant.trial.values.items())
         yield f"trial {variant.trial.index:>4}  {values}"
-
-
-def _length_of_rates(plan: SweepPlan) -> int | None:
-    rates = plan.base.params.optimizer.learning_rate
-    if isinstance(rates, float) or any(rate.length is None for rate in rates):
-        return None
-    return sum(rate.length or 0 for rate in rates)
 
 
 def tabulate_results(plan: SweepPlan, found: Mapping[int, TrialResult]) -> Table:
@@ -249,11 +227,9 @@ class Transfer:
 
 
 def transfer(plan: SweepPlan, found: dict[int, TrialResult], target: Path, out: Path) -> Transfer:
-    """Publish `out`: the params of `target` with eta_base, sigma_base and m_emb of the best trial.
-
-    Raises ConfigError when no trial has a loss, when `out` is there already, or when muP does not
-    carry over from this proxy to this target, naming the key.
-    """
+    """Publish `out`: `target` with eta_base, sigma_base and m_emb of the best trial. Raises
+    ConfigError when no trial has a loss, when `out` is there, or for a key by which muP does not
+    carry over."""
     if out.exists():
         raise ConfigError(f"--write {out}: this file already exists; choose another name")
     best = find_best(found)
@@ -261,9 +237,12 @@ def transfer(plan: SweepPlan, found: dict[int, TrialResult], target: Path, out: 
         raise ConfigError("--transfer: no trial has a loss yet")
     proxy, base = plan.variants[best.trial].params, read_base(target)
     check_transfer(proxy.model, base.params, base.path)
+    rule = proxy.model.initializer
+    if not isinstance(rule, TruncatedNormal | Normal):
+        raise ConfigError(f"--transfer: initializer {rule.name} of the proxy has no sigma")
     values = {
-        LEARNING_RATE: find_peak_learning_rate(proxy.optimizer),
-        INITIALIZER_STD: _std(proxy.model),
+        LEARNING_RATE: find_peak_rate(proxy.optimizer.learning_rate),
+        INITIALIZER_STD: rule.std,
         EMBEDDINGS_SCALE: proxy.model.embeddings_scale,
     }
     sections, params = change_sections(base, values, YamlDocument(base.path, {}, {}))
@@ -313,14 +292,6 @@ def check_transfer(proxy: ModelConfig, target: Params, path: Path) -> None:
             f"--transfer {path}: optimizer.adjust_learning_rate.{_KERNEL} is {factor:g}; expected "
             f"1 / m_width = {1 / model.m_width:g}, or leave it out"
         )
-
-
-def _std(model: ModelConfig) -> float:
-    """Sigma of the initializer: with muP there is one."""
-    rule = model.initializer
-    if not isinstance(rule, TruncatedNormal | Normal):
-        raise ConfigError(f"--transfer: initializer {rule.name} of the proxy has no sigma")
-    return rule.std
 
 
 def _base_filter(model: ModelConfig) -> float:

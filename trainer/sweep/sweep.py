@@ -1,16 +1,14 @@
 """The story of a sweep: trials as ordinary runs -> results and page -> the best one.
 
-Trials are child processes: ordinary runs by the ordinary command, some at a time. A crash of one,
-or the memory it took, ends with its process; a signal is passed on to all that run, which write a
-checkpoint each.
+Trials are child processes: ordinary runs by the ordinary command, some at a time. A crash of one
+ends with its process; a signal is passed on to all that run, which write a checkpoint each.
 """
 
-import contextlib
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -29,7 +27,7 @@ from pipeline.core.words import pluralise
 from trainer.data import prepare
 from trainer.errors import LostRankError, TrainingError
 from trainer.loop.stop import StopRequest, StopSignal, catch_signals
-from trainer.report.facts import Curves, read_curves
+from trainer.report.facts import read_curves
 from trainer.runs import checkpoint, metrics
 from trainer.runs.console import Say
 from trainer.sweep import results
@@ -53,7 +51,6 @@ class _RunningTrial:
     errors: IO[bytes]
 
     def last_words(self) -> str:
-        """The last line that is not empty."""
         size = self.errors.seek(0, 2)
         self.errors.seek(max(0, size - _LAST_BYTES))
         lines = self.errors.read().decode(errors="replace").splitlines()
@@ -63,14 +60,12 @@ class _RunningTrial:
 def run_all(
     trials: Iterable[Trial], jobs: int, command: Command, ended: Ended, stop: StopRequest
 ) -> None:
-    """Run all trials in order, `jobs` at a time.
-
-    `ended` is told of each (trial, exit code, last line of standard error) and may raise to end
-    it all. Raises Stopped after a signal. Trials under way are then asked to stop and waited for.
-    """
+    """Run all trials in order, `jobs` at a time. `ended` (trial, exit code, last line of
+    standard error) may raise to end it all. Raises StopSignal after a signal. Trials under way
+    are then stopped and waited for."""
     waiting = iter(trials)
     running: list[_RunningTrial] = []
-    with _none_left(running):
+    try:
         while True:
             stop.check()
             for each in [each for each in running if each.process.poll() is not None]:
@@ -78,27 +73,17 @@ def run_all(
                 with each.errors:
                     ended(each.trial, each.process.returncode, each.last_words())
             while len(running) < jobs and (trial := next(waiting, None)) is not None:
-                running.append(_started(trial, command(trial)))
+                stderr = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "trainer.cli", *command(trial)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=stderr,
+                )
+                running.append(_RunningTrial(trial, process, stderr))
             if not running:
                 return
             time.sleep(_PAUSE)
-
-
-def _started(trial: Trial, command: Sequence[str]) -> _RunningTrial:
-    errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trainer.cli", *command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=errors,
-    )
-    return _RunningTrial(trial, process, errors)
-
-
-@contextlib.contextmanager
-def _none_left(running: list[_RunningTrial]) -> Iterator[None]:
-    try:
-        yield
     finally:
         for each in running:
             each.process.terminate()
@@ -150,53 +135,34 @@ class Sweep:
         self.found[trial.index] = result
         results.write_results(self.out, self.found)
         results.write_page(self.out, self.plan, self.found)
-        self._tell(result)
+        best = " (best so far)" if results.find_best(self.found) is result else ""
+        outcome = f"loss {result.loss:.4f}{best}" if result.loss is not None else "diverged"
+        self.say(
+            f"Trial {result.trial} ({len(self.found)} of {len(self.plan.variants)}): {outcome}  "
+            f"{format_values(result.values)}"
+        )
         self.drop_checkpoints()
 
     def _result(self, trial: Trial, failure: str) -> TrialResult:
-        curves = self._curves(trial)
-        if failure:
-            return TrialResult(
-                trial=trial.index,
-                values=trial.values,
-                state="diverged",
-                step=curves.last_step,
-                loss=None,
-                reason=escape_text(failure),
-            )
-        measured = dict(curves.validation.get("loss", ()))
-        loss = measured.get(float(self.plan.steps))
-        if loss is None:
-            reason = "its validation loss is not finite"
-            return TrialResult(
-                trial=trial.index,
-                values=trial.values,
-                state="diverged",
-                step=self.plan.steps,
-                loss=None,
-                reason=reason,
-            )
-        return TrialResult(
-            trial=trial.index, values=trial.values, state="done", step=self.plan.steps, loss=loss
-        )
-
-    def _curves(self, trial: Trial) -> Curves:
         params, where = self.plan.variants[trial.index].params, self.model_dir(trial)
-        return read_curves(
+        curves = read_curves(
             where / metrics.TRAINING,
             where / metrics.EVALUATION,
             params.train_input.schedule,
             params.model.max_position_embeddings,
         )
-
-    def _tell(self, result: TrialResult) -> None:
-        leader = results.find_best(self.found)
-        mark = " (best so far)" if leader is result else ""
-        outcome = f"loss {result.loss:.4f}{mark}" if result.loss is not None else "diverged"
-        done, all_of_them = len(self.found), len(self.plan.variants)
-        self.say(
-            f"Trial {result.trial} ({done} of {all_of_them}): {outcome}  "
-            f"{format_values(result.values)}"
+        step, loss, reason = curves.last_step, None, escape_text(failure)
+        if not failure:
+            step = self.plan.steps
+            loss = dict(curves.validation.get("loss", ())).get(float(step))
+            reason = "" if loss is not None else "its validation loss is not finite"
+        return TrialResult(
+            trial=trial.index,
+            values=trial.values,
+            state="diverged" if loss is None else "done",
+            step=step,
+            loss=loss,
+            reason=reason,
         )
 
     def drop_checkpoints(self) -> None:
@@ -215,12 +181,9 @@ class Sweep:
 
 
 def run_sweep(plan: SweepPlan, out: Path, jobs: int, say: Say) -> int:
-    """Run the trials of `plan` that have not ended, `jobs` at a time; the exit code: 0, or 128 +
-    signal.
-
-    Raises ConfigError when `out` holds another sweep, and what ended a trial other than a step that
-    failed, which counts as diverged.
-    """
+    """Run the trials that have not ended, `jobs` at a time; returns the exit code. Raises
+    ConfigError when `out` holds another sweep, and what ended a trial other than a failed step,
+    which counts as diverged."""
     with hold_lock(out), catch_signals() as stop:
         check_same_sweep(out, plan)
         found = {k: r for k, r in results.read_results(out).items() if k < len(plan.variants)}
@@ -249,14 +212,12 @@ def format_values(values: Mapping[str, object]) -> str:
 
 
 def _trouble(trial: Trial, code: int, last_words: str) -> PrepError | StopSignal:
-    """What the end of a trial is for the sweep."""
     said = escape_text(last_words.removeprefix("error: "), 1000) or "no message was printed"
     if code in (130, 143):
         return StopSignal(code - 128)
     if code < 0:
         return ResourceError(
             f"trial {trial.index} was killed by signal {-code}, possibly because memory ran out; "
-            "run "
-            "the same command with fewer --jobs to resume"
+            "run the same command with fewer --jobs to resume"
         )
     return _ERRORS.get(code, PrepError)(f"trial {trial.index}: {said}")

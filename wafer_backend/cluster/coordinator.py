@@ -31,7 +31,7 @@ from wafer_backend.cluster.wafer import Leaf, Wafer
 from wafer_backend.errors import StepError
 from wafer_backend.streaming.attachment import Buffers, Snapshot
 
-__all__ = ["BackwardResult", "Coordinator", "ForwardResult", "LossRule", "Roles", "StepResult"]
+__all__ = ["BackwardResult", "Coordinator", "ForwardResult", "LossRule", "StepResult"]
 
 BetweenLeaves = Callable[[], None]
 
@@ -75,31 +75,18 @@ class ForwardResult:
     buffers: Mapping[int, Snapshot]
 
 
-@dataclass(frozen=True)
-class Roles:
-    """The parts of a cluster that a coordinator directs."""
+@dataclass(kw_only=True)
+class Coordinator:
+    """Runs global steps over its wafers; all state that outlives a step is in MemoryX."""
 
     memoryx: MemoryX
     transport: ClusterTransport
     wafers: Sequence[Wafer]
     worker: ActivationWorker
     buffers: Buffers
-
-
-class Coordinator:
-    """Runs global steps over its wafers; all state that outlives a step is in MemoryX."""
-
-    def __init__(
-        self, roles: Roles, rule: LossRule, reduction: LossReduction, threads: int
-    ) -> None:
-        self._memoryx = roles.memoryx
-        self._transport = roles.transport
-        self._wafers = roles.wafers
-        self._worker = roles.worker
-        self._buffers = roles.buffers
-        self._rule = rule
-        self._reduction = reduction
-        self._threads = threads
+    rule: LossRule
+    reduction: LossReduction
+    threads: int
 
     def train_step(
         self,
@@ -114,20 +101,28 @@ class Coordinator:
         """Forward, backward, reduce, clip, update; an exception leaves the weights as they were."""
         scale = 1.0 if scaler is None else scaler.scale
         with (
-            self._buffers.restored_on_error(),
+            self.buffers.restored_on_error(),
             self._gradients_dropped(),
             self.reduced(batch, step, scale, between_leaves, strict=True) as reduced,
         ):
             check_finite("loss", reduced.loss.mean, step)
-            norm = self._deliver(reduced.loss.divisor(self._rule) * scale)
+            norm = self._deliver(reduced.loss.divisor(self.rule) * scale)
             if scaler is None:
                 check_finite("gradient norm", float(norm), step)
             finite = bool(torch.isfinite(norm))
             if finite:
-                self._transport.update(learning_rate, _clip_factor(norm, max_gradient_norm))
+                self.transport.update(learning_rate, _clip_factor(norm, max_gradient_norm))
         if scaler is not None:
             scaler.update(finite)
-        return _result(reduced, float(norm), skipped=not finite)
+        return StepResult(
+            loss=reduced.loss.mean,
+            loss_sum=reduced.loss.loss_sum,
+            n_counted=reduced.loss.n_counted,
+            grad_norm=float(norm),
+            leaves_per_csx=reduced.leaves_per_csx,
+            loss_scale=scale,
+            skipped=not finite,
+        )
 
     def evaluate(self, batch: GlobalBatch, between_leaves: BetweenLeaves) -> tuple[float, int]:
         """(loss sum in nats, counted labels) of one batch, without a graph.
@@ -141,7 +136,7 @@ class Coordinator:
 
         with self._reducing(self._spans(batch, idle=True), batch.leaves) as spans:
             self._run(batch, spans, 0, run_leaf)
-            return self._transport.sums()
+            return self.transport.sums()
 
     @contextlib.contextmanager
     def reduced(
@@ -167,14 +162,14 @@ class Coordinator:
 
         with self._reducing(self._spans(batch), batch.leaves) as spans:
             self._run(batch, spans, step, run_leaf)
-            loss_sum, n_counted = self._transport.sums()
+            loss_sum, n_counted = self.transport.sums()
             check_counted(n_counted, step)
             found = GlobalLoss(loss_sum, n_counted, batch.batch_size, losses[0])
             yield BackwardResult(found, scale, tuple(len(span) for span in spans))
 
     def total(self) -> Partial:
         """The sums over all leaves with their gradients, inside `reduced`."""
-        return self._transport.total()
+        return self.transport.total()
 
     def forward(self, batch: GlobalBatch, step: int, *, learns: bool) -> ForwardResult:
         """Forward of every leaf without a graph; wafers may be idle unless it `learns`.
@@ -186,15 +181,15 @@ class Coordinator:
 
         def run_leaf(wafer: Wafer, leaf: Leaf) -> None:
             if learns:
-                seen[leaf.index] = self._buffers.snapshot()
+                seen[leaf.index] = self.buffers.snapshot()
             ran[leaf.index] = output = wafer.forward(leaf)
-            if learns and leaf_loss(output, leaf.samples, self._reduction) is not None:
+            if learns and leaf_loss(output, leaf.samples, self.reduction) is not None:
                 raise OtherPath
 
         self._run(batch, self._spans(batch, idle=not learns), step, run_leaf)
-        outputs = self._transport.gather(ran)
+        outputs = self.transport.gather(ran)
         samples = [len(batch.samples(leaf)) for leaf in range(batch.leaves)]
-        loss = leaf_loss(outputs[0], samples[0], self._reduction)
+        loss = leaf_loss(outputs[0], samples[0], self.reduction)
         adds_up = loss is not None and loss.kind != "mean"
         output = join_outputs(outputs, samples, scalars="sum" if adds_up else "mean")
         return ForwardResult(output, seen)
@@ -209,35 +204,35 @@ class Coordinator:
         """Forward again with a graph, and backward, of every leaf (path b); sums of gradients."""
 
         def run_leaf(wafer: Wafer, leaf: Leaf) -> None:
-            with self._buffers.swapped(done.buffers[leaf.index]):
+            with self.buffers.swapped(done.buffers[leaf.index]):
                 wafer.replay(
                     leaf, lambda output: done.output.leaf_gradients(leaf.index, output, gradients)
                 )
 
         with self._reducing(self._spans(batch), batch.leaves) as spans:
             self._run(batch, spans, step, run_leaf)
-            return self._transport.total()
+            return self.transport.total()
 
     def _spans(self, batch: GlobalBatch, *, idle: bool = False) -> list[range]:
         """Leaves of every wafer; raises BackendConfigError when one has none, unless `idle`."""
-        systems = len(self._wafers)
+        systems = len(self.wafers)
         return tree.split_leaves(min(batch.leaves, systems) if idle else systems, batch.leaves)
 
     @contextlib.contextmanager
     def _reducing(self, spans: list[range], leaves: int) -> Iterator[list[range]]:
         """Lanes and tree are ready inside; nothing of an abandoned step is left after it."""
-        self._transport.begin(spans, leaves)
+        self.transport.begin(spans, leaves)
         try:
             yield spans
         finally:
-            self._transport.end()
+            self.transport.end()
 
     @contextlib.contextmanager
     def _gradients_dropped(self) -> Iterator[None]:
         try:
             yield
         finally:
-            self._transport.drop()
+            self.transport.drop()
 
     def _run(
         self,
@@ -246,21 +241,21 @@ class Coordinator:
         step: int,
         run_leaf: Callable[[Wafer, Leaf], None],
     ) -> None:
-        torch.set_num_threads(self._threads)
-        self._memoryx.begin_pass()
-        before = self._buffers.snapshot() if self._transport.processes > 1 else {}
-        order = self._transport.order(spans, by_leaf=self._buffers.any)
+        torch.set_num_threads(self.threads)
+        self.memoryx.begin_pass()
+        before = self.buffers.snapshot() if self.transport.processes > 1 else {}
+        order = self.transport.order(spans, by_leaf=self.buffers.any)
         for system, turns in itertools.groupby(order, key=lambda turn: turn[0]):
-            wafer = self._wafers[system]
+            wafer = self.wafers[system]
             with wafer.loaded():
                 for _, index in turns:
-                    arguments = self._worker.leaf(batch, index)
+                    arguments = self.worker.leaf(batch, index)
                     run_leaf(wafer, Leaf(step, index, len(batch.samples(index)), arguments))
-        self._buffers.check_unchanged(before)
+        self.buffers.check_unchanged(before)
 
     def _deliver(self, divisor: float) -> torch.Tensor:
         """Gradients are in their places after it; their global norm, in parameter order (0-d)."""
-        norms = self._transport.deliver(divisor)
+        norms = self.transport.deliver(divisor)
         if not norms:
             raise StepError("no parameter received a gradient")
         norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(list(norms.values())))
@@ -270,16 +265,3 @@ class Coordinator:
 def _clip_factor(norm: torch.Tensor, limit: float | None) -> torch.Tensor | None:
     """What makes the norm <= limit, as torch.nn.utils.clip_grad_norm_ does."""
     return None if limit is None else torch.clamp(limit / (norm + 1e-6), max=1.0)
-
-
-def _result(reduced: BackwardResult, norm: float, *, skipped: bool) -> StepResult:
-    loss = reduced.loss
-    return StepResult(
-        loss=loss.mean,
-        loss_sum=loss.loss_sum,
-        n_counted=loss.n_counted,
-        grad_norm=norm,
-        leaves_per_csx=reduced.leaves_per_csx,
-        loss_scale=reduced.scale,
-        skipped=skipped,
-    )

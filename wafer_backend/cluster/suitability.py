@@ -98,23 +98,19 @@ class ActivationNeed:
     per_sample: int
 
 
-@dataclass(frozen=True)
-class Room:
-    """`wafer_memory` in bytes, and the leaves that a batch is cut into at least."""
-
-    wafer_memory: int
-    min_leaves: int
-
-
 class LeafSize:
     """Cuts batches; the first batch that learns decides for the whole run.
 
-    `chosen`: samples of a leaf, None until then. `probe` tells what activations need.
+    `chosen`: samples of a leaf, None until then. `wafer_memory`: bytes. `min_leaves`: that a batch
+    is cut into. `probe` measures what activations need.
     """
 
-    def __init__(self, chosen: int | None, room: Room, probe: "Probe") -> None:
+    def __init__(
+        self, chosen: int | None, wafer_memory: int, min_leaves: int, probe: "Probe"
+    ) -> None:
         self.chosen = chosen
-        self._room = room
+        self._wafer_memory = wafer_memory
+        self._min_leaves = min_leaves
         self._probe = probe
         self._need: ActivationNeed | None = None
 
@@ -133,8 +129,7 @@ class LeafSize:
         if self.chosen is not None and chosen not in (None, self.chosen):
             raise BackendConfigError(
                 f"micro_batch_size is {self.chosen}, but was {chosen} where this run left off; "
-                "another "
-                "size gives other bits"
+                "another size gives other bits"
             )
         self.chosen = self.chosen or chosen
 
@@ -143,17 +138,17 @@ class LeafSize:
             return 1
         self._need = self._need or self._probe.need(batch)
         weights = self._probe.two_largest_weights
-        free = self._room.wafer_memory - weights - self._need.fixed
+        free = self._wafer_memory - weights - self._need.fixed
         if free < self._need.per_sample:
             raise BackendConfigError(
-                f"wafer_memory is {self._room.wafer_memory:,} bytes, but one sample needs "
+                f"wafer_memory is {self._wafer_memory:,} bytes, but one sample needs "
                 f"{self._need.per_sample:,} for activations, plus {self._need.fixed:,} for any "
                 f"number of samples and {weights:,} for two weights; raise wafer_memory, or set "
                 "activations to recompute or evict"
             )
         return tree.auto_micro_batch_size(
             batch.batch_size,
-            min_leaves=self._room.min_leaves,
+            min_leaves=self._min_leaves,
             bytes_per_sample=self._need.per_sample,
             wafer_memory=free,
         )

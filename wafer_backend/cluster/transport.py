@@ -76,7 +76,21 @@ class Traffic:
         self.gradient_bytes += sum(tensor.nbytes for tensor in tensors.values())
 
 
-class InlineTransport:
+class OneProcess:
+    """What a transport answers whose roles are all in this process."""
+
+    processes = 1
+    rank = 0
+
+    def agreed(self, number: int) -> int:
+        """The number itself: there is nobody else."""
+        return number
+
+    def bring_home(self) -> None:
+        """Nothing: all weights and their state are here."""
+
+
+class InlineTransport(OneProcess):
     """Messages are calls; tensors go by reference, and receivers never write to what they got."""
 
     def __init__(self, memoryx: MemoryX) -> None:
@@ -87,12 +101,12 @@ class InlineTransport:
     def fetch_weight(self, name: str) -> torch.Tensor:
         """A copy of a weight, from MemoryX through SwarmX."""
         weight = self._swarmx.broadcast(self._memoryx.weight(name))
-        self.traffic.weight_bytes += weight.numel() * weight.element_size()
+        self.traffic.weight_bytes += weight.nbytes
         return weight
 
     def send_gradient(self, leaf: int, name: str, gradient: torch.Tensor) -> None:
         """One gradient to MemoryX."""
-        self.traffic.gradient_bytes += gradient.numel() * gradient.element_size()
+        self.traffic.gradient_bytes += gradient.nbytes
         self._memoryx.receive_gradient(leaf, name, gradient)
 
     def finish_leaf(self, system: int, leaf: int, loss_sum: float, n_counted: int) -> None:
@@ -142,20 +156,3 @@ class InlineTransport:
     def gather(self, outputs: Mapping[int, Any]) -> list[Any]:
         """All of them ran here."""
         return [outputs[leaf] for leaf in sorted(outputs)]
-
-    @property
-    def processes(self) -> int:
-        """One."""
-        return 1
-
-    @property
-    def rank(self) -> int:
-        """The first."""
-        return 0
-
-    def agreed(self, number: int) -> int:
-        """Nobody else is asked."""
-        return number
-
-    def bring_home(self) -> None:
-        """They never left."""

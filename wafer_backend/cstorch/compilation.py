@@ -7,8 +7,7 @@ the step.
 """
 
 import warnings
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,12 +21,10 @@ from wafer_backend.backends.current import register_module
 from wafer_backend.cluster.outputs import LossReduction
 from wafer_backend.cluster.precision import Precision
 from wafer_backend.cluster.transport import ClusterTransport
-from wafer_backend.compiled import BackendConfig, CompiledModule, Device
+from wafer_backend.compiled import BackendConfig, CompiledModule
 from wafer_backend.errors import BackendConfigError, StepError
 from wafer_backend.storage.state_tree import to_stored
-from wafer_backend.streaming.activations import ActivationRule
 from wafer_backend.tracing import DryRunFinished
-from wafer_backend.transports import TransportName
 
 _BITS = 48  # a number travels as float64, exact to 53
 
@@ -170,23 +167,6 @@ def _chosen(backend: str | BackendType | Backend | None) -> Backend:
     return current
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Settings:
-    """What scripts set, as read at a step; it may not change after the first."""
-
-    num_csx: int
-    micro_batch_size: int | Literal["auto"] | None
-    precision: Precision
-    activations: ActivationRule
-    wafer_memory: int
-    min_leaves: int
-    max_wgt_servers: int
-    device: Device
-    transport: TransportName
-    threads: int
-    seed: int | None
-
-
 class PseudoModule:
     """A compiled module. It calls like the model and has the model's methods.
 
@@ -198,7 +178,7 @@ class PseudoModule:
         self.backend = backend
         self._loss_reduction = loss_reduction
         self._engine: CompiledModule | None = None
-        self._settings: _Settings | None = None
+        self._settings: dict[str, Any] | None = None
         self._restored: dict[str, Any] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -268,7 +248,7 @@ class PseudoModule:
     @property
     def bound_num_csx(self) -> int | None:
         """num_csx of the first step; None before it."""
-        return None if self._settings is None else self._settings.num_csx
+        return None if self._settings is None else self._settings["num_csx"]
 
     def progress(self) -> dict[str, Any]:
         """The next step's number, samples of a leaf, seed: what resuming needs, as JSON."""
@@ -288,26 +268,13 @@ class PseudoModule:
 
     def _bind(self, batch_size: int) -> None:
         settings = _read(self.backend)
-        asked = settings.micro_batch_size
-        leaf = None if asked == "auto" else batch_size if asked is None else asked
-        seed = settings.seed
+        size = settings["micro_batch_size"]
+        leaf = None if size == "auto" else batch_size if size is None else size
+        seed = settings["seed"]
         if seed is None:
             seed = self._restored.get("seed", torch.initial_seed())
-        config = BackendConfig(
-            target=self.backend.name,
-            micro_batch_size=leaf,
-            num_csx=settings.num_csx,
-            seed=seed,
-            threads=settings.threads,
-            loss_reduction=self._loss_reduction,
-            precision=settings.precision,
-            activations=settings.activations,
-            wafer_memory=settings.wafer_memory,
-            min_leaves=settings.min_leaves,
-            max_wgt_servers=settings.max_wgt_servers,
-            device=settings.device,
-            transport=settings.transport,
-        )
+        own = {"micro_batch_size": leaf, "seed": seed, "loss_reduction": self._loss_reduction}
+        config = BackendConfig(**settings | own)
         engine = CompiledModule(self.module, config)
         if self._restored:
             engine.load_state_dict(_resumed(self._restored, leaf))
@@ -318,8 +285,8 @@ class PseudoModule:
 
     def _unchanged(self) -> None:
         assert self._settings is not None
-        now, bound = asdict(_read(self.backend)), asdict(self._settings)
-        for name, value in bound.items():
+        now = _read(self.backend)
+        for name, value in self._settings.items():
             if now[name] != value:
                 raise BackendConfigError(
                     f"{name} was {value!r} at the first step and is {now[name]!r} now; it cannot "
@@ -334,29 +301,30 @@ class PseudoModule:
         else:
             settings = _read(self.backend)
             batch_size = batch_size_of((args, kwargs))
-            size = settings.micro_batch_size
+            size = settings["micro_batch_size"]
             leaf = batch_size if size is None else None if size == "auto" else size
-            print(describe_plan(self.module, batch_size, settings.num_csx, leaf))
+            print(describe_plan(self.module, batch_size, settings["num_csx"], leaf))
         raise DryRunFinished
 
 
-def _read(backend: Backend) -> _Settings:
-    """All settings as they are now."""
+def _read(backend: Backend) -> dict[str, Any]:
+    """Settings of `BackendConfig` that scripts make, as they are now."""
     flags = backends.csx.emulation
     cluster = backend.cluster_config
-    return _Settings(
-        num_csx=cluster.num_csx if backend.is_csx else 1,
-        micro_batch_size=backends.csx.performance.micro_batch_size,
-        precision=_precision(backend),
-        activations=flags.activations,
-        wafer_memory=flags.wafer_memory,
-        min_leaves=flags.min_leaves,
-        max_wgt_servers=cluster.max_wgt_servers,
-        device=flags.device if backend.is_csx else "cpu",
-        transport=backend.transport,
-        threads=flags.threads,
-        seed=flags.seed,
-    )
+    return {
+        "target": backend.name,
+        "num_csx": cluster.num_csx if backend.is_csx else 1,
+        "micro_batch_size": backends.csx.performance.micro_batch_size,
+        "precision": _precision(backend),
+        "activations": flags.activations,
+        "wafer_memory": flags.wafer_memory,
+        "min_leaves": flags.min_leaves,
+        "max_wgt_servers": cluster.max_wgt_servers,
+        "device": flags.device if backend.is_csx else "cpu",
+        "transport": backend.transport,
+        "threads": flags.threads,
+        "seed": flags.seed,
+    }
 
 
 def _precision(backend: Backend) -> Precision:

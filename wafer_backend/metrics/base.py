@@ -96,17 +96,31 @@ def classes_of(predictions: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return predictions.argmax(-1) if predictions.dim() == labels.dim() + 1 else predictions
 
 
-class Accuracy(Metric):
-    """Weight of right predictions / weight of all."""
+class QuotientMetric(Metric):
+    """A quotient of two sums, to which `update` adds what a batch has."""
 
-    default_name = "accuracy"
-    right: torch.Tensor
+    part: torch.Tensor
     total: torch.Tensor
 
     def reset(self) -> None:
         """Start again."""
-        self.register_state("right", zero())
+        self.register_state("part", zero())
         self.register_state("total", zero())
+
+    def add(self, part: torch.Tensor, total: torch.Tensor) -> None:
+        """Add all elements of both to the sums."""
+        self.part += part.sum()
+        self.total += total.sum()
+
+    def compute(self) -> torch.Tensor:
+        """part / total."""
+        return self.part / self.total
+
+
+class Accuracy(QuotientMetric):
+    """Weight of right predictions / weight of all."""
+
+    default_name = "accuracy"
 
     def update(
         self,
@@ -117,25 +131,13 @@ class Accuracy(Metric):
     ) -> None:
         """Count labels and predicted classes (or logits, classes last), with weights."""
         each = weights_of(labels, weights)
-        self.right += (each * (classes_of(predictions, labels) == labels)).sum()
-        self.total += each.sum()
-
-    def compute(self) -> torch.Tensor:
-        """Between 0 and 1."""
-        return self.right / self.total
+        self.add(each * (classes_of(predictions, labels) == labels), each)
 
 
-class Perplexity(Metric):
+class Perplexity(QuotientMetric):
     """exp(nats per weighted label)."""
 
     default_name = "perplexity"
-    loss_sum: torch.Tensor
-    total: torch.Tensor
-
-    def reset(self) -> None:
-        """Start again."""
-        self.register_state("loss_sum", zero())
-        self.register_state("total", zero())
 
     def update(
         self,
@@ -151,30 +153,21 @@ class Perplexity(Metric):
         if (loss is None) == (logits is None):
             raise BackendConfigError("Perplexity: give loss (summed over the labels) or logits")
         if logits is not None:
-            nats = F.cross_entropy(
-                logits.double().flatten(0, -2), labels.flatten().long(), reduction="none"
-            )
-            self.loss_sum += (nats * each.flatten()).sum()
+            flat = logits.double().flatten(0, -2)
+            nats = F.cross_entropy(flat, labels.flatten().long(), reduction="none")
+            self.add(nats * each.flatten(), each)
         elif loss is not None:
-            self.loss_sum += loss.double().sum()
-        self.total += each.sum()
+            self.add(loss.double(), each)
 
     def compute(self) -> torch.Tensor:
         """At least 1."""
-        return torch.exp(self.loss_sum / self.total)
+        return torch.exp(super().compute())
 
 
-class Mean(Metric):
+class Mean(QuotientMetric):
     """Weighted mean of values."""
 
     default_name = "mean"
-    value_sum: torch.Tensor
-    total: torch.Tensor
-
-    def reset(self) -> None:
-        """Start again."""
-        self.register_state("value_sum", zero())
-        self.register_state("total", zero())
 
     def update(
         self, values: torch.Tensor | float, weights: torch.Tensor | None = None, dtype: Any = None
@@ -182,9 +175,4 @@ class Mean(Metric):
         """Count values, with weights of their shape."""
         each = torch.as_tensor(values, dtype=torch.float64, device=self.total.device)
         heavy = weights_of(each, weights)
-        self.value_sum += (each * heavy).sum()
-        self.total += heavy.sum()
-
-    def compute(self) -> torch.Tensor:
-        """The mean."""
-        return self.value_sum / self.total
+        self.add(each * heavy, heavy)

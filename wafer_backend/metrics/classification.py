@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.metrics.base import Metric, classes_of, weights_of, zero
+from wafer_backend.metrics.base import Metric, QuotientMetric, classes_of, weights_of, zero
 
 
 class ConfusionMatrix(Metric):
@@ -106,20 +106,12 @@ class FBeta(ConfusionMatrix):
         return ((1 + weight) * right / below)[below > 0].mean()
 
 
-class _AtK(Metric):
+class _AtK(QuotientMetric):
     """Counts right classes among the k highest scores. `k`: how many are looked at."""
-
-    hits: torch.Tensor
-    total: torch.Tensor
 
     def __init__(self, k: int, name: str | None = None) -> None:
         super().__init__(name)
         self.k = k
-
-    def reset(self) -> None:
-        """Start again."""
-        self.register_state("hits", zero())
-        self.register_state("total", zero())
 
     def update(
         self,
@@ -130,14 +122,9 @@ class _AtK(Metric):
     ) -> None:
         """Count `labels` (…, classes), 1 for right ones, and scores of that shape; weights (…)."""
         right = (labels > 0).double()
-        found = right.gather(-1, predictions.topk(self.k, dim=-1).indices).sum(-1)
-        heavy = torch.ones_like(found) if weights is None else weights.double().expand_as(found)
-        self.hits += (found * heavy).sum()
-        self.total += (self._out_of(right) * heavy).sum()
-
-    def compute(self) -> torch.Tensor:
-        """Between 0 and 1."""
-        return self.hits / self.total
+        hits = right.gather(-1, predictions.topk(self.k, dim=-1).indices).sum(-1)
+        heavy = torch.ones_like(hits) if weights is None else weights.double().expand_as(hits)
+        self.add(hits * heavy, self._out_of(right) * heavy)
 
     def _out_of(self, right: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError

@@ -55,7 +55,9 @@ def observe(
         watch = _MethodWatch(timeline, stack)
         _watch_coordinator(watch, made)
         _watch_memoryx(watch, made.memoryx)
-        _watch_transport(watch, made.transport)
+        watch.timed(
+            made.transport, "fetch_weight", _SpanOwner(SWARMX, "stream"), _by_name, down=True
+        )
         serves = _SpanOwner(ACTIVATION_WORKER, "stream")
         watch.timed(made.worker, "leaf", serves, lambda batch, index: f"leaf {index}")
         watch.timed(made.worker, "put_aside", serves, _always("evict"))
@@ -92,17 +94,38 @@ class _MethodWatch:
         else:
             self._stack.callback(setattr, target, name, own)
 
-    def timed(self, target: Any, name: str, done: _SpanOwner, label: Callable[..., str]) -> None:
-        """A span around each call; `label` names it from the arguments."""
+    def timed(
+        self,
+        target: Any,
+        name: str,
+        owner: _SpanOwner,
+        label: Callable[..., str],
+        *,
+        down: bool = False,
+        up: bool = False,
+    ) -> None:
+        """A span around each call; `label` names it from the arguments.
+
+        `down`: the result is a weight that passes the role. `up`: the last argument is a gradient.
+        """
 
         def make(method: Method) -> Method:
             def call(*args: Any, **kwargs: Any) -> Any:
-                with self.timeline.span(*done, label(*args, **kwargs)):
-                    return method(*args, **kwargs)
+                if up:
+                    self.timeline.count_moved(owner.role, up=args[-1].nbytes)
+                with self.timeline.span(*owner, label(*args, **kwargs)):
+                    result = method(*args, **kwargs)
+                if down:
+                    self.timeline.count_moved(owner.role, down=result.nbytes)
+                return result
 
             return call
 
         self.replace(target, name, make)
+
+
+def _by_name(name: str, *_: Any) -> str:
+    return name
 
 
 def _always(name: str) -> Callable[..., str]:
@@ -117,34 +140,13 @@ def _watch_coordinator(watch: _MethodWatch, made: ObservedEngine) -> None:
     watch.timed(made, "_loss", step, lambda batch: f"step {made.step}")
     watch.timed(directs, "forward", step, lambda batch, step, **_: f"step {step}, forward")
     watch.timed(directs, "replay", step, lambda batch, step, *_: f"step {step}, backward")
-    watch.timed(
-        directs,
-        "_run",
-        _SpanOwner(COORDINATOR, "stall"),
-        lambda batch, *_: f"{batch.leaves} leaves",
-    )
+    waits = _SpanOwner(COORDINATOR, "stall")
+    watch.timed(directs, "_run", waits, lambda batch, *_: f"{batch.leaves} leaves")
 
 
 def _watch_memoryx(watch: _MethodWatch, memoryx: MemoryX) -> None:
     """Weights out, gradients in, nodes on to SwarmX, and what comes before the optimizer."""
     timeline = watch.timeline
-
-    def weight(method: Method) -> Method:
-        def call(name: str) -> torch.Tensor:
-            with timeline.span(MEMORYX, "stream", name):
-                copy: torch.Tensor = method(name)
-            timeline.count_moved(MEMORYX, down=copy.nbytes)
-            return copy
-
-        return call
-
-    def receive(method: Method) -> Method:
-        def call(leaf: int, name: str, gradient: torch.Tensor) -> None:
-            timeline.count_moved(MEMORYX, up=gradient.nbytes)
-            with timeline.span(MEMORYX, "reduce", name):
-                method(leaf, name, gradient)
-
-        return call
 
     def finish(method: Method) -> Method:
         def call(system: int, leaf: int, loss_sum: float, n_counted: int, send: Method) -> None:
@@ -153,11 +155,12 @@ def _watch_memoryx(watch: _MethodWatch, memoryx: MemoryX) -> None:
 
         return call
 
-    watch.replace(memoryx, "weight", weight)
-    watch.replace(memoryx, "receive_gradient", receive)
+    reduces = _SpanOwner(MEMORYX, "reduce")
+    watch.timed(memoryx, "weight", _SpanOwner(MEMORYX, "stream"), _by_name, down=True)
+    watch.timed(memoryx, "receive_gradient", reduces, lambda leaf, name, gradient: name, up=True)
     watch.replace(memoryx, "finish_leaf", finish)
-    watch.timed(memoryx, "delivered", _SpanOwner(MEMORYX, "reduce"), _always("divide"))
-    watch.timed(memoryx, "gradient_norms", _SpanOwner(MEMORYX, "reduce"), _always("norms"))
+    watch.timed(memoryx, "delivered", reduces, _always("divide"))
+    watch.timed(memoryx, "gradient_norms", reduces, _always("norms"))
     watch.timed(memoryx, "scale_gradients", _SpanOwner(MEMORYX, "optimizer"), _always("clip"))
 
 
@@ -173,22 +176,6 @@ def _reducing(timeline: Timeline, send: Method) -> Method:
     return call
 
 
-def _watch_transport(watch: _MethodWatch, transport: Any) -> None:
-    """A weight on its way down through SwarmX."""
-    timeline = watch.timeline
-
-    def fetch(method: Method) -> Method:
-        def call(name: str) -> torch.Tensor:
-            with timeline.span(SWARMX, "stream", name):
-                copy: torch.Tensor = method(name)
-            timeline.count_moved(SWARMX, down=copy.nbytes)
-            return copy
-
-        return call
-
-    watch.replace(transport, "fetch_weight", fetch)
-
-
 def _watch_wafer(watch: _MethodWatch, wafer: Wafer, memoryx: MemoryX) -> None:
     """Leaves and their forward; waiting for weights; gradients sent."""
     timeline, role = watch.timeline, wafer_role(wafer.system)
@@ -202,29 +189,17 @@ def _watch_wafer(watch: _MethodWatch, wafer: Wafer, memoryx: MemoryX) -> None:
 
         return call
 
-    def fetch(name: str) -> torch.Tensor:
-        with timeline.span(role, "stall", name):
-            copy = wafer._transport.fetch_weight(name)
-        timeline.count_moved(role, down=copy.nbytes)
-        return copy
-
-    def send(method: Method) -> Method:
-        def call(name: str, gradient: torch.Tensor) -> None:
-            timeline.count_moved(role, up=gradient.nbytes)
-            with timeline.span(role, "stream", name):
-                method(name, gradient)
-
-        return call
-
     for name in ("train", "evaluate", "forward", "replay"):
         watch.replace(wafer, name, run)
     watch.timed(wafer, "_forward", _SpanOwner(role, "compute"), _always("forward"))
-    source = wafer.stream or wafer._casts
-    if source is not None:
-        watch.replace(source, "_fetch", lambda method: fetch)
-        watch.replace(source, "deliver", send)
-    else:
-        watch.replace(wafer, "_send", send)
+    source, sends = wafer.stream or wafer._casts, _SpanOwner(role, "stream")
+    if source is None:
+        watch.timed(wafer, "_send", sends, _by_name, up=True)
+        return
+    # `_fetch` was bound before the transport was watched.
+    watch.replace(source, "_fetch", lambda method: wafer._transport.fetch_weight)
+    watch.timed(source, "_fetch", _SpanOwner(role, "stall"), _by_name, down=True)
+    watch.timed(source, "deliver", sends, _by_name, up=True)
 
 
 def _held(wafer: Wafer, memoryx: MemoryX) -> dict[str, int]:

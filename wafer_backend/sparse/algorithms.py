@@ -12,7 +12,6 @@ documentation of `cerebras.pytorch.sparse`.
 import inspect
 import weakref
 from collections.abc import Mapping
-from types import FrameType
 from typing import Any
 
 import torch
@@ -206,16 +205,10 @@ def root_of_apply(module: nn.Module, fn: object) -> nn.Module:
     """
     root, frame = module, inspect.currentframe()
     while frame is not None:
-        root = _applied_on(frame, fn) or root
+        if frame.f_code is nn.Module.apply.__code__ and frame.f_locals.get("fn") is fn:
+            root = frame.f_locals["self"]
         frame = frame.f_back
     return root
-
-
-def _applied_on(frame: FrameType, fn: object) -> nn.Module | None:
-    if frame.f_code is not nn.Module.apply.__code__ or frame.f_locals.get("fn") is not fn:
-        return None
-    module: nn.Module = frame.f_locals["self"]
-    return module
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
@@ -270,12 +263,11 @@ class _DropAndGrow(_Dynamic):
         drop_fraction: Any = 0.3,
         init_method: str | InitMethod = "random",
         *,
-        balance: Balance | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(sparsity, update, init_method, seed=seed)
         self.drop_fraction = make_schedule("drop_fraction", drop_fraction)
-        self.balance = balance or Balance()
+        self.balance = Balance()
 
     def new_mask(self, name: str, parameter: torch.Tensor, kept: int) -> torch.Tensor:
         """Active weights but the smallest, and the best of the rest up to `kept`."""
@@ -298,17 +290,6 @@ class _DropAndGrow(_Dynamic):
 
 class SET(_DropAndGrow):
     """Sparse evolutionary training: weights grow at random, by (seed, name, update number)."""
-
-    def __init__(
-        self,
-        sparsity: Any,
-        update: Any = None,
-        drop_fraction: Any = 0.3,
-        init_method: str | InitMethod = "random",
-        *,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(sparsity, update, drop_fraction, init_method, seed=seed)
 
     def growth_score(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
         """A random number per weight."""
@@ -338,12 +319,11 @@ class RigL(_DropAndGrow):
                 f"balance_in_groups={balance_in_groups} and balance_out_groups="
                 f"{balance_out_groups} cannot be used together; give one"
             )
-        balance = (
-            Balance(balance_in_groups, "in")
-            if balance_in_groups
-            else Balance(balance_out_groups or 1, "out")
-        )
-        super().__init__(sparsity, update, drop_fraction, init_method, balance=balance, seed=seed)
+        super().__init__(sparsity, update, drop_fraction, init_method, seed=seed)
+        if balance_in_groups:
+            self.balance = Balance(balance_in_groups, "in")
+        else:
+            self.balance = Balance(balance_out_groups or 1, "out")
 
     def wants_dense_gradient(self, step: int) -> bool:
         """At update steps."""

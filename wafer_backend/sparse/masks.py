@@ -79,7 +79,10 @@ def mask_gradient(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tens
     if entry is None:
         return gradient
     if entry.wants_dense:
-        _keep_dense(entry, parameter, gradient.detach())
+        # Gradients accumulate until the user clears them; what was kept before that is stale.
+        stale = parameter.grad is None or not parameter.grad.any()
+        dense, known = gradient.detach(), entry.dense
+        entry.dense = dense.clone() if known is None or stale else known + dense
     return gradient.masked_fill(entry.pruned, 0)
 
 
@@ -173,13 +176,6 @@ def split_nan(
             clean[name] = weight.masked_fill(pruned, 0)
             masks[name] = ~pruned
     return clean, masks
-
-
-def _keep_dense(entry: _MaskEntry, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-    known = entry.dense
-    # Gradients accumulate until the user clears them; what was kept before that is stale.
-    stale = parameter.grad is None or not parameter.grad.any()
-    entry.dense = gradient.clone() if known is None or stale else known + gradient
 
 
 @dataclass(frozen=True)

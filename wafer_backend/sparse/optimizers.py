@@ -58,7 +58,9 @@ class SparsityOptimizer:
     ) -> None:
         arguments |= {"sparsity": sparsity, "schedule": schedule}
         self.algorithms: list[SparsityAlgorithm] = []
-        for group in _groups(params):
+        listed: list[Any] = list(params)
+        groups = listed if listed and isinstance(listed[0], dict) else [{"params": listed}]
+        for group in groups:
             self._add(arguments | group, sparse_param_filter)
 
     def apply_sparsity(self) -> None:
@@ -163,24 +165,13 @@ def configure_sparsity_optimizer(
     if param_name_patterns is None:
         chosen = sparse_param_filter or default_filter
         return kind(named_parameters, sparse_param_filter=chosen, **arguments)
-    if not isinstance(param_name_patterns, Mapping):
-        param_name_patterns = {"": {}} | {glob: {} for glob in _list(param_name_patterns)}
-        del param_name_patterns[""]
+    if isinstance(param_name_patterns, str):
+        param_name_patterns = [param_name_patterns]
     rest, groups = dict(named_parameters), []
-    for glob, overrides in param_name_patterns.items():
+    for glob in param_name_patterns:
+        overrides = param_name_patterns[glob] if isinstance(param_name_patterns, Mapping) else {}
         matches = make_filter(glob)
         named = [(name, rest[name]) for name in list(rest) if matches(name, rest[name])]
         check_some(named, glob)
         groups.append({"params": [(name, rest.pop(name)) for name, _ in named], **overrides})
     return kind(groups, sparse_param_filter=lambda name, parameter: True, **arguments)
-
-
-def _groups(params: Params) -> list[dict[str, Any]]:
-    listed = list(params)
-    if listed and isinstance(listed[0], dict):
-        return [dict(group) for group in listed]  # type: ignore[arg-type]
-    return [{"params": listed}]
-
-
-def _list(globs: str | Sequence[str]) -> Sequence[str]:
-    return [globs] if isinstance(globs, str) else globs

@@ -92,18 +92,6 @@ class Outline(io.RawIOBase):
         self.size = self._position if size is None else size
         return self.size
 
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def writable(self) -> bool:
-        """True."""
-        return True
-
-    def seekable(self) -> bool:
-        """True."""
-        return True
-
 
 VERSION = 0.5
 _SUFFIX = ".__metadata__"

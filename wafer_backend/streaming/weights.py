@@ -93,7 +93,27 @@ class FromMemoryX(torch.autograd.Function):
         return None, None, None
 
 
-class WeightStream:
+class _Source:
+    """Hands weights to a module while it runs."""
+
+    def __init__(self, fetch: Fetch, deliver: Deliver, masters: Mapping[str, torch.Tensor]) -> None:
+        self._fetch = fetch
+        self._masters = masters
+        self.deliver = deliver
+        self._handle = torch.zeros((), requires_grad=True)
+
+    def access(self, name: str) -> torch.Tensor:
+        """The weight for one use in the forward pass."""
+        if torch.is_grad_enabled() and self._masters[name].requires_grad:
+            return FromMemoryX.apply(self._handle, self, name)  # type: ignore[no-any-return, no-untyped-call]
+        return self.lease(name)
+
+    def lease(self, name: str) -> torch.Tensor:
+        """A tensor over the copy that is there, fetched if there is none."""
+        raise NotImplementedError
+
+
+class WeightStream(_Source):
     """The weights of one wafer: fetches, leases, poisons, and counts resident bytes.
 
     `fetch` brings a copy, `deliver` takes a gradient away, both by name; `masters` tell which
@@ -108,12 +128,9 @@ class WeightStream:
         activations: Activations,
         release: Release | None = None,
     ) -> None:
-        self._fetch = fetch
+        super().__init__(fetch, deliver, masters)
         self._release = release
-        self._masters = masters
-        self.deliver = deliver
         self.activations = activations
-        self._handle = torch.zeros((), requires_grad=True)
         self._scopes: list[list[_Lease]] = []
         self._backward: dict[str, _Lease] = {}
         self._node: object = None
@@ -121,12 +138,6 @@ class WeightStream:
         self._our_hooks: list[Pack] = []
         self.resident_bytes = 0
         self.peak_bytes = 0
-
-    def access(self, name: str) -> torch.Tensor:
-        """The streamed weight for one use in the forward pass."""
-        if torch.is_grad_enabled() and self._masters[name].requires_grad:
-            return FromMemoryX.apply(self._handle, self, name)  # type: ignore[no-any-return, no-untyped-call]
-        return self.lease(name)
 
     def lease(self, name: str) -> torch.Tensor:
         """A tensor over the copy of `name` that is on the wafer, fetched if there is none."""
@@ -290,21 +301,12 @@ def poison(tensor: torch.Tensor) -> None:
         tensor.fill_(float("nan") if tensor.dtype.is_floating_point else 0)
 
 
-class ResidentCasts:
+class ResidentCasts(_Source):
     """The cast copies of one leaf; they live until it ends."""
 
     def __init__(self, fetch: Fetch, deliver: Deliver, masters: Mapping[str, torch.Tensor]) -> None:
-        self._fetch = fetch
-        self._masters = masters
-        self.deliver = deliver
-        self._handle = torch.zeros((), requires_grad=True)
+        super().__init__(fetch, deliver, masters)
         self._copies: dict[str, torch.Tensor] = {}
-
-    def access(self, name: str) -> torch.Tensor:
-        """The weight for one use in the forward pass."""
-        if torch.is_grad_enabled() and self._masters[name].requires_grad:
-            return FromMemoryX.apply(self._handle, self, name)  # type: ignore[no-any-return, no-untyped-call]
-        return self.lease(name)
 
     def lease(self, name: str) -> torch.Tensor:
         """A tensor over this leaf's copy of `name`."""

@@ -127,31 +127,6 @@ _ROW = struct.Struct(f"<16sHH{_MAX_DIMENSIONS}qq")
 Fill = Callable[[torch.Tensor], None]
 
 
-@dataclass(frozen=True)
-class _MessageHeader:
-    """What the receiver knows first: the message without its name and tensors, and how many."""
-
-    message: Message
-    name_hash: bytes
-    tensors: int
-    table_checksum: int
-    checksum: int
-
-
-@dataclass(frozen=True)
-class _Row:
-    """One tensor of the table."""
-
-    label: bytes
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    nbytes: int
-
-    def tensor(self, raw: torch.Tensor) -> torch.Tensor:
-        """The tensor whose bytes are `raw`, in that memory."""
-        return raw.view(self.dtype).reshape(self.shape)
-
-
 def name_hash(name: str) -> bytes:
     """xxh3-128 of a name, 16 bytes."""
     return xxhash.xxh3_128_digest(name.encode())
@@ -178,8 +153,10 @@ def encode_message(message: Message) -> list[torch.Tensor]:
         MAGIC,
         VERSION,
         message.kind,
-        *_role(message.sender),
-        *_role(message.receiver),
+        _ROLES.index(message.sender.role),
+        message.sender.index,
+        _ROLES.index(message.receiver.role),
+        message.receiver.index,
         message.round,
         node.level,
         node.index,
@@ -201,55 +178,31 @@ def decode_message(fill: Fill, names: Mapping[bytes, str]) -> Message:
     `names` are those that a hash may stand for. Raises TransportError when bytes are damaged or a
     name is unknown.
     """
-    header = _header(_filled(fill, _HEADER.size))
-    table = _filled(fill, header.tensors * _ROW.size)
-    _check(table, header.table_checksum, header)
-    rows = _rows(table)
-    places = _places([row.nbytes for row in rows])
-    body = _filled(fill, places[-1])
-    _check(body, header.checksum, header)
-    tensors = {
-        _known(names, row.label, header): row.tensor(body[start : start + row.nbytes])
-        for row, start in zip(rows, places, strict=False)
-    }
-    found = header.message
-    name = _known(names, header.name_hash, header)
-    return Message(
-        kind=found.kind,
-        sender=found.sender,
-        receiver=found.receiver,
-        round=found.round,
-        node=found.node,
-        name=name,
-        tensors=tensors,
-        numbers=found.numbers,
-    )
-
-
-def _header(data: torch.Tensor) -> _MessageHeader:
-    """Raises TransportError for anything else."""
-    magic, version, kind, *fields = _HEADER.unpack(data.numpy().tobytes())
+    magic, version, kind, *fields = _HEADER.unpack(_filled(fill, _HEADER.size).numpy().tobytes())
     if magic != MAGIC or version != VERSION:
         raise TransportError(f"a message begins with {magic!r} version {version}, not ours")
-    sender, receiver = _address(*fields[0:2]), _address(*fields[2:4])
     round_, level, index, present = fields[4:8]
     values = fields[8 : 8 + len(NUMBERS)]
-    hashed, tensors, *checksums = fields[8 + len(NUMBERS) :]
-    numbers = {
-        name: v for i, (name, v) in enumerate(zip(NUMBERS, values, strict=True)) if present >> i & 1
-    }
-    node = None if level < 0 else TreeNode(level, index)
+    hashed, count, table_checksum, checksum = fields[8 + len(NUMBERS) :]
     message = Message(
-        kind=Kind(kind), sender=sender, receiver=receiver, round=round_, node=node, numbers=numbers
+        kind=Kind(kind),
+        sender=Address(_ROLES[fields[0]], fields[1]),
+        receiver=Address(_ROLES[fields[2]], fields[3]),
+        round=round_,
+        node=None if level < 0 else TreeNode(level, index),
+        numbers={n: values[i] for i, n in enumerate(NUMBERS) if present >> i & 1},
     )
-    return _MessageHeader(message, hashed, tensors, *checksums)
-
-
-def _rows(table: torch.Tensor) -> list[_Row]:
-    found = []
-    for label, dtype, dimensions, *shape, nbytes in _ROW.iter_unpack(table.numpy().tobytes()):
-        found.append(_Row(label, _DTYPES[dtype], tuple(shape[:dimensions]), nbytes))
-    return found
+    table = _filled(fill, count * _ROW.size)
+    _check(table, table_checksum, message)
+    rows = list(_ROW.iter_unpack(table.numpy().tobytes()))
+    places = _places([nbytes for *_, nbytes in rows])
+    body = _filled(fill, places[-1])
+    _check(body, checksum, message)
+    tensors = {}
+    for (label, dtype, dimensions, *shape, nbytes), start in zip(rows, places, strict=False):
+        tensor = body[start : start + nbytes].view(_DTYPES[dtype]).reshape(shape[:dimensions])
+        tensors[_find_name(names, label, message)] = tensor
+    return replace(message, name=_find_name(names, hashed, message), tensors=tensors)
 
 
 def _filled(fill: Fill, size: int) -> torch.Tensor:
@@ -289,33 +242,21 @@ def _label(name: str) -> bytes:
 
 
 def _bytes(data: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else _none()
-
-
-def _none() -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0).byte()
 
 
 def _checksum(part: torch.Tensor) -> int:
     return xxhash.xxh3_64_intdigest(part.numpy().data)
 
 
-def _check(part: torch.Tensor, expected: int, header: _MessageHeader) -> None:
+def _check(part: torch.Tensor, expected: int, message: Message) -> None:
     if _checksum(part) != expected:
-        raise TransportError(f"{header.message}: damaged on the way (checksum differs)")
+        raise TransportError(f"{message}: damaged on the way (checksum differs)")
 
 
-def _role(address: Address) -> tuple[int, int]:
-    return _ROLES.index(address.role), address.index
-
-
-def _address(role: int, index: int) -> Address:
-    return Address(_ROLES[role], index)
-
-
-def _known(names: Mapping[bytes, str], hashed: bytes, header: _MessageHeader) -> str:
+def _find_name(names: Mapping[bytes, str], hashed: bytes, message: Message) -> str:
     if hashed not in names and hashed[0] == 0:
         return hashed.strip(b"\0").decode()
     if hashed not in names:
-        raise TransportError(f"{header.message}: about a name that this rank does not have")
+        raise TransportError(f"{message}: about a name that this rank does not have")
     return names[hashed]

@@ -13,25 +13,24 @@ import itertools
 import json
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from wafer_backend.cluster.memoryx import MASK, MemoryX
-from wafer_backend.cluster.transport import Traffic
-from wafer_backend.cluster.tree import Partial, TreeNode
 from wafer_backend.errors import TransportError
 from wafer_backend.streaming.weights import map_tensors, tensors_in
 from wafer_backend.transports.messages import COORDINATOR, Address, Kind, Message
 from wafer_backend.transports.ranks import Ranks
-from wafer_backend.transports.shard import MemoryXShard, split
+from wafer_backend.transports.shard import MemoryXShard, MessageTransport
 
 
-class ProcessGroupTransport:
+class ProcessGroupTransport(MessageTransport):
     """This rank's part of the cluster."""
 
     def __init__(self, memoryx: MemoryX, ranks: Ranks) -> None:
-        self._memoryx = memoryx
+        super().__init__(memoryx, Address("wafer", ranks.rank))
         self._ranks = ranks
         mine = range(ranks.rank, memoryx.server_count, ranks.size)
         self._shards = {index: MemoryXShard(index, memoryx) for index in mine}
@@ -39,13 +38,9 @@ class ProcessGroupTransport:
         self._others = sorted(set(memoryx.parameters) - set(self._mine))
         self._outdated = set(self._others)
         memoryx.serve(self._mine)
-        self.traffic = Traffic()
         self._changed = threading.Condition()
         self._reduced: dict[int, tuple[float, int]] = {}
-        self._sums: tuple[float, int] | None = None
         self._lost: TransportError | None = None
-        self._round = -1
-        self._wafer = Address("wafer", ranks.rank)
         if ranks.size > 1:
             threading.Thread(target=self._serve, name="MemoryX", daemon=True).start()
 
@@ -58,34 +53,12 @@ class ProcessGroupTransport:
         self.traffic.weight_bytes += weight.nbytes
         return weight
 
-    def send_gradient(self, leaf: int, name: str, gradient: torch.Tensor) -> None:
-        """One gradient into the lane of this wafer's system."""
-        self._memoryx.receive_gradient(leaf, name, gradient)
-
-    def finish_leaf(self, system: int, leaf: int, loss_sum: float, n_counted: int) -> None:
-        """A finished leaf; maximal nodes that it completes go to every shard."""
-        self._memoryx.finish_leaf(system, leaf, loss_sum, n_counted, self._send_partial)
-
-    def _send_partial(self, node: TreeNode, partial: Partial) -> None:
-        numbers = {"loss_sum": partial.loss_sum, "n_counted": float(partial.n_counted)}
-        for shard, tensors in enumerate(
-            split(partial, self._memoryx.servers, self._memoryx.server_count)
-        ):
-            message = Message(
-                kind=Kind.PARTIAL,
-                sender=self._wafer,
-                receiver=Address("MemoryX", shard),
-                round=self._round,
-                node=node,
-                tensors=tensors,
-                numbers=numbers,
-            )
-            rank = shard % self._ranks.size
-            self.traffic.count_gradients(tensors)
-            if rank == self._ranks.rank:
-                self._take(message)
-            else:
-                self._ranks.send(message, rank, "up")
+    def _send_to_shard(self, message: Message) -> None:
+        rank = message.receiver.index % self._ranks.size
+        if rank == self._ranks.rank:
+            self._take(message)
+        else:
+            self._ranks.send(message, rank, "up")
 
     # The coordinator's side, the same on every rank.
 
@@ -103,22 +76,14 @@ class ProcessGroupTransport:
                 for leaf in span:
                     yield system, leaf
 
-    def begin(self, spans: list[range], leaves: int) -> None:
-        """Start a reduction: a new round."""
-        self._memoryx.begin_step(spans, leaves)
-        self._round += 1
-        self._reduced.clear()
-        self._sums = None
-        self._own(Kind.BEGIN, {"leaves": float(leaves)})
-
     def sums(self) -> tuple[float, int]:
         """(loss sum, counted labels) over all leaves."""
         if self._sums is None:
-            self._sums = self._agreed()
+            self._sums = self._agree_on_sums()
         return self._sums
 
-    def _agreed(self) -> tuple[float, int]:
-        """Wait for this rank's shards; rank 0 then tells what they found."""
+    def _agree_on_sums(self) -> tuple[float, int]:
+        """Wait for this rank's shards; rank 0 then sends their sums to the others."""
         with self._changed:
             while len(self._reduced) < len(self._shards):
                 if self._lost is not None:
@@ -128,37 +93,15 @@ class ProcessGroupTransport:
             numbers = self._ranks.receive(0, "side").numbers
             return numbers["loss_sum"], int(numbers["n_counted"])
         loss_sum, n_counted = self._reduced[0]
-        self._tell(
-            self._ranks.others, numbers={"loss_sum": loss_sum, "n_counted": float(n_counted)}
-        )
+        numbers = {"loss_sum": loss_sum, "n_counted": float(n_counted)}
+        self._tell(self._ranks.others, numbers=numbers)
         return loss_sum, n_counted
-
-    def total(self) -> Partial:
-        """The sums with their gradients, of all shards, on every rank."""
-        loss_sum, n_counted = self.sums()
-        own = self._own(Kind.COLLECT)
-        return Partial(self._shared(own), loss_sum, n_counted)
-
-    def deliver(self, divisor: float) -> dict[str, torch.Tensor]:
-        """Sums / divisor become gradients of this rank's shards; all norms by name, 0-d fp32."""
-        found = self._shared(self._own(Kind.DELIVER, {"divisor": divisor}))
-        return {name: found[name] for name in self._memoryx.parameters if name in found}
 
     def update(self, learning_rate: float, factor: torch.Tensor | None) -> None:
         """Clip by a factor, and one optimizer step on this rank's shards."""
-        tensors = {} if factor is None else {"factor": factor}
-        self._own(Kind.APPLY, {"learning_rate": learning_rate}, tensors)
+        super().update(learning_rate, factor)
         self._outdated.update(self._others)
         self._memoryx.forget_state(self._others)
-
-    def drop(self) -> None:
-        """Forget the gradients of this rank's shards."""
-        self._own(Kind.DROP)
-
-    def end(self) -> None:
-        """Forget the round; nothing of it is acted on any more."""
-        self._memoryx.end_step()
-        self._own(Kind.END)
 
     def gather(self, outputs: Mapping[int, Any]) -> list[Any]:
         """What the module returned for every leaf, on every rank."""
@@ -167,10 +110,10 @@ class ProcessGroupTransport:
             for leaf, output in outputs.items()
             for place, tensor in enumerate(tensors_in(output))
         }
-        found = self._shared(own)
+        tensors = self._shared(own)
         like = next(iter(outputs.values()))
-        leaves = sorted({int(label.partition(".")[0]) for label in found})
-        return [outputs[leaf] if leaf in outputs else _like(like, leaf, found) for leaf in leaves]
+        leaves = sorted({int(label.partition(".")[0]) for label in tensors})
+        return [outputs[leaf] if leaf in outputs else _like(like, leaf, tensors) for leaf in leaves]
 
     @property
     def processes(self) -> int:
@@ -200,16 +143,16 @@ class ProcessGroupTransport:
         if self._ranks.rank == 0:
             for name in self._others:
                 self._refresh(name)
-                self._memoryx.put_beside(name, self._asked(Kind.BESIDE, name))
+                self._memoryx.put_beside(name, self._fetch(Kind.BESIDE, name))
         self._meet()
 
     def _refresh(self, name: str) -> None:
         """A weight of another rank is as it is there after it, and so may be others."""
         if name in self._outdated:
-            found = self._asked(Kind.MASTER, name)
-            for each, weight in found.items():
+            weights = self._fetch(Kind.MASTER, name)
+            for each, weight in weights.items():
                 self._memoryx.parameters[each].data.copy_(weight)
-            self._outdated.difference_update(found)
+            self._outdated.difference_update(weights)
 
     def _union(self, words: set[str]) -> list[str]:
         """The words of all ranks, sorted."""
@@ -221,41 +164,26 @@ class ProcessGroupTransport:
 
     # Messages.
 
-    def _asked(self, kind: Kind, name: str) -> dict[str, torch.Tensor]:
+    def _fetch(self, kind: Kind, name: str) -> dict[str, torch.Tensor]:
         """The tensors that the owner of a weight answers with; another rank's."""
         shard = self._memoryx.servers[name]
         rank = shard % self._ranks.size
-        asked = Message(
-            kind=kind,
-            sender=self._wafer,
-            receiver=Address("MemoryX", shard),
-            round=self._round,
-            name=name,
-        )
-        self._ranks.send(asked, rank, "up")
+        self._ranks.send(self._message(kind, shard, name=name), rank, "up")
         return self._ranks.receive(rank, "down").tensors
 
-    def _own(
-        self,
-        kind: Kind,
-        numbers: dict[str, float] | None = None,
-        tensors: dict[str, torch.Tensor] | None = None,
+    def _ask(
+        self, kind: Kind, *, everywhere: bool = False, **content: Any
     ) -> dict[str, torch.Tensor]:
-        """Tell this rank's shards; the tensors of their answers."""
-        found: dict[str, torch.Tensor] = {}
+        """Ask this rank's shards; the tensors of their answers, or of those of all ranks."""
+        tensors: dict[str, torch.Tensor] = {}
         with self._changed:
-            for shard in self._shards.values():
-                message = Message(
-                    kind=kind,
-                    sender=COORDINATOR,
-                    receiver=shard.address,
-                    round=self._round,
-                    tensors=tensors or {},
-                    numbers=numbers or {},
-                )
+            if kind is Kind.BEGIN:
+                self._reduced.clear()
+            for index, shard in self._shards.items():
+                message = replace(self._message(kind, index, **content), sender=COORDINATOR)
                 for answer in shard.handle(message):
-                    found.update(answer.tensors)
-        return found
+                    tensors.update(answer.tensors)
+        return self._shared(tensors) if everywhere else tensors
 
     def _take(self, message: Message) -> None:
         """Hand a PARTIAL to a shard of this rank."""
@@ -284,17 +212,14 @@ class ProcessGroupTransport:
     def _tell(self, to: list[int], **content: Any) -> None:
         me = Address("rank", self._ranks.rank)
         for rank in to:
-            self._ranks.send(
-                Message(
-                    kind=Kind.DONE,
-                    sender=me,
-                    receiver=Address("rank", rank),
-                    round=self._round,
-                    **content,
-                ),
-                rank,
-                "side",
+            message = Message(
+                kind=Kind.DONE,
+                sender=me,
+                receiver=Address("rank", rank),
+                round=self._round,
+                **content,
             )
+            self._ranks.send(message, rank, "side")
 
     def _shared(self, own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The tensors of all ranks: through rank 0, so that nobody waits in a circle."""

@@ -1,15 +1,18 @@
-"""One weight server with its node of the reduce tree, as a state machine: no I/O, no clock.
+"""A weight server with its node of the reduce tree, and what transports to servers have in common.
 
-It owns some of the parameters by name. Messages may come in any order, and each comes once
-(`mailbox`); what belongs to an abandoned round is dropped, and an update is applied once a round.
+A server is a state machine without I/O and clock, and owns some of the parameters by name. Messages
+may come in any order, each once (`Mailbox`); what belongs to an abandoned round is dropped, and an
+update is applied once a round.
 """
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
 from wafer_backend.cluster.memoryx import MemoryX
-from wafer_backend.cluster.tree import Partial, SwarmX
+from wafer_backend.cluster.transport import Traffic
+from wafer_backend.cluster.tree import Partial, SwarmX, TreeNode
 from wafer_backend.errors import TransportError
 from wafer_backend.transports.messages import COORDINATOR, Address, Kind, Message
 
@@ -60,15 +63,15 @@ class MemoryXShard:
 
     def _master(self, message: Message) -> Iterable[Message]:
         """The weight, and those of this shard that follow it, as many as fit."""
-        found: dict[str, torch.Tensor] = {}
+        weights: dict[str, torch.Tensor] = {}
         room = _AHEAD_BYTES
         for name in self._names[self._names.index(message.name) :]:
             weight = self._memoryx.parameters[name].detach()
             room -= weight.nbytes
-            if found and room < 0:
+            if weights and room < 0:
                 break
-            found[name] = weight
-        yield message.answer(Kind.WEIGHT, tensors=found)
+            weights[name] = weight
+        yield message.answer(Kind.WEIGHT, tensors=weights)
 
     def _beside(self, message: Message) -> Iterable[Message]:
         yield message.answer(Kind.DONE, tensors=self._memoryx.beside(message.name))
@@ -121,7 +124,88 @@ class MemoryXShard:
         return self._total
 
 
-def split(partial: Partial, servers: dict[str, int], count: int) -> list[dict[str, torch.Tensor]]:
+class MessageTransport:
+    """What transports of messages have in common: the wafers' side, and the rounds.
+
+    A subclass defines `sums`, `_send_to_shard` and `_ask`, which asks shards and merges the tensors
+    of their answers; with `everywhere`, those of all processes.
+    """
+
+    def __init__(self, memoryx: MemoryX, wafer: Address) -> None:
+        self.traffic = Traffic()
+        self._memoryx = memoryx
+        self._wafer = wafer
+        self._round = -1
+        self._sums: tuple[float, int] | None = None
+
+    def send_gradient(self, leaf: int, name: str, gradient: torch.Tensor) -> None:
+        """One gradient into the lane of this wafer's system."""
+        self._memoryx.receive_gradient(leaf, name, gradient)
+
+    def finish_leaf(self, system: int, leaf: int, loss_sum: float, n_counted: int) -> None:
+        """A finished leaf; maximal nodes that it completes go to every shard."""
+        self._memoryx.finish_leaf(system, leaf, loss_sum, n_counted, self._send_partial)
+
+    def begin(self, spans: list[range], leaves: int) -> None:
+        """Start a reduction: a new round."""
+        self._memoryx.begin_step(spans, leaves)
+        self._round += 1
+        self._sums = None
+        self._ask(Kind.BEGIN, numbers={"leaves": float(leaves)})
+
+    def sums(self) -> tuple[float, int]:
+        """(loss sum, counted labels) over all leaves."""
+        raise NotImplementedError
+
+    def total(self) -> Partial:
+        """The sums with their gradients, of all shards."""
+        loss_sum, n_counted = self.sums()
+        return Partial(self._ask(Kind.COLLECT, everywhere=True), loss_sum, n_counted)
+
+    def deliver(self, divisor: float) -> dict[str, torch.Tensor]:
+        """Sums / divisor become gradients; their norms by name, 0-d fp32."""
+        norms = self._ask(Kind.DELIVER, everywhere=True, numbers={"divisor": divisor})
+        return {name: norms[name] for name in self._memoryx.parameters if name in norms}
+
+    def update(self, learning_rate: float, factor: torch.Tensor | None) -> None:
+        """Clip by a factor, and one optimizer step."""
+        tensors = {} if factor is None else {"factor": factor}
+        self._ask(Kind.APPLY, tensors=tensors, numbers={"learning_rate": learning_rate})
+
+    def drop(self) -> None:
+        """Forget the gradients beside the weights."""
+        self._ask(Kind.DROP)
+
+    def end(self) -> None:
+        """Forget the round; nothing of it is acted on any more."""
+        self._memoryx.end_step()
+        self._ask(Kind.END)
+
+    def _send_partial(self, node: TreeNode, partial: Partial) -> None:
+        numbers = {"loss_sum": partial.loss_sum, "n_counted": float(partial.n_counted)}
+        parts = _split(partial, self._memoryx.servers, self._memoryx.server_count)
+        for shard, tensors in enumerate(parts):
+            self.traffic.count_gradients(tensors)
+            content = {"node": node, "tensors": tensors, "numbers": numbers}
+            self._send_to_shard(self._message(Kind.PARTIAL, shard, **content))
+
+    def _message(self, kind: Kind, shard: int, **content: Any) -> Message:
+        """A message from the wafer whose leaf runs to a shard, of this round."""
+        receiver = Address("MemoryX", shard)
+        return Message(
+            kind=kind, sender=self._wafer, receiver=receiver, round=self._round, **content
+        )
+
+    def _send_to_shard(self, message: Message) -> None:
+        raise NotImplementedError
+
+    def _ask(
+        self, kind: Kind, *, everywhere: bool = False, **content: Any
+    ) -> dict[str, torch.Tensor]:
+        raise NotImplementedError
+
+
+def _split(partial: Partial, servers: dict[str, int], count: int) -> list[dict[str, torch.Tensor]]:
     """The tensors of a partial by the server that owns them; some may be empty."""
     parts: list[dict[str, torch.Tensor]] = [{} for _ in range(count)]
     for name, tensor in partial.gradients.items():

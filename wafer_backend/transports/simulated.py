@@ -10,18 +10,17 @@ wafer at a time; all roles share this process's memory.
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from wafer_backend.cluster.memoryx import MemoryX
-from wafer_backend.cluster.transport import Traffic
-from wafer_backend.cluster.tree import Partial, TreeNode
+from wafer_backend.cluster.transport import OneProcess
 from wafer_backend.errors import TransportError
 from wafer_backend.transports.messages import COORDINATOR, Address, Kind, Message
 from wafer_backend.transports.network import FaultPlan, Mailbox, Network
-from wafer_backend.transports.shard import MemoryXShard, split
+from wafer_backend.transports.shard import MemoryXShard, MessageTransport
 
 
 @dataclass(frozen=True)
@@ -48,12 +47,12 @@ class Simulation:
     patience: Patience = field(default_factory=Patience)
 
 
-class SimulatedTransport:
+class SimulatedTransport(MessageTransport, OneProcess):
     """All roles of a cluster of `num_csx` wafers, and the network between them."""
 
     def __init__(self, memoryx: MemoryX, num_csx: int, simulation: Simulation) -> None:
+        super().__init__(memoryx, Address("wafer", 0))
         self.now = 0.0
-        self._memoryx = memoryx
         self._patience = simulation.patience
         self._random = random.Random(f"schedule {simulation.seed}")
         self._network = Network(simulation.faults, simulation.seed)
@@ -68,50 +67,20 @@ class SimulatedTransport:
             for address in (COORDINATOR, *wafers, *self._handlers)
         }
         self._arrived: dict[tuple[Kind, Address, Address, int, str], Message] = {}
-        self._sums: tuple[float, int] | None = None
-        self._round = -1
-        self._wafer = wafers[0]
         self._broken: str | None = None
-        self.traffic = Traffic()
 
     # The wafers' side.
 
     def fetch_weight(self, name: str) -> torch.Tensor:
         """A copy of a weight, from the shard that owns it."""
-        shard = self._shards[self._memoryx.servers[name]].address
-        self._send(
-            Message(
-                kind=Kind.FETCH, sender=self._wafer, receiver=shard, round=self._round, name=name
-            )
-        )
-        weight = self._wait(Kind.WEIGHT, shard, self._wafer, name).tensors[name]
+        message = self._message(Kind.FETCH, self._memoryx.servers[name], name=name)
+        self._send(message)
+        weight = self._wait(Kind.WEIGHT, message.receiver, self._wafer, name).tensors[name]
         self.traffic.weight_bytes += weight.nbytes
         return weight
 
-    def send_gradient(self, leaf: int, name: str, gradient: torch.Tensor) -> None:
-        """One gradient into the lane of this wafer's system."""
-        self._memoryx.receive_gradient(leaf, name, gradient)
-
-    def finish_leaf(self, system: int, leaf: int, loss_sum: float, n_counted: int) -> None:
-        """A finished leaf; maximal nodes that it completes go to every shard."""
-        self._memoryx.finish_leaf(system, leaf, loss_sum, n_counted, self._send_partial)
-
-    def _send_partial(self, node: TreeNode, partial: Partial) -> None:
-        numbers = {"loss_sum": partial.loss_sum, "n_counted": float(partial.n_counted)}
-        parts = split(partial, self._memoryx.servers, len(self._shards))
-        for shard, tensors in zip(self._shards, parts, strict=True):
-            self.traffic.count_gradients(tensors)
-            self._send(
-                Message(
-                    kind=Kind.PARTIAL,
-                    sender=self._wafer,
-                    receiver=shard.address,
-                    round=self._round,
-                    node=node,
-                    tensors=tensors,
-                    numbers=numbers,
-                )
-            )
+    def _send_to_shard(self, message: Message) -> None:
+        self._send(message)
 
     # The coordinator's side.
 
@@ -132,48 +101,15 @@ class SimulatedTransport:
     def begin(self, spans: list[range], leaves: int) -> None:
         """Start a reduction: a new round."""
         self._check_whole()
-        self._round += 1
         self._arrived.clear()
-        self._sums = None
-        self._memoryx.begin_step(spans, leaves)
-        self._ask(Kind.BEGIN, numbers={"leaves": float(leaves)})
+        super().begin(spans, leaves)
 
     def sums(self) -> tuple[float, int]:
         """(loss sum, counted labels) over all leaves, when every shard has its sums."""
         if self._sums is None:
-            found = [self._wait(Kind.REDUCED, s.address, COORDINATOR).numbers for s in self._shards]
-            self._sums = found[0]["loss_sum"], int(found[0]["n_counted"])
+            first, *_ = [self._wait(Kind.REDUCED, s.address, COORDINATOR) for s in self._shards]
+            self._sums = first.numbers["loss_sum"], int(first.numbers["n_counted"])
         return self._sums
-
-    def total(self) -> Partial:
-        """The sums with their gradients, collected from all shards."""
-        loss_sum, n_counted = self.sums()
-        parts = self._ask(Kind.COLLECT)
-        return Partial(
-            {k: v for part in parts for k, v in part.tensors.items()}, loss_sum, n_counted
-        )
-
-    def deliver(self, divisor: float) -> dict[str, torch.Tensor]:
-        """Sums / divisor become gradients; their norms by name, 0-d fp32."""
-        parts = self._ask(Kind.DELIVER, numbers={"divisor": divisor})
-        found = {name: norm for part in parts for name, norm in part.tensors.items()}
-        return {name: found[name] for name in self._memoryx.parameters if name in found}
-
-    def update(self, learning_rate: float, factor: torch.Tensor | None) -> None:
-        """Clip by a factor, and one optimizer step."""
-        tensors = {} if factor is None else {"factor": factor}
-        self._ask(Kind.APPLY, tensors=tensors, numbers={"learning_rate": learning_rate})
-
-    def drop(self) -> None:
-        """Forget the gradients beside the weights."""
-        if self._broken is None:
-            self._ask(Kind.DROP)
-
-    def end(self) -> None:
-        """Forget the round; nothing of it is acted on any more."""
-        self._memoryx.end_step()
-        if self._broken is None:
-            self._ask(Kind.END)
 
     def gather(self, outputs: Mapping[int, Any]) -> list[Any]:
         """What the module returned for every leaf; a dead wafer's are missing."""
@@ -181,23 +117,6 @@ class SimulatedTransport:
             if leaf not in outputs:
                 raise self._failed(f"leaf {leaf} never ran: its wafer has ended")
         return [outputs[leaf] for leaf in sorted(outputs)]
-
-    @property
-    def processes(self) -> int:
-        """One."""
-        return 1
-
-    @property
-    def rank(self) -> int:
-        """The first."""
-        return 0
-
-    def agreed(self, number: int) -> int:
-        """Nobody else is asked."""
-        return number
-
-    def bring_home(self) -> None:
-        """All roles share this process's memory."""
 
     # Messages and time.
 
@@ -207,30 +126,29 @@ class SimulatedTransport:
                 f"this cluster has failed ({self._broken}); resume from the last checkpoint"
             )
 
-    def _ask(self, kind: Kind, **content: Any) -> list[Message]:
-        """Ask every shard, and wait for every answer."""
-        for shard in self._shards:
+    def _ask(
+        self, kind: Kind, *, everywhere: bool = False, **content: Any
+    ) -> dict[str, torch.Tensor]:
+        """Ask every shard, and wait for every answer; of a broken cluster only what is needed."""
+        if self._broken is not None and kind in (Kind.DROP, Kind.END):
+            return {}
+        for index, shard in enumerate(self._shards):
             self._arrived.pop((Kind.DONE, shard.address, COORDINATOR, self._round, kind.name), None)
-            self._send(
-                Message(
-                    kind=kind,
-                    sender=COORDINATOR,
-                    receiver=shard.address,
-                    round=self._round,
-                    name=kind.name,
-                    **content,
-                )
-            )
-        return [self._wait(Kind.DONE, s.address, COORDINATOR, kind.name) for s in self._shards]
+            message = self._message(kind, index, name=kind.name, **content)
+            self._send(replace(message, sender=COORDINATOR))
+        tensors: dict[str, torch.Tensor] = {}
+        for shard in self._shards:
+            tensors |= self._wait(Kind.DONE, shard.address, COORDINATOR, kind.name).tensors
+        return tensors
 
     def _send(self, message: Message) -> None:
         self._network.post(self._mailboxes[message.sender].send(message, self.now), self.now)
 
     def _wait(self, kind: Kind, sender: Address, receiver: Address, name: str = "") -> Message:
         """Let time pass until a message is here."""
-        wanted = (kind, sender, receiver, self._round, name)
+        key = (kind, sender, receiver, self._round, name)
         begun = heard = self.now
-        while wanted not in self._arrived:
+        while key not in self._arrived:
             if not self._network.alive(receiver, self.now):
                 raise self._failed(f"{receiver} has ended")
             self._pass_time()
@@ -242,12 +160,9 @@ class SimulatedTransport:
             if self.now - heard > self._patience.ping_after:
                 heard = self.now
                 for address in self._mailboxes:
-                    self._send(
-                        Message(
-                            kind=Kind.PING, sender=receiver, receiver=address, round=self._round
-                        )
-                    )
-        return self._arrived.pop(wanted)
+                    ping = self._message(Kind.PING, 0)
+                    self._send(replace(ping, sender=receiver, receiver=address))
+        return self._arrived.pop(key)
 
     def _pass_time(self) -> None:
         """Go to the next arrival or the next retry, whichever is first."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pipeline.config.sections import COLUMN_PREFIX
 from pipeline.core.errors import FunctionError, escape_text
 from pipeline.core.ids import hex_keys
-from pipeline.core.plug_ins import describe_failure
+from pipeline.core.plugins import describe_failure
 from pipeline.filters.custom.functions import CustomFilter, load_function
 
 Verdict = str | None
@@ -60,8 +60,6 @@ def judge(own: CustomFilter, batches: Sequence[pa.RecordBatch]) -> list[Verdict]
 
 
 def _samples(verdicts: Sequence[Verdict]) -> Iterator[list[int]]:
-    """Rows to ask again about, the last first: some of those that stay, then some that go. Apart
-    from the others, so that what hangs on them comes to light."""
     for goes in (False, True):
         rows = [row for row, verdict in enumerate(verdicts) if (verdict is not None) is goes]
         if rows:
@@ -99,7 +97,6 @@ def _of_batch(own: CustomFilter, batch: pa.RecordBatch) -> list[Verdict]:
 
 
 def _call(own: CustomFilter, batch: pa.RecordBatch, row: int | None, *given: Any) -> Any:
-    """What the function returns, with settings that it may change."""
     function = load_function(own)
     try:
         return function(*given, **json.loads(own.settings))

@@ -1,6 +1,4 @@
-"""Functions of the user's own: found, checked against their settings, and loaded in the process
-that calls them.
-"""
+"""Functions of the user's own: found, checked against their settings, and loaded where they run."""
 
 import importlib
 import importlib.util
@@ -9,17 +7,17 @@ import json
 import os
 import pkgutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from pipeline.config.filters import CustomFilterConfig, is_file, is_plug_in, split_function
 from pipeline.core.errors import ConfigError, escape_text
-from pipeline.core.plug_ins import describe_failure, find_plug_in, list_plug_ins
+from pipeline.core.plugins import PlugIn, describe_failure, load_plug_ins
 from pipeline.core.storage import hash_bytes, read_at_most
 from pipeline.core.words import did_you_mean
 
@@ -30,6 +28,13 @@ GROUP = "wafermill.filters"
 _LARGEST_FILE = 16 << 20
 _on_path: list[str] = []
 _registered: dict[str, ModuleType] = {}
+
+
+@cache
+def installed_filters() -> Mapping[str, PlugIn[FunctionType]]:
+    """The filters of installed packages by name. Raises ConfigError naming the distribution of one
+    that is broken."""
+    return load_plug_ins(GROUP, FunctionType)
 
 
 @dataclass(frozen=True)
@@ -205,16 +210,15 @@ def _load(config: CustomFilterConfig, base: Path, section: str) -> CustomFilter:
 def _find(given: str, base: Path, key: str) -> tuple[FunctionPlace, str]:
     distribution = ""
     if is_plug_in(given):
-        names = list_plug_ins(GROUP)
-        if given not in names:
+        plug_in = installed_filters().get(given)
+        if plug_in is None:
             raise ConfigError(
                 f"{key}: {given}: expected MODULE:FUNCTION, such as my_rules:keep, "
                 f"FILE.py:FUNCTION, or the name of an entry point in the group {GROUP}"
-                f"{did_you_mean(given, names)}"
+                f"{did_you_mean(given, installed_filters())}"
             )
-        plug_in = find_plug_in(GROUP, given, key)
-        distribution = f"{plug_in.distribution} {plug_in.version}"
-        where, name = split_function(plug_in.value)
+        distribution = f"{plug_in.code.distribution} {plug_in.code.version}"
+        where, name = plug_in.value.__module__, plug_in.value.__name__
     else:
         where, name = split_function(given)
     if is_file(where):
@@ -232,17 +236,16 @@ def _find(given: str, base: Path, key: str) -> tuple[FunctionPlace, str]:
 
 
 def _module_file(module: str, directory: str, base: Path, shown: str) -> str:
-    """The file of a module on the path. Raises ConfigError, with what mends it."""
     add_to_path(directory)
     forget_module(module)
     try:
         spec = importlib.util.find_spec(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise ConfigError(f"{shown}: {describe_failure(error)}") from error
+            raise ConfigError(f"{shown}: {describe_failure(error, '')}") from error
         spec = None
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{shown}: {describe_failure(error)}") from error
+        raise ConfigError(f"{shown}: {describe_failure(error, '')}") from error
     if spec is None:
         raise ConfigError(f"{shown}: {_missing(module, directory, base)}")
     if spec.origin is None or not spec.origin.endswith(".py"):
@@ -272,7 +275,8 @@ def _function(module: ModuleType, name: str, place: FunctionPlace) -> Function:
     if found is None:
         raise ConfigError(f"{place.shown}: {place.file} has no {name}{did_you_mean(name, known)}")
     if not callable(found):
-        raise ConfigError(f"{place.shown}: {name} is {_kind(found)}; expected a function")
+        kind = f"a value of type {type(found).__name__}"
+        raise ConfigError(f"{place.shown}: {name} is {kind}; expected a function")
     code = getattr(inspect.unwrap(found), "__code__", None)
     if code is not None and code.co_filename != place.file:
         raise ConfigError(
@@ -315,7 +319,3 @@ def _check_signature(function: Function, config: CustomFilterConfig, shown: str)
     if problems:
         takes = ", ".join(named) or "no settings"
         raise ConfigError(f"{shown}: {'; '.join(problems)} (it takes {takes})")
-
-
-def _kind(value: object) -> str:
-    return f"a value of type {type(value).__name__}"

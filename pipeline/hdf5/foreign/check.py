@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.errors import InputError
-from pipeline.core.words import pluralise
+from pipeline.core.words import format_duration, pluralise
 from pipeline.hdf5.foreign.dataset import ForeignParams, disagreements, read_foreign_params
 from pipeline.hdf5.foreign.rows import FileFinding
 from pipeline.hdf5.format import SHARD_SUFFIX
@@ -154,7 +154,7 @@ class _Child:
                 for line in _lines(child.stdout.fileno(), seconds):
                     yield json.loads(line)
             except TimeoutError:
-                yield {"problem": f"reading it took longer than {seconds:,.0f} seconds"}
+                yield {"problem": f"reading it took longer than {format_duration(seconds)}"}
                 return
             finally:
                 child.kill()

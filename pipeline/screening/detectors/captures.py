@@ -1,18 +1,8 @@
 """Opt-out signals captured earlier, and the local opt-out list: read from files, never fetched.
 
-A source is a `.yaml` or `.jsonl` file, or a directory of them. Each record of a JSONL file, and
-each item of `captures:` in a YAML file, is one of:
-
-    {kind: robots, host: example.org, captured_at: 2024-05-01, body: "User-agent: GPTBot\\n…"}
-    {kind: tdmrep, host: example.org, captured_at: 2024-05-01T10:00:00Z, body: "[…]"}
-    {kind: ai.txt, host: example.org, captured_at: 2024-05-01, body: "User-agent: *\\n…"}
-    {kind: header, url: "https://example.org/a", captured_at: 2024-05-01, value: "TDM-…: 1"}
-    {kind: meta, url: "https://example.org/a", captured_at: 2024-05-01, body: "<meta …>"}
-    {kind: domain, value: example.com, captured_at: 2024-05-01, note: letter of 29 April}
-
-kinds of the list: domain (and all below it), url_prefix, work (of a registry), author, document
-(its key), text (`text_key`, the xxh3-128 of the cleaned text). `captured_at` is then when it came
-in.
+A source is a `.yaml` file with a list `captures:`, a `.jsonl` file, or a directory of them. Records
+are signals (robots, tdmrep, ai.txt, header, meta) or entries of the list, for which `captured_at`
+is the date of receipt; docs/detectors.md shows both.
 """
 
 import json
@@ -31,20 +21,9 @@ from pipeline.config.yaml import YamlDocument, load_yaml
 from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.storage import canonical_json, hash_bytes
 
-Kind = Literal[
-    "robots",
-    "tdmrep",
-    "ai.txt",
-    "header",
-    "meta",
-    "domain",
-    "url_prefix",
-    "work",
-    "author",
-    "document",
-    "text",
-]
-_SIGNALS, _LISTED = get_args(Kind)[:5], get_args(Kind)[5:]
+SignalKind = Literal["robots", "tdmrep", "ai.txt", "header", "meta"]
+ListedKind = Literal["domain", "url_prefix", "work", "author", "document", "text"]
+_SIGNALS, _LISTED = get_args(SignalKind), get_args(ListedKind)
 _HEX = re.compile(r"[0-9a-f]{32}\Z")
 _COMPACT = re.compile(r"(\d{4})(\d\d)(\d\d)(?:(\d\d)(\d\d)(\d\d))?\Z")
 
@@ -52,7 +31,9 @@ _COMPACT = re.compile(r"(\d{4})(\d\d)(\d\d)(?:(\d\d)(\d\d)(\d\d))?\Z")
 class Capture(FrozenModel):
     """One captured signal, or one entry of the local list."""
 
-    kind: Kind = Field(description="kind of captured signal, or of listed value")
+    kind: Literal[SignalKind, ListedKind] = Field(
+        description="kind of captured signal, or of listed value"
+    )
     captured_at: str = Field(description="ISO 8601 date or time when it was captured or received")
     host: str = Field(
         "", description="the host it was captured from, with the port unless that is 80 or 443"
@@ -106,18 +87,13 @@ class Captures:
     digest: str = ""
 
 
-def load_captures(sources: Iterable[Path]) -> Captures:
-    """`captures_in` files and directories, arranged."""
-    return captures_of(captures_in(sources))
-
-
 def captures_in(sources: Iterable[Path]) -> tuple[Capture, ...]:
     """Read files and directories of captures. Raises ConfigError with file, line and key."""
     return tuple(r for source in sources for path in _files(source) for r in _read(path))
 
 
 def captures_of(records: Iterable[Capture]) -> Captures:
-    """Arrange records, in whatever order they come. Of a value listed twice the first stands."""
+    """Arrange records, in whatever order they come. Of a value listed twice the first counts."""
     ordered = sorted(
         records, key=lambda r: (r.at, r.kind, json.dumps(r.model_dump(), sort_keys=True))
     )
@@ -125,7 +101,8 @@ def captures_of(records: Iterable[Capture]) -> Captures:
     listed: dict[str, dict[str, Capture]] = {}
     for record in ordered:
         if record.kind in _SIGNALS:
-            host = _plain_host(record.host) if record.host else host_of(record.url)
+            given = record.host.strip()
+            host = host_of(f"https://{given}") or given.lower() if given else host_of(record.url)
             signals.setdefault(host, {}).setdefault(record.kind, []).append(record)
         else:
             listed.setdefault(record.kind, {}).setdefault(_listed_value(record), record)
@@ -175,10 +152,6 @@ def host_of(url: str) -> str:
     if parts.scheme not in ("http", "https") or not host:
         return ""
     return host if port in (None, 80, 443) else f"{host}:{port}"
-
-
-def _plain_host(host: str) -> str:
-    return host_of(f"https://{host.strip()}") or host.strip().lower()
 
 
 def _listed_value(record: Capture) -> str:

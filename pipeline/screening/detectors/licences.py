@@ -1,25 +1,21 @@
-"""Detector `licence`: what was declared and is unknown or restricted, what the text states
-(addresses, machine-readable tags, names and wordings of licences), and conflicts between the two.
+"""Detector `licence`: what was declared and is unknown or restricted (`declared`), what the text
+states (`statement`: of every licence the first), and the worst contradiction (`conflict`).
 
-Licence statements in texts: addresses, machine-readable tags, names and wordings of licences.
-
-A statement has high confidence when it speaks of the text it stands in ("this work is licensed
-under …", a tag, the wording of the licence itself), low when it may speak of something else.
-
-Licences: what was declared and is unknown or restricted, what the text states, and conflicts.
-
-Kinds: `declared` (only for documents whose declared licence is not known, or is restricted or
-reserved), `statement` (of every licence the first in the text), `conflict` (at most one: what the
-text states of itself asks for more than what was declared).
+A statement has high confidence when it speaks of its own text ("this work is licensed under …", a
+tag, the wording of the licence itself), low when it may speak of something else. Only high ones
+conflict, when they ask for more than what was declared.
 """
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from pipeline.screening import evidence
 from pipeline.screening.detectors.licence_names import BSD, PUBLIC_DOMAIN, RESERVED
 from pipeline.screening.detectors.spdx import (
     RANKS,
@@ -29,13 +25,6 @@ from pipeline.screening.detectors.spdx import (
     normalise_licence,
 )
 from pipeline.screening.detectors.sweep import Hit, SweepHits, sweep_all
-from pipeline.screening.evidence import (
-    FINDINGS,
-    Finding,
-    attributes_json,
-    findings_table,
-    sort_findings,
-)
 
 GROUP = "licence"
 """The name of this detector's needles in a sweep."""
@@ -139,7 +128,7 @@ _OWN_DOMAIN = re.compile(
 
 
 class Statement(NamedTuple):
-    """A licence statement: an SPDX expression and where it stands, in bytes of the text.
+    """A licence statement: an SPDX expression and where it is, in bytes of the text.
 
     basis: address, tag, name, wording or notice. confidence: high or low.
     """
@@ -155,25 +144,15 @@ class Statement(NamedTuple):
 def find_statements(swept: SweepHits) -> Iterator[list[Statement]]:
     """For every text that has any, its statements: of each licence the first of the highest
     confidence, in order of place."""
-    row, found = -1, list[Statement]()
-    for hit in swept.hits(GROUP):
-        if hit.row != row and found:
-            yield _first_of_each(found)
-            found = []
-        row = hit.row
-        if statement := _statement_at(swept, hit):
-            found.append(statement)
-    if found:
-        yield _first_of_each(found)
-
-
-def _first_of_each(found: list[Statement]) -> list[Statement]:
-    best: dict[str, Statement] = {}
-    for statement in found:
-        held = best.get(statement.spdx)
-        if held is None or (held.confidence == "low" and statement.confidence == "high"):
-            best[statement.spdx] = statement
-    return sorted(best.values(), key=lambda one: (one.offset, one.spdx))
+    for _, hits in groupby(swept.hits(GROUP), attrgetter("row")):
+        best: dict[str, Statement] = {}
+        for hit in hits:
+            if statement := _statement_at(swept, hit):
+                before = best.setdefault(statement.spdx, statement)
+                if before.confidence == "low" and statement.confidence == "high":
+                    best[statement.spdx] = statement
+        if best:
+            yield sorted(best.values(), key=attrgetter("offset", "spdx"))
 
 
 class _Window(NamedTuple):
@@ -197,12 +176,15 @@ class _Window(NamedTuple):
 def _statement_at(swept: SweepHits, hit: Hit) -> Statement | None:
     start = max(0, hit.offset - _BEFORE)
     window = _Window(hit, swept.cut(hit.row, start, hit.offset + _AFTER), hit.offset - start)
+    end = window.at + len(hit.needle.encode())
     if hit.needle in _RESERVED:
         return _reserved(window)
     if hit.needle in _WORDINGS:
-        return _wording(window)
+        return window.statement((window.at, end), _WORDINGS[hit.needle], "wording", True)
     if hit.needle == _DOMAIN:
-        return _public_domain(window)
+        own = (found for found in _OWN_DOMAIN.finditer(window.data, 0, end) if found.end() == end)
+        found = next(own, None)
+        return window.statement(found.span(), PUBLIC_DOMAIN, "name", True) if found else None
     if hit.needle == _TAG:
         return _tagged(window)
     return _address(window) if hit.needle == _ADDRESS else _named(window)
@@ -217,18 +199,6 @@ def _reserved(window: _Window) -> Statement | None:
     has_owner = _COPYRIGHT.search(data[max(0, at - 160) : at + needle + 80]) is not None
     is_alone = _ALLOWS.search(data) is None
     return window.statement((at, at + needle), RESERVED, "notice", has_owner and is_alone)
-
-
-def _wording(window: _Window) -> Statement | None:
-    spdx = _WORDINGS[window.hit.needle]
-    span = (window.at, window.at + len(window.hit.needle))
-    return window.statement(span, spdx, "wording", True)
-
-
-def _public_domain(window: _Window) -> Statement | None:
-    end = window.at + len(window.hit.needle)
-    found = next((f for f in _OWN_DOMAIN.finditer(window.data, 0, end) if f.end() == end), None)
-    return window.statement(found.span(), PUBLIC_DOMAIN, "name", True) if found else None
 
 
 def _tagged(window: _Window) -> Statement | None:
@@ -249,32 +219,18 @@ def _address(window: _Window) -> Statement | None:
 
 
 def _named(window: _Window) -> Statement | None:
-    """The licence whose name the needle is part of."""
     data, at = window.data, window.at
-    for pattern, read in ((_CC_NAME, _cc), (_GNU_NAME, _gnu), (_OTHER_NAME, _other)):
+    for pattern in (_CC_NAME, _GNU_NAME, _OTHER_NAME):
         for found in pattern.finditer(data, max(0, at - 40), at + 160):
             if found.start() <= at < found.end():
-                own = _is_own(window, *found.span())
-                return window.statement(found.span(), read(found, data, own), "name", own)
+                is_own, name = _is_own(window, *found.span()), _text(found[0])
+                if pattern is _GNU_NAME and (version := _GNU_VERSION.match(data, found.end())):
+                    name += f" {_text(version[1])}{' or later' if version[2] else ''}"
+                # "cc by" alone is an ordinary phrase unless a grant is before it
+                is_phrase = not is_own and re.fullmatch(r"cc\W*by\W*", name, re.I)
+                spdx = "" if is_phrase else normalise_licence(name).spdx
+                return window.statement(found.span(), spdx, "name", is_own)
     return None
-
-
-def _cc(found: re.Match[bytes], data: bytes, own: bool) -> str:
-    """ "cc by" alone is an ordinary phrase unless a grant stands before it."""
-    name = _text(found[0])
-    is_phrase = re.fullmatch(r"cc\W*by\W*", name, re.I) is not None
-    return "" if is_phrase and not own else normalise_licence(name).spdx
-
-
-def _gnu(found: re.Match[bytes], data: bytes, own: bool) -> str:
-    name = _text(found[0])
-    if version := _GNU_VERSION.match(data, found.end()):
-        name += f" {_text(version[1])}{' or later' if version[2] else ''}"
-    return normalise_licence(name).spdx
-
-
-def _other(found: re.Match[bytes], data: bytes, own: bool) -> str:
-    return normalise_licence(_text(found[0])).spdx
 
 
 def _text(name: bytes) -> str:
@@ -305,7 +261,7 @@ def detect_licences(batch: pa.Table, swept: SweepHits | None = None) -> pa.Table
     """
     swept = swept or sweep_all(batch["text"], {GROUP: NEEDLES})
     declared = batch["licence"]
-    findings = list[Finding]()
+    findings = list[evidence.Finding]()
     for statements in find_statements(swept):
         value = declared[statements[0].row].as_py()
         licence = normalise_licence(value)
@@ -313,46 +269,40 @@ def detect_licences(batch: pa.Table, swept: SweepHits | None = None) -> pa.Table
         worst = _conflict(statements, licence)
         if worst is not None:
             findings.append(_finding("conflict", worst, value, licence, swept))
-    return sort_findings([_declared(declared), findings_table(findings)])
+    return evidence.sort_findings([_declared(declared), evidence.findings_table(findings)])
 
 
 def _declared(values: pa.ChunkedArray) -> pa.Table:
-    """Findings on the documents whose declared licence has to be told."""
+    """Findings on the documents whose declared licence is reported."""
     encoded = values.combine_chunks().dictionary_encode()
-    told = list[Finding]()
+    findings = list[evidence.Finding]()
     number = np.full(len(encoded.dictionary), -1, np.int64)
     for code, value in enumerate(encoded.dictionary.to_pylist()):
         licence = normalise_licence(value)
         if not value or (licence.spdx and licence.family not in _TOLD):
             continue
-        attributes = attributes_json(
-            {
-                "basis": "metadata",
-                "confidence": "high",
-                "declared": licence.spdx or _shown(value),
-                "family": licence.family or "unknown",
-            }
+        number[code] = len(findings)
+        finding = evidence.Finding(
+            row=len(findings),
+            kind="declared",
+            target=licence.spdx or NOT_KNOWN,
+            seen=value,
+            attributes=_attributes("metadata", "high", value, licence, licence.family),
         )
-        number[code] = len(told)
-        target = licence.spdx or NOT_KNOWN
-        told.append(
-            Finding(
-                row=len(told), kind="declared", target=target, seen=value, attributes=attributes
-            )
-        )
+        findings.append(finding)
     of_row = number[encoded.indices.to_numpy()]
     rows = np.flatnonzero(of_row >= 0)
     return (
-        findings_table(told)
+        evidence.findings_table(findings)
         .take(pa.array(of_row[rows]))
-        .set_column(0, FINDINGS.field("row"), pa.array(rows, pa.int64()))
+        .set_column(0, evidence.FINDINGS.field("row"), pa.array(rows, pa.int64()))
     )
 
 
 def _conflict(statements: Sequence[Statement], declared: SpdxLicence) -> Statement | None:
     """The statement that asks for most, if it asks for more than what was declared.
 
-    A reservation is none beside a licence in the same text: licences begin with one.
+    A reservation next to a licence in the same text is none: licences begin with one.
     """
     if not declared.family:
         return None
@@ -371,25 +321,28 @@ def _conflict(statements: Sequence[Statement], declared: SpdxLicence) -> Stateme
 
 def _finding(
     kind: str, statement: Statement, value: str, licence: SpdxLicence, swept: SweepHits
-) -> Finding:
+) -> evidence.Finding:
     end = statement.offset + statement.length
     seen = swept.cut(statement.row, statement.offset, end).decode("utf-8", "replace")
-    attributes = {
-        "basis": statement.basis,
-        "confidence": statement.confidence,
-        "declared": licence.spdx or _shown(value),
-        "family": licence_of(statement.spdx).family or "unknown",
-    }
-    return Finding(
+    family = licence_of(statement.spdx).family
+    return evidence.Finding(
         row=statement.row,
         kind=kind,
         target=statement.spdx,
         seen=seen,
         byte_offset=statement.offset,
         byte_length=statement.length,
-        attributes=attributes_json(attributes),
+        attributes=_attributes(statement.basis, statement.confidence, value, licence, family),
     )
 
 
-def _shown(value: str) -> str:
-    return value if len(value) <= 80 else value[:79] + "…"
+def _attributes(
+    basis: str, confidence: str, value: str, declared: SpdxLicence, family: str
+) -> dict[str, str]:
+    shown = value if len(value) <= 80 else value[:79] + "…"
+    return {
+        "basis": basis,
+        "confidence": confidence,
+        "declared": declared.spdx or shown,
+        "family": family or "unknown",
+    }

@@ -1,14 +1,9 @@
-"""Lists of origins and artefacts: strict YAML files, shipped or the user's own; and the host
-patterns in them.
+"""Lists of origins and artefacts: strict YAML files, shipped or the user's own.
 
-Hosts in addresses, and host patterns compared label by label.
-
-A pattern is a domain, which stands for itself and all below it (`gen.lib.rus.ec`), or a registered
-name under any ending (`libgen.*`: libgen.is and www.libgen.co.uk, but neither notlibgen.is nor
-libgen.is.example.org). What ends like a file (`libgen.py`) is no registered name.
-
-Limits: which endings have two labels is guessed (`co.uk`: a common second label and a country of
-two letters); hosts written in other scripts are compared as they stand.
+A host pattern is a domain, which stands for itself and all below it (`gen.lib.rus.ec`), or a
+registered name under any ending (`libgen.*`: libgen.is and www.libgen.co.uk, but neither
+notlibgen.is nor libgen.is.example.org). Which endings have two labels is guessed; hosts in other
+scripts are compared as written.
 """
 
 import re
@@ -113,19 +108,8 @@ def _registered_name(labels: list[str]) -> str:
 
 
 SHIPPED = Path(__file__).parents[1] / "lists"
-_BETWEEN_WORDS = (
-    "",
-    " ",
-    "-",
-    "_",
-    "\n",
-    "\t",
-    "  ",
-    "\r\n",
-    "\N{NO-BREAK SPACE}",
-    "\N{NON-BREAKING HYPHEN}",
-    "\N{HYPHEN}",
-)
+_SIGNS = ("\N{NO-BREAK SPACE}", "\N{NON-BREAKING HYPHEN}", "\N{HYPHEN}")
+_BETWEEN_WORDS = ("", " ", "-", "_", "\n", "\t", "  ", "\r\n", *_SIGNS)
 _SEPARATORS = re.compile(r"[\W_]+")
 
 
@@ -198,7 +182,7 @@ class ArtefactList(FrozenModel):
 
 def load_origins(path: Path) -> OriginList:
     """Read a list of origins. Raises ConfigError with file, line and key, or for a family that
-    stands there twice."""
+    is listed twice."""
     found = parse(OriginList, load_yaml(path))
     names = [family.family for family in found.families]
     twice = next((name for name in names if names.count(name) > 1), None)

@@ -1,20 +1,9 @@
-"""Detector `marker`: phrases of listed collections and sites in the text.
+"""Detector `marker`: names, hosts and links of listed collections in the text.
 
-kind `download`: the text says that it came from there. One of
- - a line of its own that says so ("Downloaded from NAME", "Scanned and uploaded by NAME"),
- - a line near an end of the text that begins by saying so of a host ("Downloaded from HOST. More
-   books there."),
- - "this book was downloaded from NAME" and the like, anywhere,
- - a line of its own with nothing but a listed host or link and names, near an end of the text,
- - such a statement or a bracketed host as the very first or last words, where lines were joined.
-kind `mention`: a listed name, host or link in any other place; the text merely names it.
-
-target: the family. attributes: form (`name`, `host`, `link`; what was found), list, list_version;
-of a mention also places (how many the text has, each needle counted up to the sweep's limit): a
-text has one finding of kind mention for each family, at the first place.
-
-Limits: names are compared as listed, in their own script; a page that ends in a bare link to a
-listed host reads like a download marker.
+`download`: the text says that it came from there, in a line of its own, in "this book was
+downloaded from NAME", as a lone link near an end, or as its first or last words. `mention`: it
+names the collection in any other way; one finding for each family, with the number of its places.
+docs/detectors.md has the exact forms. Names are compared as listed, in their own script.
 """
 
 import re
@@ -39,7 +28,7 @@ from pipeline.screening.evidence import Finding, findings_table
 
 GROUP = "marker"
 EDGE_BYTES = 2000
-"""How near to an end of the text a line of its own stands that only names a host."""
+"""How near to an end of the text a line that only names a host has to be."""
 
 _WINDOW = 300
 _PHRASE = 120
@@ -98,17 +87,14 @@ class _Token:
     listed: ListedFamily
 
     def finding(self, kind: str, start: int, seen: bytes, **more: int) -> Finding:
-        attributes = self.listed.attributes(form=self.form, **more)
-        text = seen.decode(errors="ignore")
-        target = self.listed.family
         return Finding(
             row=self.row,
             kind=kind,
-            target=target,
-            seen=text,
+            target=self.listed.family,
+            seen=seen.decode(errors="ignore"),
             byte_offset=start,
             byte_length=len(seen),
-            attributes=attributes,
+            attributes=self.listed.attributes(form=self.form, **more),
         )
 
 
@@ -134,7 +120,7 @@ class MarkerIndex:
         self._names = re.compile(b"|".join(map(re.escape, longest_first)) or b"(?!)", re.IGNORECASE)
 
     def token(self, swept: SweepHits, hit: Hit) -> _Token | None:
-        """What stands at a hit, if it is what its needle stands for."""
+        """The name, host or link at a hit, unless it is part of something else."""
         form, listed = self.forms[hit.needle]
         end = hit.offset + len(hit.needle.encode())
         before = swept.cut(hit.row, hit.offset - _WINDOW, hit.offset)

@@ -1,31 +1,10 @@
-"""Detectors `identifier` and `notice`.
+"""Detectors `identifier` and `notice`: numbers of works, and what a title page says of rights.
 
-Detector `identifier`: numbers of works, where the text says that a number follows.
-
-Needles ("ISBN", "doi:", "Registration Number" …) find the places; only the bytes behind one are
-read, and only numbers whose form and check digit are right are told
-(`pipeline.screening.registry.identifiers`).
-
-kind: isbn | doi | lccn | asin | usco. target: the normalised number. work_id: of a registry, when
-it has the number. attributes: places, how often the text has the number, within the limits of the
-sweep; there is one finding for each number of a text, at its first place.
-
-Limits: a number without a word that announces it is not looked for. A number says which work is
-named, not that the document is that work: reference lists are full of them.
-
-Detector `notice`: copyright lines and what else a title page says of rights.
-
-kind: `copyright` (a sign or the word, with a year), `rights_reserved` ("all rights reserved"),
-`reproduction` ("no part of this … may be reproduced"), `cip` (cataloguing-in-publication data),
-`public_domain_statement` (the header of a Project Gutenberg file).
-
-target: of a copyright line its holder as written, which may be empty; else the phrase. attributes:
-places, how often the text has it, within the limits of the sweep; of a copyright line also holder
-and year, an integer, the latest that the line names. There is one finding for each kind, holder and
-year of a text, at the first place.
-
-Limits: English and the signs © and (c) only. A notice says what its author wrote; who holds rights
-in the document is another question.
+Needles ("ISBN", "doi:", "©" …) find the places, and expressions read the bytes around them. A
+number counts if form and check digit are right (`registry.identifiers`); `target` is its normal
+form. Of a copyright line `target` is the holder as written, else it is the phrase. There is one
+finding for each number, or kind, holder and year, at its first place; `places` counts them. English
+only.
 """
 
 import re
@@ -36,7 +15,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from pipeline.screening.detectors.sweep import Hit, SweepHits, sweep_all
-from pipeline.screening.evidence import Finding, attributes_json, findings_table
+from pipeline.screening.evidence import Finding, findings_table
 from pipeline.screening.registry import identifiers
 
 IDENTIFIER_GROUP = "identifier"
@@ -99,22 +78,15 @@ def detect_identifiers(
     """FINDINGS of the texts of a batch. `swept`: a sweep over `batch["text"]` that has
     `IDENTIFIER_NEEDLES` as its group `identifier`; without it, the texts are swept here."""
     swept = swept or sweep_all(batch["text"], {IDENTIFIER_GROUP: IDENTIFIER_NEEDLES})
-    places: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
+    found: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
     for hit in swept.hits(IDENTIFIER_GROUP):
         for kind, number, start, end in _read(swept, hit):
             key = (hit.row, kind, number)
-            places.setdefault(key, []).append((hit.offset + start, hit.offset + end))
-    return findings_table(_findings(swept, settings, places))
-
-
-def _findings(
-    swept: SweepHits,
-    settings: IdentifierSettings,
-    found: Mapping[tuple[int, str, str], list[tuple[int, int]]],
-) -> Iterator[Finding]:
+            found.setdefault(key, []).append((hit.offset + start, hit.offset + end))
+    findings = []
     for (row, kind, number), places in found.items():
         start, end = min(places)
-        yield Finding(
+        finding = Finding(
             row=row,
             kind=kind,
             target=number,
@@ -122,8 +94,10 @@ def _findings(
             byte_offset=start,
             byte_length=end - start,
             work_id=settings.works.get(number, ""),
-            attributes=attributes_json({"places": len(set(places))}),
+            attributes={"places": len(set(places))},
         )
+        findings.append(finding)
+    return findings_table(findings)
 
 
 def _read(swept: SweepHits, hit: Hit) -> Read:
@@ -153,7 +127,7 @@ _SINGLE: dict[str, tuple[re.Pattern[bytes], int | None, str, Normal]] = {
     "usco": (_USCO, None, "usco", identifiers.usco),
     "bare": (_BARE_USCO, 0, "usco", identifiers.usco),
 }
-"""Of each reader: what stands behind a hit, from which byte (None: the end of the needle), the kind
+"""Of each reader: what follows a hit, from which byte (None: the end of the needle), the kind
 and the normal form."""
 
 
@@ -167,7 +141,6 @@ def _one(
 
 
 def _isbns(window: bytes, start: int) -> Read:
-    """The ISBN behind a hit, and those that follow it at once."""
     found = _FIRST_ISBN.match(window, start)
     while found:
         number = identifiers.isbn13(found[1].decode(errors="ignore"))
@@ -228,11 +201,8 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "public_domain_statement": ("project gutenberg",),
 }  # fmt: skip
 _KIND_OF = {needle: kind for kind, needles in _KINDS.items() for needle in needles}
-_PHRASES = {
-    "rights_reserved": "all rights reserved",
-    "reproduction": "no part of this",
-    "cip": "cataloguing in publication",
-    "public_domain_statement": "project gutenberg",
+_PHRASES = {kind: needles[0] for kind, needles in _KINDS.items()} | {
+    "cip": "cataloguing in publication"
 }
 NOTICE_NEEDLES = tuple(_KIND_OF)
 
@@ -261,46 +231,41 @@ def detect_notices(batch: pa.Table, swept: SweepHits | None = None) -> pa.Table:
             covered = hit.offset + notice.end if is_line else covered
             places = found.setdefault((row, *notice[:3]), [])
             places.append((hit.offset, hit.offset + notice.end))
-    return findings_table(_notice_findings(swept, found))
-
-
-def _notice_findings(
-    swept: SweepHits, found: dict[tuple[int, str, str, int], list[tuple[int, int]]]
-) -> Iterator[Finding]:
+    findings = []
     for (row, kind, target, year), places in found.items():
         start, end = places[0]
-        seen = swept.cut(row, start, end).decode(errors="ignore")
         about: dict[str, str | int] = {"places": len(places)}
-        if kind == "copyright":
-            about |= {"holder": target, "year": year}
-        yield Finding(
+        finding = Finding(
             row=row,
             kind=kind,
             target=target,
-            seen=seen,
+            seen=swept.cut(row, start, end).decode(errors="ignore"),
             byte_offset=start,
             byte_length=end - start,
-            attributes=attributes_json(about),
+            attributes=about | ({"holder": target, "year": year} if kind == "copyright" else {}),
         )
+        findings.append(finding)
+    return findings_table(findings)
 
 
 def _read_notice(swept: SweepHits, hit: Hit) -> _Notice | None:
     kind = _KIND_OF[hit.needle]
     size = len(hit.needle.encode())
-    if kind in ("rights_reserved", "cip"):
-        return _Notice(kind, _PHRASES[kind], 0, size)
     window = swept.cut(hit.row, hit.offset, hit.offset + _BYTES_BEHIND)
     if kind == "copyright":
         return _copyright(window)
-    if kind == "reproduction":
-        return _Notice(kind, _PHRASES[kind], 0, size) if _REPRODUCED.search(window) else None
-    before = swept.cut(hit.row, hit.offset - _BYTES_BEFORE, hit.offset)
-    header = _GUTENBERG_TITLE.match(window) if _GUTENBERG.search(before) else None
-    return _Notice(kind, _PHRASES[kind], 0, header.end()) if header else None
+    if kind == "reproduction" and not _REPRODUCED.search(window):
+        return None
+    if kind == "public_domain_statement":
+        before = swept.cut(hit.row, hit.offset - _BYTES_BEFORE, hit.offset)
+        header = _GUTENBERG_TITLE.match(window) if _GUTENBERG.search(before) else None
+        if header is None:
+            return None
+        size = header.end()
+    return _Notice(kind, _PHRASES[kind], 0, size)
 
 
 def _copyright(window: bytes) -> _Notice | None:
-    """The line that begins with the window, if it names a year."""
     found = _YEAR_FIRST.match(window)
     years_first = found is not None
     found = found or _HOLDER_FIRST.match(window)

@@ -1,13 +1,12 @@
-"""Opt-outs: documents whose address, author, work, key or text a captured signal or the local list
-covers. Offline: what was captured, and when, is all that is looked at.
+"""Detector `optout`: documents whose address, author, work, key or text a captured signal
+(`signal`) or the local list (`listed`) covers. Nothing is fetched.
 
-Kinds: `signal` (said by the site) and `listed` (an entry of the local list). Which capture counts:
-the last one before the document was acquired; else the first one after, which is said; without a
-date of acquisition the last one of all.
+Of several captures the last one before the acquisition of the document counts, else the first one
+after; without a date of acquisition the last of all.
 """
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 
@@ -24,19 +23,8 @@ from pipeline.screening.evidence import Finding, attributes_json, findings_table
 from pipeline.screening.registry.names import author_key, normalise_author
 
 URL_KEYS = (
-    "url",
-    "uri",
-    "source_url",
-    "page_url",
-    "canonical_url",
-    "original_url",
-    "final_url",
-    "link",
-    "href",
-    "source",
-    "warc-target-uri",
-    "warc_target_uri",
-    "target_uri",
+    *("url", "uri", "link", "href", "source", "warc-target-uri", "warc_target_uri", "target_uri"),
+    *(f"{kind}_url" for kind in ("source", "page", "canonical", "original", "final")),
 )
 """Keys of metadata that hold the address of a document, where their value is one."""
 
@@ -55,7 +43,7 @@ _TDM = ("tdm-meta", "tdm-header", "tdmrep")
 
 @dataclass(frozen=True)
 class OptoutSettings:
-    """captures: `load_captures`. agents: user agents that robots.txt and ai.txt are asked for."""
+    """captures: `captures_of`. agents: user agents that robots.txt and ai.txt are asked for."""
 
     captures: Captures
     agents: tuple[str, ...] = AI_CRAWLERS
@@ -100,14 +88,10 @@ def _by_address(batch: pa.Table, settings: OptoutSettings) -> Iterator[Finding]:
                 *_signals(url, date, settings),
                 *_listed_address(url, date, settings),
             ]
-        for one in said[url, date]:
-            yield Finding(
-                row=row, kind=one.kind, target=one.target, seen=one.seen, attributes=one.attributes
-            )
+        yield from (replace(one, row=row) for one in said[url, date])
 
 
 def _addresses(meta: pa.ChunkedArray, settings: OptoutSettings) -> tuple[I64, list[str]]:
-    """Rows and addresses on hosts that anything is known of."""
     domains = settings.captures.listed.get("domain", {})
     nothing = np.zeros(0, np.int64), list[str]()
     if not settings.hosts and not domains:
@@ -116,19 +100,18 @@ def _addresses(meta: pa.ChunkedArray, settings: OptoutSettings) -> tuple[I64, li
     values = fields.values()
     hosts = pc.struct_field(pc.extract_regex(values, _HOST), "host")
     spelt = pc.unique(hosts.drop_null()).to_pylist()
-    known = [h for h in spelt if _is_known(host_of(f"https://{h}"), settings.hosts, domains)]
+    known = []
+    for host in spelt:
+        plain = host_of(f"https://{host}")
+        if plain in settings.hosts or _domain(plain, domains) is not None:
+            known.append(host)
     if not known:
         return nothing
     chosen = np.flatnonzero(pc.is_in(hosts, value_set=pa.array(known, hosts.type)))
     return fields.row[chosen], values.take(pa.array(chosen)).to_pylist()
 
 
-def _is_known(host: str, hosts: frozenset[str], domains: Container[str]) -> bool:
-    return host in hosts or _domain(host, domains) is not None
-
-
 def _domain(host: str, domains: Container[str]) -> str | None:
-    """The listed domain that a host is, or is below."""
     labels = host.partition(":")[0].split(".")
     below = (".".join(labels[place:]) for place in range(len(labels)))
     return next((name for name in below if name in domains), None)

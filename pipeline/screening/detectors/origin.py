@@ -1,27 +1,10 @@
-"""Detectors `origin` and `artefact`, which look documents up in lists; lists of origins are
-prepared for that: what one label, path or metadata string says.
+"""Detectors `origin` and `artefact`: documents looked up in lists.
 
-Detector `origin`: where a document says it comes from, against lists of origins.
-
-Three places say so: the source label, the path of the input file and the record's metadata. Labels
-and paths are looked at once for each distinct one. Over the metadata goes one sweep for what could
-matter; only records in which something was found are parsed. Their strings are read as addresses,
-paths, file names and repositories, and as labels under keys that name a source.
-
-kind: label | host | path | filename | magnet | repository. target: a family of a list; for file
-names `ebook_file_name` and for links of exchange networks `magnet`, `torrent` or `ipfs`, which are
-forms and no entries of a list. attributes: list, list_version.
-
-Limits: a title is never read as a label, a host or a path, so a page about a collection is not one
-of it. What the metadata does not say cannot be found here.
-
-Detector `artefact`: files and texts whose SHA-256 stands on a list.
-
-kind: `file` (all documents of a listed raw file) | `text` (a document with a listed text). target:
-the family of the entry; seen: the digest; attributes: list, list_version. Texts are hashed only if
-a list has digests of texts.
-
-Limits: one changed byte is another file, and one changed word another text.
+`origin` reads the source label, the path of the input file and the strings of the metadata: as
+addresses, paths, file names and repositories, and as labels under keys that name a source. A title
+is never read so. One sweep over the metadata says which records to parse. File names like an e-book
+and links of exchange networks are forms, not entries of a list. `artefact` compares the SHA-256 of
+raw files, and of texts if a list has some.
 """
 
 import hashlib
@@ -87,20 +70,8 @@ _EBOOK_FILE = re.compile(
     re.IGNORECASE,
 )
 _LONGEST_NAME = 300
-_SHAPE_NEEDLES = (
-    "magnet:?",
-    ".torrent",
-    "ipfs://",
-    "/ipfs",
-    ".epub",
-    ".mobi",
-    ".azw",
-    ".djvu",
-    ".fb2",
-    ".lit",
-    ".pdf.txt",
-    ").pdf",
-)
+_EXCHANGE_NEEDLES = ("magnet:?", ".torrent", "ipfs://", "/ipfs")
+_EBOOK_NEEDLES = (".epub", ".mobi", ".azw", ".djvu", ".fb2", ".lit", ".pdf.txt", ").pdf")
 _ESCAPED_ASCII = tuple(rf"\u00{digit}" for digit in range(2, 8))
 _HUB = re.compile(
     r"(?:(?:huggingface\.co|hf\.co)/datasets/|hf://datasets/)([\w.-]+)(?:/([\w.-]+))?",
@@ -113,7 +84,7 @@ _NOT_WORD = re.compile(r"[\W_]+")
 class OriginIndex:
     """Look-ups in lists of origins; what several lists name counts for the first of them.
 
-    needles: literals of which one stands in every metadata slice that can say something.
+    needles: literals of which one is in every metadata slice that can say something.
     """
 
     def __init__(self, lists: Sequence[OriginList]) -> None:
@@ -124,7 +95,9 @@ class OriginIndex:
         self._repositories = _inverted(found, lambda f: map(str.casefold, f.repositories))
         self._hosts = HostPatterns((d, listed) for listed, f in found for d in f.domains)
         named = [needle for _, family in found for needle in _needles(family)]
-        self.needles = tuple(dict.fromkeys([*named, *_SHAPE_NEEDLES, *_ESCAPED_ASCII]))
+        self.needles = tuple(
+            dict.fromkeys([*named, *_EXCHANGE_NEEDLES, *_EBOOK_NEEDLES, *_ESCAPED_ASCII])
+        )
 
     def of_label(self, label: str) -> Iterator[Finding]:
         """What a source label says, or the name after its last slash: a family, a repository, a
@@ -237,7 +210,6 @@ def detect_origin(batch: pa.Table, settings: OriginSettings) -> pa.Table:
 def _by_value(
     column: pa.ChunkedArray, findings_of: Callable[[Any], Iterator[Finding]]
 ) -> Iterator[pa.Table]:
-    """The findings of every distinct value, in all of its rows."""
     for value in pc.unique(column).drop_null().to_pylist():
         findings = list(findings_of(value))
         if findings:
@@ -324,7 +296,6 @@ Entry = tuple[Artefact, str]
 
 
 def _entries(lists: Iterable[tuple[ArtefactList, tuple[Artefact, ...]]]) -> dict[str, Entry]:
-    """Each digest with its entry and the attributes of evidence; the first list wins."""
     found: dict[str, Entry] = {}
     for one, artefacts in lists:
         about = attributes_json({"list": one.name, "list_version": one.version})

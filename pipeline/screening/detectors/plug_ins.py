@@ -4,12 +4,12 @@ import inspect
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline.core.errors import ConfigError, escape_text
-from pipeline.core.plug_ins import PlugIn, describe_failure, find_plug_in, load_plug_in
-from pipeline.core.words import did_you_mean
+from pipeline.core.plugins import PlugIn, PlugInCode, describe_failure, load_plug_ins
+from pipeline.core.words import did_you_mean, did_you_mean_or_all
 from pipeline.screening.detectors.catalogue import (
     COMMON,
     DECIDE_FOR_THEMSELVES,
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 GROUP = "wafermill.detectors"
 """The group of entry points that detectors are found in."""
-
-_TAKEN = (*DETECTORS, *DECIDE_FOR_THEMSELVES, "work", "document")
-
 
 _TYPES = {"text": str, "number": int | float, "time": str, "truth": bool}
 _FIELDS = {
@@ -71,17 +68,56 @@ class Detector(Protocol):
 class CustomDetector:
     """A detector of a plug-in and its settings (as JSON): all that its evidence depends on."""
 
-    plug_in: PlugIn
+    name: str
+    code: PlugInCode
     settings: str
 
     @property
-    def name(self) -> str:
-        """What evidence and policies call it."""
-        return self.plug_in.name
+    def shown(self) -> str:
+        """As messages name it."""
+        return f"{self.name} of {self.code.distribution} {self.code.version}"
 
     def describe(self) -> str:
         """One line: where it comes from, the hash of its code, its settings."""
-        return f"{self.plug_in.shown}, hash {self.plug_in.code_hash}, {self.settings}"
+        return f"{self.name} of {self.code}, settings {self.settings}"
+
+    def describe_failure(self, error: BaseException) -> str:
+        """Where in its file it failed, and how."""
+        return describe_failure(error, inspect.getfile(installed_detectors()[self.name].value))
+
+
+@cache
+def installed_detectors() -> Mapping[str, PlugIn[type]]:
+    """The detectors of installed packages by name. Raises ConfigError naming the distribution of
+    one that is broken, is no `Detector` or has the name of a built-in."""
+    plug_ins = load_plug_ins(GROUP, type, [*DETECTORS, *DECIDE_FOR_THEMSELVES, "work", "document"])
+    for plug_in in plug_ins.values():
+        kinds: Any = getattr(plug_in.value, "kinds", None)
+        attributes: Any = getattr(plug_in.value, "attributes", None)
+        if not plug_in.name.isidentifier():
+            raise plug_in.refuse("has a name that rules cannot ask about")
+        if not _is_tuple_of(kinds, str) or not kinds:
+            raise plug_in.refuse("has no `kinds`, a tuple of the kinds that a finding can have")
+        if not _is_tuple_of(attributes, Attribute):
+            raise plug_in.refuse("has no `attributes`, a tuple of Attribute, which may be empty")
+        if not callable(getattr(plug_in.value, "detect", None)):
+            raise plug_in.refuse("has no method `detect`")
+        if {a.name for a in attributes} & {a.name for a in COMMON}:
+            raise plug_in.refuse("has an attribute with the name of one that every detector has")
+        if any(a.column for a in attributes):
+            raise plug_in.refuse("has an attribute with a `column`, which only built-in ones have")
+    return plug_ins
+
+
+def _is_tuple_of(value: Any, kind: type) -> bool:
+    return isinstance(value, tuple) and all(isinstance(item, kind) for item in value)
+
+
+def declared_attributes(name: str) -> tuple[Attribute, ...]:
+    """What rules can ask about a plug-in's detector besides what all have, its kinds first."""
+    detector: Any = installed_detectors()[name].value
+    kind = Attribute("kind", "text", "what was found", "kind", detector.kinds)
+    return (kind, *detector.attributes)
 
 
 def find_custom_detectors(
@@ -91,76 +127,51 @@ def find_custom_detectors(
     name, without settings. Raises ConfigError for one that is not installed, is broken or does not
     take its settings."""
     settings: dict[str, Mapping[str, Any]] = {}
-    keys: dict[str, str] = {}
     for number, config in enumerate(configs):
-        key = f"screen.detectors.{number}.name"
+        key = f"screen.detectors.{number}.name: {escape_text(config.name)}"
         if config.name in settings:
-            raise ConfigError(f"{key}: {escape_text(config.name)}: named twice")
+            raise ConfigError(f"{key}: named twice")
         if config.name in DETECTORS:
-            raise ConfigError(f"{key}: {config.name}: built in, and always used; leave it out")
-        settings[config.name], keys[config.name] = config.settings, key
-    for name in of_policy:
-        settings.setdefault(name, {})
-        keys.setdefault(name, "screen.policy")
+            raise ConfigError(f"{key}: built in, and always used; leave it out")
+        installed = installed_detectors()
+        if config.name not in installed:
+            raise ConfigError(
+                f"{key}: no installed package has such an entry point in the group {GROUP}"
+                f"{did_you_mean_or_all(config.name, installed)}"
+            )
+        _check_settings(installed[config.name], config.settings, key)
+        settings[config.name] = config.settings
     detectors = []
-    for name, given in settings.items():
-        plug_in = find_plug_in(GROUP, name, keys[name])
-        declared_attributes(plug_in)
-        _check_settings(load_plug_in(plug_in), given, f"{keys[name]}: {plug_in.shown}")
-        detectors.append(CustomDetector(plug_in, json.dumps(given, sort_keys=True)))
-        load_detector(detectors[-1])
+    for name in (*settings, *(name for name in of_policy if name not in settings)):
+        code = installed_detectors()[name].code
+        own = CustomDetector(name, code, json.dumps(settings.get(name, {}), sort_keys=True))
+        load_detector(own)
+        detectors.append(own)
     return tuple(detectors)
 
 
 @lru_cache(maxsize=64)
 def load_detector(own: CustomDetector) -> Detector:
-    """The detector, made in this process. Raises ConfigError when its package or its settings are
-    at fault."""
-    make = load_plug_in(own.plug_in)
-    try:
-        detector: Detector = make(**json.loads(own.settings))
-    except (Exception, SystemExit) as error:
+    """The detector, made in this process. Raises ConfigError when it does not take its settings, or
+    when another version of its package is installed here."""
+    installed = installed_detectors().get(own.name)
+    if installed is None or installed.code != own.code:
+        here = f"it is {installed.code}" if installed else "it is not installed"
         raise ConfigError(
-            f"{own.plug_in.shown}: with the settings {own.settings}: {describe_failure(error)}"
-        ) from error
+            f"the run began with the detector {own.name} of {own.code}, but here {here}; install "
+            "the same on every worker and change nothing while a run is under way"
+        )
+    try:
+        detector: Detector = installed.value(**json.loads(own.settings))
+    except (Exception, SystemExit) as error:
+        failure = own.describe_failure(error)
+        raise ConfigError(f"{own.shown}: with the settings {own.settings}: {failure}") from error
     return detector
 
 
-@lru_cache(maxsize=64)
-def declared_attributes(plug_in: PlugIn) -> tuple[Attribute, ...]:
-    """What rules can ask about a detector besides what all have, its kinds first. Raises
-    ConfigError for a class that is no `Detector`."""
-    detector = load_plug_in(plug_in)
-    kinds: Any = getattr(detector, "kinds", None)
-    attributes: Any = getattr(detector, "attributes", None)
-    problem = ""
-    if plug_in.name in _TAKEN or not plug_in.name.isidentifier():
-        problem = f"the name {escape_text(plug_in.name)} is taken, or no name; expected another one"
-    elif not _is_tuple_of(kinds, str) or not kinds:
-        problem = "`kinds` is missing; expected a tuple of the kinds that a finding can have"
-    elif not _is_tuple_of(attributes, Attribute):
-        problem = "`attributes` is missing; expected a tuple of Attribute, which may be empty"
-    elif not callable(getattr(detector, "detect", None)):
-        problem = "there is no method `detect`"
-    elif {a.name for a in attributes} & {a.name for a in COMMON}:
-        problem = "an attribute has the name of one that every detector has"
-    elif any(a.column for a in attributes):
-        problem = "an attribute has a `column`, which is for built-in detectors"
-    if problem:
-        raise ConfigError(
-            f"{plug_in.shown}: {problem}; the fault is in the package {plug_in.distribution}"
-        )
-    return (Attribute("kind", "text", "what was found", "kind", kinds), *attributes)
-
-
-def _is_tuple_of(value: Any, kind: type) -> bool:
-    return isinstance(value, tuple) and all(isinstance(item, kind) for item in value)
-
-
-def _check_settings(make: Any, settings: Mapping[str, Any], shown: str) -> None:
-    """Raises ConfigError when a detector does not take these settings."""
+def _check_settings(plug_in: PlugIn[type], settings: Mapping[str, Any], key: str) -> None:
     try:
-        signature = inspect.signature(make)
+        signature = inspect.signature(plug_in.value)
     except (ValueError, TypeError):
         return
     names = [p.name for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
@@ -170,7 +181,8 @@ def _check_settings(make: Any, settings: Mapping[str, Any], shown: str) -> None:
         unknown = [name for name in settings if name not in names]
         hint = did_you_mean(unknown[0], names) if unknown else ""
         takes = ", ".join(names) or "no settings"
-        raise ConfigError(f"{shown}: {error}{hint} (it takes {takes})") from None
+        of = f"{plug_in.code.distribution} {plug_in.code.version}"
+        raise ConfigError(f"{key} of {of}: {error}{hint} (it takes {takes})") from None
 
 
 def find_problem(finding: Any, detector: Detector, batch: "pa.RecordBatch") -> str:

@@ -1,8 +1,7 @@
 """What captured signals say of one address: pure functions of captured text.
 
 robots.txt by Protego (RFC 9309), with Content-Usage (IETF draft-ietf-aipref-attach) and
-Content-Signal lines in it; TDMRep (W3C community group: file, header, meta); `noai` and `noimageai`
-in robots meta tags and X-Robots-Tag; ai.txt. Rules of paths match as in RFC 9309: the longest wins.
+Content-Signal lines; TDMRep; `noai` and `noimageai`; ai.txt. The longest matching path wins.
 """
 
 import json
@@ -33,10 +32,11 @@ _ATTRIBUTE = re.compile(
 _TRAINING = re.compile(r"^[ \t]*training[ \t]*:[ \t]*(\w+)", re.IGNORECASE | re.MULTILINE)
 _AGENT_LINE = re.compile(r"^[ \t]*user[- ]?agent[ \t:]+([^#\s]+)", re.IGNORECASE | re.MULTILINE)
 _RESERVED, _ALLOWED = "reserved", "allowed"
+_AI_TXT_ANSWERS = ("deny", "disallow", "no", "allow", "yes")
 
 
 class Signal(NamedTuple):
-    """What one signal says. status: reserved or allowed; agents, policy: "" where not told."""
+    """What one signal says. status: reserved or allowed; agents, policy: "" where not known."""
 
     signal: str
     status: str
@@ -55,7 +55,8 @@ def signals_of(capture: Capture, url: str, agents: Sequence[str]) -> list[Signal
     if capture.url and not is_same_page(capture.url, url):
         return []
     text = (capture.value or capture.body)[:MOST_BYTES]
-    return _of_fields(capture.kind, _header_lines(text) if "<" not in text else _meta_tags(text))
+    lines = (line.partition(":")[::2] for line in text.splitlines())
+    return _of_fields(capture.kind, _meta_tags(text) if "<" in text else lines)
 
 
 def is_same_page(one: str, other: str) -> bool:
@@ -93,7 +94,6 @@ def _robots(capture: Capture, url: str, agents: Sequence[str]) -> list[Signal]:
 
 
 def _refusals(signal: str, body: str, url: str, agents: Sequence[str]) -> list[Signal]:
-    """The agents that may not fetch an address; "*" for all."""
     rules = _protego(body)
     refused = list[str]()
     for alike in _alike(body, tuple(agents)):
@@ -122,7 +122,6 @@ def _protego(body: str) -> Any:
 
 
 def _usage_in_robots(body: str, url: str, agents: Sequence[str]) -> Iterator[Signal]:
-    """Content-Usage and Content-Signal of the groups that apply to the agents."""
     groups = _usage_groups(body[:MOST_BYTES])
     path = _path(url)
     for signal in ("content-usage", "content-signal"):
@@ -211,14 +210,9 @@ def _tdm(signal: str, reservation: str, policy: str) -> list[Signal]:
 def _ai_txt(body: str, url: str, agents: Sequence[str]) -> list[Signal]:
     """Rules as in robots.txt, or a line `Training: deny`."""
     if said := _TRAINING.search(body):
-        status = {
-            "deny": _RESERVED,
-            "disallow": _RESERVED,
-            "no": _RESERVED,
-            "allow": _ALLOWED,
-            "yes": _ALLOWED,
-        }.get(said[1].lower())
-        return [Signal("ai.txt", status)] if status else []
+        answer = said[1].lower()
+        status = _RESERVED if answer in ("deny", "disallow", "no") else _ALLOWED
+        return [Signal("ai.txt", status)] if answer in _AI_TXT_ANSWERS else []
     return _refusals("ai.txt", body, url, agents)
 
 
@@ -236,12 +230,6 @@ def _of_fields(kind: str, fields: Iterable[tuple[str, str]]) -> list[Signal]:
         elif name in ("content-usage", "content-signal") and (answer := _answer(name, value)):
             found.append(Signal(name, _RESERVED if answer == "n" else _ALLOWED))
     return list(dict.fromkeys(found))
-
-
-def _header_lines(text: str) -> Iterator[tuple[str, str]]:
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        yield name, value
 
 
 def _meta_tags(text: str) -> Iterator[tuple[str, str]]:

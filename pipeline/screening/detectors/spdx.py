@@ -13,14 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.screening.detectors.licence_names import (
-    BSD,
-    FAMILIES,
-    PUBLIC_DOMAIN,
-    SPELLINGS,
-    UNVERSIONED,
-    US_GOVERNMENT,
-)
+from pipeline.screening.detectors import licence_names
 
 RANKS = {
     name: rank
@@ -157,7 +150,7 @@ def licence_of(expression: str) -> SpdxLicence:
 
 
 def licence_at(url: str) -> str:
-    """The SPDX identifier of the licence that a well-known address stands for, or "".
+    """The SPDX identifier of the licence at a well-known address, or "".
 
     >>> licence_at("https://creativecommons.org/licenses/by-sa/3.0/de/legalcode")
     'CC-BY-SA-3.0-DE'
@@ -219,9 +212,8 @@ def _joined(parts: list[str], operator: str) -> str:
 
 
 def _named(name: str) -> str:
-    """The SPDX identifier of a plain name, or ""."""
     return (
-        SPELLINGS.get(name)
+        licence_names.SPELLINGS.get(name)
         or _identifiers().get(name)
         or _cc_name(name)
         or _gnu_name(name)
@@ -249,13 +241,13 @@ def _creative_commons(kind: str, version: str | None, port: str) -> str:
     """kind: by, by-nc-sa, zero, mark. A port without an identifier of its own is left out."""
     if kind in ("zero", "mark"):
         return "CC0-1.0" if kind == "zero" else "CC-PDM-1.0"
-    if kind not in UNVERSIONED or not version:
-        return UNVERSIONED.get(kind, "")
+    if kind not in licence_names.UNVERSIONED or not version:
+        return licence_names.UNVERSIONED.get(kind, "")
     known = _identifiers()
     for name in (f"CC-{kind}-{version}-{port}", f"CC-{kind}-{version}"):
         if found := known.get(plain(name)):
             return found
-    return UNVERSIONED[kind]
+    return licence_names.UNVERSIONED[kind]
 
 
 def _gnu_name(name: str) -> str:
@@ -278,7 +270,7 @@ def _bsd_name(name: str) -> str:
     clauses = found[3] or (found[1] or "").removesuffix(" clause")
     clauses = _BSD_CLAUSES.get(clauses, clauses)
     if not clauses or found[2]:
-        return BSD
+        return licence_names.BSD
     return "0BSD" if clauses == "0" else f"BSD-{clauses}-Clause"
 
 
@@ -286,10 +278,10 @@ def _public_domain(name: str) -> str:
     if re.search(r"\b(?:us|usa|united states) (?:gov|government|govt)\b", name) and (
         "public domain" in name or name.endswith("work")
     ):
-        return US_GOVERNMENT
+        return licence_names.US_GOVERNMENT
     if re.match(r"public domain mark\b", name):
         return "CC-PDM-1.0"
-    return PUBLIC_DOMAIN if re.match(r"public domain\b(?! dedication)", name) else ""
+    return licence_names.PUBLIC_DOMAIN if re.match(r"public domain\b(?! dedication)", name) else ""
 
 
 @cache
@@ -330,7 +322,6 @@ def _licensing() -> Any:
 
 
 def _parsed(value: str) -> Any:
-    """The tree of an expression of known licences, or None."""
     from license_expression import ExpressionError
 
     if not _is_well_formed(value):
@@ -339,7 +330,10 @@ def _parsed(value: str) -> Any:
         tree = _licensing().parse(value)
     except ExpressionError:
         return None
-    known = all(key in FAMILIES or key in _categories() for key in _licensing().license_keys(tree))
+    known = all(
+        key in licence_names.FAMILIES or key in _categories()
+        for key in _licensing().license_keys(tree)
+    )
     return tree if known else None
 
 
@@ -368,7 +362,7 @@ def _family(tree: Any) -> str:
     "" where one part says nothing."""
     if not tree.args:
         key = str(getattr(tree, "license_symbol", tree).key)
-        return FAMILIES.get(key) or _CATEGORIES.get(_categories().get(key, ""), "")
+        return licence_names.FAMILIES.get(key) or _CATEGORIES.get(_categories().get(key, ""), "")
     families = [_family(part) for part in tree.args]
     if not all(families):
         return ""

@@ -1,21 +1,11 @@
-"""One pass over the texts, and one over the metadata, for what all detectors look for.
+"""One pass over the texts for the phrases of all detectors, and one over the metadata for chosen
+keys.
 
-One sweep over the texts for the needles of all detectors, and windows of what was found.
-
-A detector that looks for phrases has a tuple of needles, literal strings that stand in every place
-it cares for. The stage sweeps once for all of them and hands every detector the result:
-
-    swept = sweep_all(batch["text"], {"notice": notices.NEEDLES, "marker": markers.needles})
-    detect_notices(batch, swept)
-
-`SweepHits.hits` tells where a group's needles stand, `SweepHits.cut` the bytes around such a place,
-which the detector reads with expressions over bytes: so what they find are byte offsets.
-
-Values of chosen keys in the raw JSON of records' metadata, found in one pass over its bytes.
-
-The scan knows strings, and which string is a key; it knows nothing of depth. So a key is found
-wherever it stands (`{"book": {"title": …}}` too), an array of strings gives all of them, and broken
-JSON gives what stands before the break. Values are slices of the JSON: still escaped.
+A detector brings needles, literal strings of which one is in every place it cares for. The
+stage sweeps once for all of them; `SweepHits.hits` gives the places of a group, `SweepHits.cut` the
+bytes around them. `find_fields` reads raw JSON: it knows strings and keys and no depth, so a key is
+found wherever it is, an array gives all its strings, and broken JSON gives what is before the
+break.
 """
 
 import json
@@ -89,7 +79,7 @@ class SweepHits:
 def sweep_all(
     texts: TextArray, groups: Mapping[str, Sequence[str]], places: int = PLACES
 ) -> SweepHits:
-    """One pass over the texts for the needles of all groups; a needle may stand in several.
+    """One pass over the texts for the needles of all groups; a needle may be in several.
 
     >>> swept = sweep_all(["a © bc"], {"notice": ["©"], "other": ["BC"]})
     >>> list(swept.hits("other")), swept.cut(0, -5, 4).decode()
@@ -138,7 +128,7 @@ class Fields:
         return Fields(self.texts, *(column[chosen] for column in columns))
 
     def raw(self) -> pa.LargeStringArray:
-        """(N,) large_string: the values as they stand, still escaped."""
+        """(N,) large_string: the values as written, still escaped."""
         ends = np.cumsum(np.concatenate([np.zeros(1, np.int64), self.end - self.start]))
         data = np.empty(ends[-1], np.uint8)
         _gather(self.texts.data, self.start, ends, data)
@@ -158,7 +148,7 @@ class Fields:
 
 
 def find_fields(meta: TextArray, keys: Sequence[str]) -> Fields:
-    """The strings and numbers that stand under `keys`, which are ASCII and match without case.
+    """The strings and numbers under `keys`, which are ASCII and match without case.
 
     >>> found = find_fields(['{"Title": "A", "by": ["B", "C"], "n": {"year": 1901}}'],
     ...                     ["title", "by", "year"])
@@ -249,7 +239,6 @@ def _string_end(data: U8, i: int, end: int) -> int:
 
 @kernel
 def _number_of(data: U8, start: int, stop: int, keys: U8, ends: I64) -> int:
-    """Which key the bytes spell, or -1."""
     for key in range(len(ends) - 1):
         if ends[key + 1] - ends[key] == stop - start:
             k = 0
@@ -272,7 +261,6 @@ def _in_number(byte: np.uint8) -> bool:
 
 @kernel
 def _gather(data: U8, start: I64, ends: I64, out: U8) -> None:
-    """out[ends[i]:ends[i + 1]] becomes what begins at data[start[i]]."""
     for i in range(len(start)):
         for k in range(ends[i + 1] - ends[i]):
             out[ends[i] + k] = data[start[i] + k]

@@ -1,14 +1,10 @@
-"""Which works of a registry a document's metadata may name: blocking by rare title words.
+"""Which works of a registry a document may name: blocking by rare title words.
 
-A word is rare when few titles of the registry hold it and it is not one of the common words of
-titles at large, which count as if `_COMMON_TITLES` of `_PRIOR_TITLES` further titles held them. So
-a registry of two works knows that "novel" tells nothing.
-
-A work is a candidate for a document when words that make up `_COVERAGE` of its proper title by idf
-stand in the document's metadata or short first lines, and so does a surname of its authors (or two
-rare words do). So each work need be filed only under its rarest words, as many as make up more than
-the rest: a document without any of them cannot have enough (prefix filtering, Chaudhuri et al.
-2006).
+A word is rare when few titles of the registry hold it and it is not a common word of titles at
+large. A work is a candidate when words that make up `_COVERAGE` of its title by idf are in the
+metadata or the short first lines, and so is an author's surname, or two rare words. So it is filed
+only under its rarest words, as many as make up more than the rest (prefix filtering, Chaudhuri et
+al. 2006).
 """
 
 from collections.abc import Sequence
@@ -16,10 +12,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from dedup.arrays import F32, I32, I64, U8, U64
+from dedup.arrays import F32, I32, I64, U8, U64, Mask
 from dedup.compiled import kernel
 from dedup.text import Texts, join_texts
 from pipeline.screening.detectors.sweep import Fields
@@ -65,33 +60,19 @@ class WorkName(NamedTuple):
     authors: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 
 
-ARRAYS = pa.schema([
-    ("slots", pa.large_list(pa.int32())), ("hashes", pa.large_list(pa.uint64())),
-    ("idf", pa.large_list(pa.float32())), ("rare", pa.large_list(pa.uint8())),
-    ("file_starts", pa.large_list(pa.int64())), ("filed", pa.large_list(pa.int32())),
-    ("title_starts", pa.large_list(pa.int64())), ("words", pa.large_list(pa.int32())),
-    ("author_starts", pa.large_list(pa.int64())), ("surnames", pa.large_list(pa.int32())),
-])  # fmt: skip
-"""The arrays of a `TitleIndex`, in one row, so that one file holds them and can be mapped."""
-_NAMES = ["work_id", "title_raw", "subtitle", "authors"]
+class TitleArrays(NamedTuple):
+    """The V words of W works' proper titles and authors' surnames, for kernels.
 
-
-@dataclass(frozen=True, kw_only=True)
-class TitleIndex:
-    """W works by the V words of their proper titles and authors' surnames.
-
-    works: `_NAMES` of WORKS. slots (S,) int32: word by hash, -1 where empty, S a power of two;
-    hashes (V,) uint64; idf (V,) float32; rare (V,) bool; filed (F,) int32: works filed under word v
-    [file_starts[v]: file_starts[v + 1]]; words (T,) int32: title words of work w
-    [title_starts[w]:…]; surnames (N,) int32: last words of its authors' surnames
-    [author_starts[w]:…]. All arrays are read-only, so that kernels are compiled once.
+    slots (S,): word by hash, -1 where empty, S a power of two; hashes, idf, rare (V,); filed (F,):
+    works filed under word v [file_starts[v]: file_starts[v + 1]]; words (T,): title words of work w
+    [title_starts[w]:…]; surnames (N,): last words of its authors' surnames [author_starts[w]:…].
+    All are read-only, so that kernels are compiled once.
     """
 
-    works: pa.Table
     slots: I32
     hashes: U64
     idf: F32
-    rare: npt.NDArray[np.bool_]
+    rare: Mask
     file_starts: I64
     filed: I32
     title_starts: I64
@@ -99,12 +80,31 @@ class TitleIndex:
     author_starts: I64
     surnames: I32
 
+
+ARRAYS = pa.schema([
+    ("slots", pa.large_list(pa.int32())), ("hashes", pa.large_list(pa.uint64())),
+    ("idf", pa.large_list(pa.float32())), ("rare", pa.large_list(pa.uint8())),
+    ("file_starts", pa.large_list(pa.int64())), ("filed", pa.large_list(pa.int32())),
+    ("title_starts", pa.large_list(pa.int64())), ("words", pa.large_list(pa.int32())),
+    ("author_starts", pa.large_list(pa.int64())), ("surnames", pa.large_list(pa.int32())),
+])  # fmt: skip
+"""`TitleArrays` in one row, so that one file holds them and can be mapped."""
+_NAMES = ["work_id", "title_raw", "subtitle", "authors"]
+
+
+@dataclass(frozen=True)
+class TitleIndex:
+    """W works (`_NAMES` of WORKS) by the words of their titles and authors."""
+
+    works: pa.Table
+    arrays: TitleArrays
+
     @classmethod
     def of_tables(cls, works: pa.Table, arrays: pa.Table) -> "TitleIndex":
         """The index of a registry's works from what `title_arrays` made of them."""
         found = {name: arrays[name].chunk(0).flatten().to_numpy() for name in ARRAYS.names}
         found["rare"] = found["rare"].view(np.bool_)
-        return cls(works=works.select(_NAMES), **found)
+        return cls(works.select(_NAMES), TitleArrays(**found))
 
     def __len__(self) -> int:
         return len(self.works)
@@ -112,11 +112,13 @@ class TitleIndex:
     def name(self, work: int) -> WorkName:
         """What a work is called."""
         (row,) = self.works.slice(work, 1).to_pylist()
-        title, authors = _title(row["title_raw"], row["subtitle"]), row["authors"]
+        title, subtitle = row["title_raw"], row["subtitle"]
+        if subtitle and not split_title(title).subtitle:
+            title = f"{title}: {subtitle}"
         parts = split_title(title)
         readings = (parts.title, f"{parts.title} {parts.subtitle}")
         titles = dict.fromkeys(text for r in readings if (text := normalise_title(r)))
-        names = authors or split_authors(parts.responsibility)
+        names = row["authors"] or split_authors(parts.responsibility)
         weighed = tuple(map(self._weighed, titles))
         return WorkName(row["work_id"], title, weighed, _authors(names))
 
@@ -125,37 +127,19 @@ class TitleIndex:
         words = tuple(text.split())
         idf, rare = [], []
         for word in words:
-            number = int(_word_at(np.uint64(hash_word(word)), self.slots, self.hashes))
+            number = int(_word_at(np.uint64(hash_word(word)), self.arrays))
             is_common = word in COMMON_WORDS
             titles = (_PRIOR_TITLES + len(self)) / (_COMMON_TITLES if is_common else 1)
-            idf.append(float(self.idf[number]) if number >= 0 else float(np.log(titles)))
-            rare.append(bool(self.rare[number]) if number >= 0 else not is_common)
+            idf.append(float(self.arrays.idf[number]) if number >= 0 else float(np.log(titles)))
+            rare.append(bool(self.arrays.rare[number]) if number >= 0 else not is_common)
         return WeighedTitle(text, words, tuple(idf), tuple(rare))
 
     def candidates(self, fields: Fields, texts: Texts, first: int) -> I64:
         """(2, N) int64: rows and works, for a chunk of texts whose first row is `first`; by row."""
         out = np.empty((2, _MOST_AUTHORED), np.int64)
-        found = _candidates(
-            fields.texts.data,
-            fields.row,
-            fields.start,
-            fields.end,
-            texts.data,
-            texts.offsets,
-            first,
-            fold_table(),
-            self.slots,
-            self.hashes,
-            self.idf,
-            self.rare,
-            self.file_starts,
-            self.filed,
-            self.title_starts,
-            self.words,
-            self.author_starts,
-            self.surnames,
-            out,
-        )
+        columns = (fields.texts.data, fields.row, fields.start, fields.end)
+        table = fold_table()
+        found = _candidates(columns, texts.data, texts.offsets, first, table, self.arrays, out)
         return np.asarray(found)
 
 
@@ -176,14 +160,6 @@ def title_arrays(works: pa.Table) -> pa.Table:
         for part, authors in zip(parts, works["authors"].to_pylist(), strict=True)
     ]
     surnames = [" ".join(name.split()[-1] for name in of_work if name) for of_work in names]
-    return _arrays(titles, surnames)
-
-
-def _title(title: str, subtitle: str) -> str:
-    return f"{title}: {subtitle}" if subtitle and not split_title(title).subtitle else title
-
-
-def _arrays(titles: list[str], surnames: list[str]) -> pa.Table:
     works = len(titles)
     title_hashes, title_work = _distinct(*_hashes_of(titles))
     name_hashes, name_work = _distinct(*_hashes_of(surnames))
@@ -232,7 +208,6 @@ def _starts(numbers: I64, count: int) -> I64:
 
 
 def _distinct(hashes: U64, work: I64) -> tuple[U64, I64]:
-    """Each word of a work once, by work."""
     order = np.lexsort((hashes, work))
     hashes, work = hashes[order], work[order]
     first = np.ones(len(hashes), bool)
@@ -241,7 +216,7 @@ def _distinct(hashes: U64, work: I64) -> tuple[U64, I64]:
 
 
 def _hashes_of(texts: list[str]) -> tuple[U64, I64]:
-    """Hashes of all words, and the text each stands in."""
+    """Hashes of all words, and the text that each is in."""
     flat = join_texts(pa.array(texts, pa.large_string()))
     out = np.empty(flat.offsets[-1] - flat.offsets[0] + 1, np.uint64)
     work = np.empty(len(out), np.int64)
@@ -255,12 +230,8 @@ def _authors(names: Sequence[str]) -> tuple[tuple[tuple[str, ...], tuple[str, ..
         surname = author_key(name)[0]
         given = normalise_author(name).removesuffix(surname).split()
         if surname:
-            found.append((tuple(_folded_words(surname)), tuple(given)))
+            found.append((tuple(normalise_title(surname).split()), tuple(given)))
     return tuple(found)
-
-
-def _folded_words(text: str) -> list[str]:
-    return normalise_title(text).split()
 
 
 def _slots(hashes: U64) -> I32:
@@ -290,43 +261,32 @@ def _fill_slots(hashes: U64, slots: I32) -> None:
 
 
 @kernel
-def _word_at(value: np.uint64, slots: I32, hashes: U64) -> int:
-    """The number of a word, or -1."""
-    mask = np.uint64(len(slots) - 1)
+def _word_at(value: np.uint64, index: TitleArrays) -> int:
+    mask = np.uint64(len(index.slots) - 1)
     place = value & mask
-    while slots[place] >= 0:
-        if hashes[slots[place]] == value:
-            return int(slots[place])
+    while index.slots[place] >= 0:
+        if index.hashes[index.slots[place]] == value:
+            return int(index.slots[place])
         place = (place + np.uint64(1)) & mask
     return -1
 
 
 @kernel
 def _candidates(
-    meta: U8,
-    field_row: I64,
-    field_start: I64,
-    field_end: I64,
+    fields: tuple[U8, I64, I64, I64],
     data: U8,
     offsets: I64,
     first: int,
     table: U64,
-    slots: I32,
-    hashes: U64,
-    idf: F32,
-    rare: npt.NDArray[np.bool_],
-    file_starts: I64,
-    filed: I32,
-    title_starts: I64,
-    words: I32,
-    author_starts: I64,
-    surnames: I32,
+    index: TitleArrays,
     out: I64,
 ) -> I64:
-    """out (2, any): grown as needed."""
+    """fields: bytes of the metadata, and row, start and end of every value; out (2, any): grown as
+    needed."""
+    meta, field_row, field_start, field_end = fields
     found = np.empty(_MOST_WORDS, np.uint64)
-    in_row = np.full(len(hashes), -1, np.int64)
-    looked_at = np.full(len(title_starts) - 1, -1, np.int64)
+    in_row = np.full(len(index.hashes), -1, np.int64)
+    looked_at = np.full(len(index.title_starts) - 1, -1, np.int64)
     field = np.searchsorted(field_row, first)
     count = 0
     for text in range(len(offsets) - 1):
@@ -338,23 +298,23 @@ def _candidates(
         end = min(offsets[text + 1], offsets[text] + HEAD_BYTES)
         held = _short_lines(data, offsets[text], end, table, found, held)
         for k in range(held):
-            number = _word_at(found[k], slots, hashes)
+            number = _word_at(found[k], index)
             if number >= 0:
                 in_row[number] = row
         authored = titled = 0
         for k in range(held):
-            number = _word_at(found[k], slots, hashes)
+            number = _word_at(found[k], index)
             if number < 0:
                 continue
-            for place in range(file_starts[number], file_starts[number + 1]):
-                work = filed[place]
+            for place in range(index.file_starts[number], index.file_starts[number + 1]):
+                work = index.filed[place]
                 if looked_at[work] == row:
                     continue
                 looked_at[work] = row
-                rare_there = _rare_words(row, work, in_row, idf, rare, title_starts, words)
+                rare_there = _rare_words(row, work, in_row, index)
                 if rare_there < 0:
                     continue
-                if _has_surname(row, work, in_row, author_starts, surnames):
+                if _has_surname(row, work, in_row, index):
                     authored += 1
                     if authored > _MOST_AUTHORED:
                         continue
@@ -384,29 +344,21 @@ def _short_lines(data: U8, start: int, end: int, table: U64, found: U64, held: i
 
 
 @kernel
-def _rare_words(
-    row: int,
-    work: int,
-    in_row: I64,
-    idf: F32,
-    rare: npt.NDArray[np.bool_],
-    title_starts: I64,
-    words: I32,
-) -> int:
+def _rare_words(row: int, work: int, in_row: I64, index: TitleArrays) -> int:
     """How many rare words of a title a row has; -1 if it has too little of the title."""
     there, total, rare_there = 0.0, 0.0, 0
-    for place in range(title_starts[work], title_starts[work + 1]):
-        word = words[place]
-        total += idf[word]
+    for place in range(index.title_starts[work], index.title_starts[work + 1]):
+        word = index.words[place]
+        total += index.idf[word]
         if in_row[word] == row:
-            there += idf[word]
-            rare_there += rare[word]
+            there += index.idf[word]
+            rare_there += index.rare[word]
     return rare_there if there >= _COVERAGE * total else -1
 
 
 @kernel
-def _has_surname(row: int, work: int, in_row: I64, author_starts: I64, surnames: I32) -> bool:
-    for place in range(author_starts[work], author_starts[work + 1]):
-        if in_row[surnames[place]] == row:
+def _has_surname(row: int, work: int, in_row: I64, index: TitleArrays) -> bool:
+    for place in range(index.author_starts[work], index.author_starts[work + 1]):
+        if in_row[index.surnames[place]] == row:
             return True
     return False

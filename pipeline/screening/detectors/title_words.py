@@ -1,10 +1,7 @@
-"""Words of titles and names, hashed, and those that tell little of a title.
+"""Words of titles and names as 64-bit hashes, in one pass over UTF-8 or raw JSON; and common words.
 
-Words of titles and names as 64-bit hashes, in one pass over UTF-8 or over raw JSON strings.
-
-Words are folded as `registry.names` folds them: no case, no accents, no apostrophes; everything
-that is neither letter, digit nor mark ends one. The kernels take escapes of JSON for what they
-mean, so that metadata need not be parsed.
+Words are folded as `registry.names` folds them: no case, accents or apostrophes; what is neither
+letter, digit nor mark ends one. Escapes of JSON count as what they mean.
 """
 
 import unicodedata
@@ -15,14 +12,9 @@ import numpy as np
 from dedup.arrays import U8, U64
 from dedup.compiled import kernel
 from dedup.text import Whole
-from pipeline.screening.registry.names import normalise_title
+from pipeline.screening.registry.names import normalise_title, word_set
 
-
-def _set(*lines: str) -> frozenset[str]:
-    return frozenset(word for line in lines for word in line.split())
-
-
-COMMON_WORDS = _set(
+COMMON_WORDS = word_set(
     "a about after again against age all am american among an ancient and animals another",
     "anthology are art as at autobiography baby back bad be beautiful beauty become before",
     "beginning being beside best better between beyond bible big biography birth black blood",
@@ -55,7 +47,7 @@ COMMON_WORDS = _set(
 )
 """Words of titles at large. Not stop words: they count, only for less."""
 
-NOISE_WORDS = _set(
+NOISE_WORDS = word_set(
     "annas annotated archive author azw3 book by djvu ebook ed edition editions epub fb2",
     "illustrated isbn lib libgen library mobi novel ocr org pdf press publisher retail scan txt",
     "unabridged vol volume z zlib",
@@ -121,7 +113,7 @@ def hash_words(
     data: U8, start: int, end: int, is_json: bool, table: U64, out: U64, filled: int
 ) -> int:
     """Hashes of the words of data[start:end] to out[filled:] until `out` is full; returns how much
-    of `out` is filled. A word that the end cuts counts as it stands."""
+    of `out` is filled. A word that the end cuts counts as far as it goes."""
     value = _ZERO
     i: Whole = start
     while i < end and filled < len(out):

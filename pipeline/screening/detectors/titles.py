@@ -1,16 +1,9 @@
-"""Detector of titles and authors. What a document says of its own: fields of its metadata, names of
-its files, the first lines of its text.
+"""Detector `title_author`: documents whose metadata, file names or first lines name a work.
 
-Whether a string names a work: words of its title by idf and rapidfuzz, and its author.
-
-Title and author together are needed: at least two rare words of the title under token_set_ratio, or
-the title and nothing more under token_sort_ratio; and a surname with the first name or its initial,
-in either order. `partial_token_set_ratio` is 100 for almost any two titles, and is never used.
-
-Titles and authors: documents whose metadata or first lines name a work of a registry.
-
-Kinds: `title_author` (title and author agree) and `title` (the title alone, of two rare words or
-more, where no author is named, or only a surname). Names are evidence for a review, never more.
+`title_author` needs a surname with the first name or its initial, in either order, and the title:
+two rare words under token_set_ratio, or the title and nothing more under token_sort_ratio. `title`
+is the title alone, of two rare words or more, where no author or only a surname is named.
+`partial_token_set_ratio` is 100 for almost any two titles, and is never used.
 """
 
 import re
@@ -25,31 +18,16 @@ import pyarrow as pa
 from rapidfuzz import fuzz, process
 
 from dedup.text import view_texts
+from pipeline.screening.detectors import title_index
 from pipeline.screening.detectors.sweep import Fields, find_fields
-from pipeline.screening.detectors.title_index import (
-    HEAD_BYTES,
-    TitleIndex,
-    WorkName,
-    build_title_index,
-)
 from pipeline.screening.detectors.title_words import NOISE_WORDS
-from pipeline.screening.evidence import Finding, attributes_json, findings_table
+from pipeline.screening.evidence import Finding, findings_table
 from pipeline.screening.registry.names import normalise_title, split_title, strip_noise
 
 TITLE_KEYS = ("title", "book_title", "name", "work", "headline")
 AUTHOR_KEYS = ("author", "authors", "creator", "creators", "byline", "by")
-FILE_KEYS = (
-    "filename",
-    "file_name",
-    "file",
-    "path",
-    "filepath",
-    "file_path",
-    "member",
-    "source",
-    "url",
-    "id",
-)
+PATH_KEYS = ("filename", "file_name", "file", "path", "filepath", "file_path", "member")
+FILE_KEYS = (*PATH_KEYS, "source", "url", "id")
 KEYS = (*TITLE_KEYS, *AUTHOR_KEYS, *FILE_KEYS)
 
 _LONGEST = 512
@@ -65,7 +43,7 @@ class TitleSource(NamedTuple):
     """One string that may name a work.
 
     words: folded; titles: readings of it as a title, in words. Where `author` is not None, it is
-    the words of whoever is named as the author beside it (empty: nobody). offset and length: bytes
+    the words of whoever is named as the author next to it (empty: nobody). offset and length: bytes
     in the text; 0 for metadata. whole: it must be the title and nothing more.
     """
 
@@ -111,7 +89,6 @@ def _field(key: str, value: str, author: tuple[str, ...]) -> TitleSource:
 
 
 def _files(key: str, value: str, author: tuple[str, ...]) -> list[TitleSource]:
-    """The last part of a path or address; the same with the folder it lies in."""
     parts = [part for part in _PATH.split(unquote(value).partition("?")[0]) if part.strip()]
     name = strip_noise(parts[-1]) if parts else ""
     found = [TitleSource(key, value, fold_words(name), (fold_words(name),), author)]
@@ -121,7 +98,6 @@ def _files(key: str, value: str, author: tuple[str, ...]) -> list[TitleSource]:
 
 
 def _of_lines(lines: list[tuple[int, str]]) -> Iterator[TitleSource]:
-    """Each line as a title, with the lines after it as its author."""
     words = [fold_words(line) for _, line in lines]
     for number, (offset, line) in enumerate(lines):
         author = tuple(w for other in words[number + 1 :][:_LINES_APART] for w in other)
@@ -177,14 +153,12 @@ class TitleMatch(NamedTuple):
 
 
 class _ComparedTitle(NamedTuple):
-    """A title in words, compared."""
-
     score: float
     rare: int
     is_whole: bool
 
 
-def best_match(name: WorkName, sources: list[TitleSource]) -> TitleMatch | None:
+def best_match(name: title_index.WorkName, sources: list[TitleSource]) -> TitleMatch | None:
     """The best of the sources that name the work, or None."""
     own = {word for title in name.titles for word in title.words}
     sharing = (source for source in sources if not own.isdisjoint(source.words))
@@ -192,7 +166,7 @@ def best_match(name: WorkName, sources: list[TitleSource]) -> TitleMatch | None:
     return max(matches, key=lambda m: (m.score, -m.source.offset, m.source.where), default=None)
 
 
-def _match(name: WorkName, source: TitleSource) -> TitleMatch | None:
+def _match(name: title_index.WorkName, source: TitleSource) -> TitleMatch | None:
     beside, _ = author_in(name.authors, source.author)
     within, rest = author_in(name.authors, source.words)
     level = max(beside, within)
@@ -213,8 +187,7 @@ def _match(name: WorkName, source: TitleSource) -> TitleMatch | None:
     return TitleMatch(source, best.score, level, best.rare)
 
 
-def _is_surname(name: WorkName, author: tuple[str, ...]) -> bool:
-    """Whether nothing but a surname stands beside the title."""
+def _is_surname(name: title_index.WorkName, author: tuple[str, ...]) -> bool:
     return any(author == surname for surname, _ in name.authors)
 
 
@@ -270,7 +243,7 @@ def _given_near(
     return level, tuple(word for place, word in enumerate(words) if place not in taken)
 
 
-def _compared(name: WorkName, reading: tuple[str, ...]) -> _ComparedTitle:
+def _compared(name: title_index.WorkName, reading: tuple[str, ...]) -> _ComparedTitle:
     """The best of the work's titles for a reading. With two rare words the reading may say more."""
     best = _ComparedTitle(0.0, 0, False)
     for title in name.titles:
@@ -298,7 +271,7 @@ _MOST_WORKS = 8
 """Works named for one document; the best stay."""
 
 
-def detect_titles(batch: pa.Table, index: TitleIndex) -> pa.Table:
+def detect_titles(batch: pa.Table, index: title_index.TitleIndex) -> pa.Table:
     """FINDINGS on the works that a batch's documents are named after; target: the work's title.
 
     score: 0 to 1, 0.7 of the title and 0.3 of the author. attributes: author (full, initial,
@@ -316,7 +289,7 @@ def detect_titles(batch: pa.Table, index: TitleIndex) -> pa.Table:
             named[row].append(work)
         for row, of_row in named.items():
             start, end = chunk.offsets[row - first : row - first + 2]
-            head = chunk.data[start : min(end, start + HEAD_BYTES)].tobytes()
+            head = chunk.data[start : min(end, start + title_index.HEAD_BYTES)].tobytes()
             findings += _findings(row, of_row, _values(fields, row), head, index)
         first += len(chunk)
     return findings_table(findings)
@@ -326,7 +299,7 @@ def warm_up_titles() -> None:
     """Compile the kernels, so that workers find them cached."""
     work = {"work_id": ["w"], "title_raw": ["Warm"], "subtitle": [""], "authors": [["A Up"]]}
     batch = {"meta": pa.array(['{"title": "x"}']), "text": pa.array(["y"], pa.large_string())}
-    detect_titles(pa.table(batch), build_title_index(pa.table(work)))
+    detect_titles(pa.table(batch), title_index.build_title_index(pa.table(work)))
 
 
 def _values(fields: Fields, row: int) -> list[tuple[str, str]]:
@@ -339,36 +312,31 @@ def _values(fields: Fields, row: int) -> list[tuple[str, str]]:
 
 
 def _findings(
-    row: int, works: list[int], values: list[tuple[str, str]], head: bytes, index: TitleIndex
+    row: int,
+    works: list[int],
+    values: list[tuple[str, str]],
+    head: bytes,
+    index: title_index.TitleIndex,
 ) -> Iterator[Finding]:
     sources = find_title_sources(values, head)
-    found = []
-    for work in works:
-        name = index.name(work)
-        match = best_match(name, sources)
-        if match:
-            found.append((match, name))
+    names = map(index.name, works)
+    found = [(match, name) for name in names if (match := best_match(name, sources))]
     found.sort(key=lambda pair: (-pair[0].score, pair[1].work_id))
     for match, name in found[:_MOST_WORKS]:
-        yield _finding(row, match, name.work_id, name.title)
-
-
-def _finding(row: int, match: TitleMatch, work_id: str, title: str) -> Finding:
-    attributes = {
-        "author": LEVELS[match.author],
-        "rare_words": match.rare,
-        "title_score": round(match.title, 4),
-        "where": match.source.where,
-    }
-    kind = "title_author" if match.author >= INITIAL else "title"
-    return Finding(
-        row=row,
-        kind=kind,
-        target=title[:200],
-        seen=match.source.seen,
-        byte_offset=match.source.offset,
-        byte_length=match.source.length,
-        work_id=work_id,
-        score=match.score,
-        attributes=attributes_json(attributes),
-    )
+        source = match.source
+        yield Finding(
+            row=row,
+            kind="title_author" if match.author >= INITIAL else "title",
+            target=name.title[:200],
+            seen=source.seen,
+            byte_offset=source.offset,
+            byte_length=source.length,
+            work_id=name.work_id,
+            score=match.score,
+            attributes={
+                "author": LEVELS[match.author],
+                "rare_words": match.rare,
+                "title_score": round(match.title, 4),
+                "where": source.where,
+            },
+        )

@@ -1,7 +1,7 @@
 """Text fingerprints: passages of registered works in documents (docs/fingerprints.md).
 
 Limits: translations, summaries and paraphrase are not found, nor passages under some 50 words; a
-passage that unrelated works share tells none of them. A match says that words are the same.
+passage that unrelated works share is reported for none. A match says that words are the same.
 """
 
 from typing import TYPE_CHECKING

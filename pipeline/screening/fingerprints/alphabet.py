@@ -1,17 +1,10 @@
 """What every code point is to the fingerprints: letters, a break, nothing, or a hyphen.
 
-A code point becomes the letters of its NFKD form, case folded, without the combining marks that
-have a combining class (accents, points, vowel signs of Arabic and Hebrew). So texts with the same
-NFKC or NFKD have the same words, and no code point needs its neighbours. Letters are the categories
-L and N, and the marks that have no combining class (vowels of Indian scripts). Then:
-
-- apostrophes, single quotes, underscores and format characters (soft hyphens, joiners) are dropped;
-- æ and œ are two letters, as NFKD makes two of ﬁ; letters of Greek and Cyrillic that look like a
-  Latin one become it, so that a text written with them has the words that it seems to have;
-- everything else breaks words. Letters of scripts without spaces are a word each.
-
-The classes follow the Unicode version of the interpreter: a character that a later version assigns
-is a letter only there.
+A code point becomes the letters of its NFKD form, case folded, without combining marks: texts with
+the same NFKC have the same words. Apostrophes, underscores and format characters are dropped; æ and
+œ are two letters; Greek and Cyrillic letters that look like a Latin one become it; everything else
+breaks words. A letter of a script without spaces is a word. Classes follow the interpreter's
+Unicode version.
 """
 
 import unicodedata

@@ -1,6 +1,6 @@
 """Building an index from the works of a registry, each a text or a sketch.
 
-`boilerplate.arrow` holds what stands in many books and is part of none, as hashes of its words: the
+`boilerplate.arrow` holds what is in many books and part of none, as hashes of its words: the
 Project Gutenberg licence in several wordings, and common licences of software and documents. To
 make it again, with other texts if you like (plain UTF-8 files):
 
@@ -8,6 +8,7 @@ make it again, with other texts if you like (plain UTF-8 files):
 """
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -21,28 +22,8 @@ from dedup.arrays import I64, U32, U64
 from dedup.text import join_texts
 from pipeline.core import storage
 from pipeline.core.errors import InputError, escape_text
-from pipeline.screening.fingerprints.calibrate import (
-    DENSE_PER_GRAM,
-    UNVERIFIED,
-    Background,
-    background_of,
-    chance_of,
-    coincidences,
-    estimate_verifiable,
-    k_for,
-    kinship_of,
-    needed_grams,
-)
-from pipeline.screening.fingerprints.index import (
-    TEXTS,
-    WORKS,
-    FingerprintIndex,
-    Parameters,
-    filter_of,
-    pack_words,
-    unpack_words,
-    with_parameters,
-)
+from pipeline.screening.evidence import table_of
+from pipeline.screening.fingerprints import calibrate, index
 from pipeline.screening.fingerprints.sketch import (
     EXCERPT_S,
     WHOLE_BOOK_S,
@@ -88,7 +69,7 @@ def build_index(
     k: int | None = None,
     boilerplate: Iterable[str] = (),
     s: int = EXCERPT_S,
-) -> FingerprintIndex:
+) -> index.FingerprintIndex:
     """The index of works, each (work id, tier, text or sketch).
 
     The tier `excerpt` finds passages and keeps the words of texts to verify them; `whole_book`
@@ -104,7 +85,10 @@ def build_index(
     k = _k_of(given, k)
     every = {**TIERS, EXCERPT: s}
     entries = [_entry(*work, k, every) for work in given]
-    _check(entries)
+    times = Counter(entry.work_id for entry in entries)
+    twice = next((work_id for work_id, count in times.items() if count > 1), None)
+    if twice is not None:
+        raise InputError(f"work {escape_text(twice)}: given twice; give each work once")
     stop = np.union1d(_shipped_grams(k), _grams_of_all(map(_words, boilerplate), k))
     grams, shared, background = _without_shared(_sampled(entries, stop), entries)
     held = _held(stop, entries)
@@ -135,7 +119,7 @@ def _k_of(given: list[tuple[str, str, str | Sketch]], k: int | None) -> int:
                     "all sketches of a registry must have the same k"
                 )
             k = content.k
-    return k if k is not None else k_for(len(given))
+    return k if k is not None else calibrate.k_for(len(given))
 
 
 def _entry(
@@ -147,31 +131,18 @@ def _entry(
             f"{' or '.join(every)}"
         )
     if isinstance(content, Sketch):
-        _check_sketch(work_id, content)
+        if not content.salt and (content.hashes > np.uint64(last_kept(content.s))).any():
+            raise InputError(
+                f"work {escape_text(work_id)}: its sketch has hashes that are not in one with "
+                f"s = {content.s}; it was salted, and the salt is missing"
+            )
         return _Entry(work_id, tier, content, None)
     words = _words(content)
     kept = words if tier == EXCERPT else None
     return _Entry(work_id, tier, sketch_words(words, every[tier], k), kept)
 
 
-def _check_sketch(work_id: str, sketch: Sketch) -> None:
-    if not sketch.salt and (sketch.hashes > np.uint64(last_kept(sketch.s))).any():
-        raise InputError(
-            f"work {escape_text(work_id)}: its sketch has hashes that are not in one with "
-            f"s = {sketch.s}; it was salted, and the salt is missing"
-        )
-
-
-def _check(entries: list[_Entry]) -> None:
-    seen: set[str] = set()
-    for entry in entries:
-        if entry.work_id in seen:
-            raise InputError(f"work {escape_text(entry.work_id)}: given twice; give each work once")
-        seen.add(entry.work_id)
-
-
 def _sampled(entries: list[_Entry], stop: U64) -> _Grams:
-    """The sampled grams without boilerplate."""
     starts = _starts(entries)
     hashes, places = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
     for entry, start in zip(entries, starts[:-1].tolist(), strict=True):
@@ -188,7 +159,7 @@ def _sampled(entries: list[_Entry], stop: U64) -> _Grams:
 
 
 def _held(stop: U64, entries: list[_Entry]) -> U64:
-    """The boilerplate that stands in works whose words are stored: what verification may meet."""
+    """The boilerplate in works whose words are stored: what verification may meet."""
     held = np.zeros(len(stop), bool)
     for entry in entries:
         if entry.words is not None and np.isin(entry.sketch.hashes, stop).any():
@@ -203,19 +174,22 @@ def _starts(entries: list[_Entry]) -> I64:
 
 def _without_shared(
     grams: _Grams, entries: list[_Entry]
-) -> tuple[_Grams, tuple[U64, U32], Background]:
+) -> tuple[_Grams, tuple[U64, U32], calibrate.Background]:
     """The grams that one kinship holds, PLACES in a work at most; the others and how many works
     hold each; and the background that they are."""
     new = np.concatenate([[True], grams.hashes[1:] != grams.hashes[:-1]])[: len(grams.hashes)]
     gram_E = np.cumsum(new) - 1
     one_each = np.concatenate([[True], (np.diff(gram_E) != 0) | (np.diff(grams.works) != 0)])
     one_each = one_each[: len(gram_E)]
-    kin_W = kinship_of(gram_E[one_each], grams.works[one_each], len(entries))
-    df, kinships = _spread(gram_E[one_each], kin_W[grams.works[one_each]], int(new.sum()))
+    kin_W = calibrate.kinship_of(gram_E[one_each], grams.works[one_each], len(entries))
+    one_E = gram_E[one_each]
+    df = np.bincount(one_E, minlength=int(new.sum()))
+    pairs = np.unique(np.stack([one_E, kin_W[grams.works[one_each]]]), axis=1)
+    kinships = np.bincount(pairs[0], minlength=len(df))
     two = (kinships == 2)[gram_E]
     places = grams.places - _starts(entries)[grams.works]
     words_W = np.array([entry.sketch.words for entry in entries], np.int64)
-    background = background_of(places[two], gram_E[two], grams.works[two], kin_W, words_W)
+    background = calibrate.background_of(places[two], gram_E[two], grams.works[two], kin_W, words_W)
     kept = (kinships == 1)[gram_E] & (_rank(gram_E, grams.works) < PLACES)
     shared = kinships > 1
     return (
@@ -223,13 +197,6 @@ def _without_shared(
         (grams.hashes[new][shared], df[shared].astype(np.uint32)),
         background,
     )
-
-
-def _spread(gram_E: I64, kin_E: I64, grams: int) -> tuple[I64, I64]:
-    """How many works and how many kinships hold each gram, from distinct (gram, work)."""
-    df = np.bincount(gram_E, minlength=grams)
-    pairs = np.unique(np.stack([gram_E, kin_E]), axis=1)
-    return df, np.bincount(pairs[0], minlength=grams)
 
 
 def _rank(gram_E: I64, works_E: I64) -> I64:
@@ -240,26 +207,32 @@ def _rank(gram_E: I64, works_E: I64) -> I64:
     return np.arange(len(gram_E)) - np.repeat(starts, np.diff(np.append(starts, len(gram_E))))
 
 
-def _parameters(k: int, entries: list[_Entry], background: Background) -> Parameters:
+def _parameters(
+    k: int, entries: list[_Entry], background: calibrate.Background
+) -> index.Parameters:
     sparseness = np.array([entry.sketch.s for entry in entries], np.int64)
-    chance = chance_of(k, background)
-    m = needed_grams(k, sparseness, chance, estimate_verifiable(len(entries)))
-    m_sketch = needed_grams(k, sparseness, chance, UNVERIFIED)
-    return Parameters(
+    chance = calibrate.chance_of(k, background)
+    m = calibrate.needed_grams(k, sparseness, chance, calibrate.estimate_verifiable(len(entries)))
+    m_sketch = calibrate.needed_grams(k, sparseness, chance, calibrate.UNVERIFIED)
+    return index.Parameters(
         k=k,
         m=m,
         m_sketch=m_sketch,
-        dense=DENSE_PER_GRAM * m,
+        dense=calibrate.DENSE_PER_GRAM * m,
         pairs=background.pairs,
         pairs_hit=background.hit,
         chance=chance,
-        expected=1e6 * coincidences(k, sparseness, chance, m),
+        expected=1e6 * calibrate.coincidences(k, sparseness, chance, m),
     )
 
 
 def _assemble(
-    entries: list[_Entry], grams: _Grams, shared: tuple[U64, U32], stop: U64, stated: Parameters
-) -> FingerprintIndex:
+    entries: list[_Entry],
+    grams: _Grams,
+    shared: tuple[U64, U32],
+    stop: U64,
+    stated: index.Parameters,
+) -> index.FingerprintIndex:
     starts = _starts(entries)
     kind = np.uint32 if starts[-1] < 1 << 32 else np.uint64
     hashes = np.concatenate([shared[0], stop])
@@ -268,49 +241,29 @@ def _assemble(
     size = 1
     while size * 64 < FILTER_BITS * len(grams.hashes):
         size *= 2
+    texts = [index.pack_words(e.words) if e.words is not None else (b"", b"") for e in entries]
     tables = {
-        "works": with_parameters(_works_table(entries, grams, starts), stated),
+        "works": index.with_parameters(_works_table(entries, grams, starts), stated),
         "postings": pa.table({"hash": grams.hashes, "position": grams.places.astype(kind)}),
-        "filter": pa.table({"bits": filter_of(grams.hashes, size)}),
+        "filter": pa.table({"bits": index.filter_of(grams.hashes, size)}),
         "excluded": pa.table({"hash": hashes[order], "df": df[order]}),
-        "texts": _texts_table(entries),
+        "texts": table_of(texts, index.TEXTS),
     }
-    return FingerprintIndex(stated, tables)
+    return index.FingerprintIndex(stated, tables)
 
 
 def _works_table(entries: list[_Entry], grams: _Grams, starts: I64) -> pa.Table:
-    keys = [key_of(e.sketch.salt) if e.sketch.salt else (None, None) for e in entries]
-    columns = [
-        [entry.work_id for entry in entries],
-        [entry.tier for entry in entries],
-        [entry.sketch.s for entry in entries],
-        [entry.sketch.words for entry in entries],
-        starts[:-1],
-        np.bincount(grams.works, minlength=len(entries)),
-        [entry.words is not None for entry in entries],
-        [low for low, _ in keys],
-        [high for _, high in keys],
-    ]
-    arrays = [pa.array(c, field.type) for c, field in zip(columns, WORKS, strict=True)]
-    return pa.table(arrays, schema=WORKS)
-
-
-def _texts_table(entries: list[_Entry]) -> pa.Table:
-    stored = [pack_words(e.words) if e.words is not None else (b"", b"") for e in entries]
-    columns = zip(*stored, strict=True) if stored else ((), ())
-    arrays = [pa.array(c, field.type) for c, field in zip(columns, TEXTS, strict=True)]
-    return pa.table(arrays, schema=TEXTS)
+    counts = np.bincount(grams.works, minlength=len(entries))
+    rows = []
+    for e, start, count in zip(entries, starts[:-1].tolist(), counts.tolist(), strict=True):
+        key = key_of(e.sketch.salt) if e.sketch.salt else (None, None)
+        sizes = (e.sketch.s, e.sketch.words, start, count)
+        rows.append((e.work_id, e.tier, *sizes, e.words is not None, *key))
+    return table_of(rows, index.WORKS)
 
 
 FILE = "boilerplate.arrow"
-_SCHEMA = pa.schema(
-    [
-        ("name", pa.string()),
-        ("words", pa.uint32()),
-        ("vocabulary", pa.large_binary()),
-        ("numbers", pa.large_binary()),
-    ]
-)
+_SCHEMA = pa.schema([("name", pa.string()), ("words", pa.uint32()), *index.TEXTS])
 
 
 @cache
@@ -318,24 +271,16 @@ def shipped_boilerplate() -> tuple[U64, ...]:
     """The words of each text."""
     data = (resources.files(__package__ or "") / FILE).read_bytes()
     rows = pa.ipc.open_file(pa.BufferReader(data)).read_all().to_pylist()
-    return tuple(unpack_words(row["vocabulary"], row["numbers"], row["words"]) for row in rows)
+    return tuple(
+        index.unpack_words(row["vocabulary"], row["numbers"], row["words"]) for row in rows
+    )
 
 
 def pack_boilerplate(texts: Sequence[tuple[str, str]]) -> bytes:
     """An Arrow file of (name, text)."""
-    words = [find_words(join_texts([text])).hashes for _, text in texts]
-    stored = [pack_words(one) for one in words]
-    columns = [
-        [name for name, _ in texts],
-        [len(one) for one in words],
-        [vocabulary for vocabulary, _ in stored],
-        [numbers for _, numbers in stored],
-    ]
-    arrays = [pa.array(c, field.type) for c, field in zip(columns, _SCHEMA, strict=True)]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, _SCHEMA) as writer:
-        writer.write_table(pa.table(arrays, schema=_SCHEMA))
-    return bytes(sink.getvalue())
+    words = [(name, _words(text)) for name, text in texts]
+    table = table_of([(name, len(own), *index.pack_words(own)) for name, own in words], _SCHEMA)
+    return bytes(index.write_ipc(table))
 
 
 if __name__ == "__main__":

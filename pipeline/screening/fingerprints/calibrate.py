@@ -1,29 +1,13 @@
-"""What is measured over all works while an index is built.
+"""How many grams in one band make a candidate, and which works are editions or parts of each other.
 
-How many grams in one band make a candidate, from the size of the registry and a measurement.
+A document of PIECE words and an unrelated work share a sampled gram in one band with probability c,
+and each further one for a factor of r less. On 36,588 pairs of documents and 13 novels with s = 8,
+c was .151, .037, .0055, .00008 for k = 4, 5, 6, 8, and r about 70 for k = 5, 200 for k = 6. m is
+the smallest with works * c * r^(1 - m) <= expected, where a work of a sparser sketch counts 8 / s.
+c is measured on the registry's own works; with fewer than ENOUGH hits the values above count.
 
-A document of about PIECE words and an unrelated work have a sampled gram in one band by chance with
-probability c, and each further one for a factor of r less. Both fall with k. On 36,588 pairs of
-documents and works of 13 novels with s = 8, true overlaps taken out by hand, c was .151, .037,
-.0055, .00008 for k = 4, 5, 6, 8, and r about 70 for k = 5, 200 for k = 6. So m is the smallest with
-
-    works * c * r^(1 - m) <= expected
-
-where a work of a sparser sketch counts 8 / s. `expected` is what verification can bear where that
-follows: TO_VERIFY, but TO_VERIFY_MANY in a registry of more than SMALL_REGISTRY works, where each
-candidate is likely to be of another work, whose grams must be looked up afresh; and UNVERIFIED for
-works known by a sketch alone.
-
-While an index is built, c is measured on its own works: pieces of each against all others that are
-no editions of it, over the grams that just one work besides has. Works of one kind share more turns
-of phrase than documents of all kinds do, so this is on the safe side. With fewer than ENOUGH hits
-the value above stands.
-
-Which works of a registry are editions or parts of each other.
-
-Two works are kin when they share KIN_SHARE of the sampled grams of the smaller one, and KIN_GRAMS
-at least; kinship is passed on. A gram that only kin hold tells as much about them as one that a
-single work holds; one that others hold too tells nothing (a proverb, a quotation in both).
+Kin are works that share KIN_SHARE of the sampled grams of the smaller one; kinship is passed on. A
+gram that only kin hold counts as one that a single work holds; one that others hold too does not.
 """
 
 from typing import NamedTuple

@@ -1,6 +1,4 @@
-"""`text_match`: passages of registered works in documents, of one chunk after another, their table,
-and the detector; and the kernels of this package compiled before workers need them.
-"""
+"""Detector `text_match`: passages of registered works in documents."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,13 +9,7 @@ import pyarrow as pa
 
 from dedup.compiled import first_use
 from dedup.text import TextArray, join_texts, view_texts
-from pipeline.screening.evidence import (
-    FINDINGS,
-    SEEN_BYTES,
-    Finding,
-    attributes_json,
-    findings_table,
-)
+from pipeline.screening import evidence
 from pipeline.screening.fingerprints.build import EXCERPT, WHOLE_BOOK, build_index
 from pipeline.screening.fingerprints.index import INDEX, FingerprintIndex
 from pipeline.screening.fingerprints.literals import find_near
@@ -56,17 +48,9 @@ def find_passages(texts: TextArray, registry: RegistryLike) -> pa.Table:
     index = index_of(registry)
     found = passages_of_texts(texts, index)
     work_ids = index.works["work_id"].take(pa.array(found.work)).combine_chunks()
-    columns = [
-        found.document,
-        work_ids,
-        found.start,
-        found.stop,
-        found.hits,
-        found.fraction,
-        found.work_fraction,
-        found.longest,
-    ]
-    return pa.table([pa.array(column) for column in columns], schema=PASSAGES)
+    place = (found.document, work_ids, found.start, found.stop)
+    columns = (*place, found.hits, found.fraction, found.work_fraction, found.longest)
+    return pa.table(list(map(pa.array, columns)), schema=PASSAGES)
 
 
 def passages_of_texts(texts: TextArray, index: FingerprintIndex) -> Passages:
@@ -140,26 +124,24 @@ def detect_passages(batch: pa.Table, index: FingerprintIndex) -> pa.Table:
     texts = batch["text"]
     found = passages_of_texts(texts, index)
     if not len(found.document):
-        return FINDINGS.empty_table()
+        return evidence.FINDINGS.empty_table()
     works = index.works.select(["work_id", "tier", "is_stored"]).take(pa.array(found.work))
     columns = zip(*(column.tolist() for column in found), strict=True)
     findings = []
     for passage, work in zip(columns, works.to_pylist(), strict=True):
         row, _, start, stop, hits, longest, words, matched, grams, _, fraction, of_work = passage
-        attributes = attributes_json(
-            {
-                "containment": round(matched / grams, 4),
-                "document_fraction": round(fraction, 4),
-                "hits": hits,
-                "longest_run_words": longest,
-                "tier": work["tier"],
-                "verified": work["is_stored"],
-                "words": words,
-                "work_fraction": round(of_work, 4),
-            }
-        )
+        attributes = {
+            "containment": round(matched / grams, 4),
+            "document_fraction": round(fraction, 4),
+            "hits": hits,
+            "longest_run_words": longest,
+            "tier": work["tier"],
+            "verified": work["is_stored"],
+            "words": words,
+            "work_fraction": round(of_work, 4),
+        }
         findings.append(
-            Finding(
+            evidence.Finding(
                 row=row,
                 kind=KIND,
                 target=work["work_id"],
@@ -171,10 +153,9 @@ def detect_passages(batch: pa.Table, index: FingerprintIndex) -> pa.Table:
                 attributes=attributes,
             )
         )
-    return findings_table(findings)
+    return evidence.findings_table(findings)
 
 
 def _beginning(text: pa.Scalar, start: int, stop: int) -> str:
-    """The first words of the bytes [start, stop) of a text."""
-    data = text.as_buffer()[start : min(stop, start + 2 * SEEN_BYTES)].to_pybytes()
+    data = text.as_buffer()[start : min(stop, start + 2 * evidence.SEEN_BYTES)].to_pybytes()
     return " ".join(data.decode(errors="ignore").split()[:SEEN_WORDS])

@@ -1,27 +1,14 @@
-"""The index of a registry's works. Hashes are looked up through a filter that turns most of them
-away; words of a text are stored in little room: a vocabulary of hashes, and the place of every word
-in it.
-
-The index of a registry's works: sorted postings that can be memory-mapped, as Arrow tables.
+"""The index of a registry's works: sorted postings that can be memory-mapped, as Arrow tables.
 
 The works lie end to end in one count of words; a posting is a gram's hash and the place of its
-first word there. So a posting needs no work, and 12 bytes. Tables:
-
-- works: a row per work, in their order (WORKS); the parameters stand in its schema's metadata;
-- postings: hash uint64 ascending, position uint32 (uint64 in registries over 4 billion words);
-- filter: a blocked Bloom filter over the hashes, a uint64 each;
-- excluded: hash uint64 ascending, df uint32: sampled grams that are in no posting, because works of
-  so many that are no editions of each other hold them; or that boilerplate holds (df 0, not only
-  sampled ones);
-- texts: a row per work (TEXTS): its words as numbers of a vocabulary; empty for a work known by a
-  sketch. Whoever has a dictionary can read the text from them.
-
-Saved, each is a file NAME.arrow; index.json names their hashes. The same works give the same bytes.
+first word there. `works` has WORKS, with the parameters in its metadata; `postings` hashes and
+positions; `filter` a blocked Bloom filter over the hashes; `excluded` the sampled grams that are in
+no posting, because unrelated works or boilerplate (df 0) hold them; `texts` the works' words
+(TEXTS), from which a dictionary can restore them. Saved, each is NAME.arrow and index.json names
+their hashes.
 """
 
-import functools
 import json
-import os
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +22,7 @@ from dedup.compiled import kernel
 from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.manifest import read_sealed, write_sealed
+from pipeline.engine.stage import verify_once
 from pipeline.screening.fingerprints.sketch import NORMALISATION, last_kept
 
 _LEVEL = 9
@@ -108,14 +96,9 @@ WORKS = pa.schema([
     ("key_low", pa.uint64()), ("key_high", pa.uint64()),
 ])  # fmt: skip
 """start: of its words among those of all works. postings: distinct sampled grams. is_stored: its
-words stand in `texts`. key_low, key_high: of a salted sketch, null without a salt."""
-TEXTS = pa.schema(
-    [
-        ("vocabulary", pa.large_binary()),
-        ("numbers", pa.large_binary()),
-    ]
-)
-"""As `stored_words.pack_words` makes them."""
+words are in `texts`. key_low, key_high: of a salted sketch, null without a salt."""
+TEXTS = pa.schema([("vocabulary", pa.large_binary()), ("numbers", pa.large_binary())])
+"""As `pack_words` makes them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +213,7 @@ class FingerprintIndex:
         """Publish the tables and, last, index.json."""
         files = {}
         for name in TABLES:
-            published = storage.publish(directory / f"{name}.arrow", [_ipc(self.tables[name])])
+            published = storage.publish(directory / f"{name}.arrow", [write_ipc(self.tables[name])])
             files[name] = published.hash
         value: dict[str, Any] = {"format": FORMAT, "files": files, **asdict(self.parameters)}
         write_sealed(directory / INDEX, value)
@@ -251,7 +234,7 @@ class FingerprintIndex:
         tables = {}
         for name in TABLES:
             file = Path(directory) / f"{name}.arrow"
-            _verified(file, str(value["files"].get(name)), _stamp(file))
+            verify_once(file, str(value["files"].get(name)))
             tables[name] = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
         return cls.of_tables(tables)
 
@@ -278,21 +261,9 @@ def with_parameters(works: pa.Table, parameters: Parameters) -> pa.Table:
     return works.replace_schema_metadata({_PARAMETERS: stated})
 
 
-def _ipc(table: pa.Table) -> memoryview:
+def write_ipc(table: pa.Table) -> memoryview:
+    """The bytes of an Arrow file."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
     return memoryview(sink.getvalue())
-
-
-def _stamp(path: Path) -> tuple[int, int, int]:
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise IntegrityError(f"{path}: missing; build the index again") from error
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-@functools.lru_cache(maxsize=256)
-def _verified(path: Path, expected: str, stamp: tuple[int, int, int]) -> None:
-    storage.verify_file(path, expected)

@@ -1,22 +1,12 @@
-"""Where texts hold a short text: literally, or with few edits.
-
-The places of many literals in many texts, without ASCII case, in one pass over the bytes.
+"""Where texts hold short texts: many literals without ASCII case, or one text with few edits.
 
 Of every literal the three bytes that are rarest in English are its anchor. A byte's class is its
-last five bits, which are the same for both cases of a letter; three classes in a row are a number
-of 15 bits, and a table of 32,768 says for each whether an anchor ends here. Six bytes in a thousand
-of English text pass; only there are literals compared, byte by byte.
+last five bits; a table says for each three classes whether an anchor ends there, and only there
+literals are compared. A literal has two bytes or more.
 
-Limits: case is that of ASCII letters; other characters are compared as UTF-8 bytes. A literal has
-two bytes or more.
-
-Where texts hold a short text: its words in a row, up to a few edits.
-
-An edit is a word that is replaced, added or left out. Of edits + 1 pieces of the words one is
-intact wherever all of them stand with so many edits, so the pieces are looked for, and around each
-the fewest edits are found (Sellers 1980), on the diagonals that so many edits can reach.
-
-Shapes: W words of the query, D words of a document, M matches, B = 2 edits + 1 diagonals.
+With up to E edits (a word replaced, added or left out), one of E + 1 pieces of the words is intact,
+so pieces are looked for, and around each the fewest edits are found (Sellers 1980). Shapes: W words
+of the query, D of a document, M matches, B = 2 E + 1 diagonals.
 """
 
 from collections.abc import Sequence
@@ -32,7 +22,7 @@ from pipeline.screening.fingerprints.alphabet import Alphabet, alphabet
 from pipeline.screening.fingerprints.words import rows_for, words_between
 
 PLACES = 64
-"""How many places of one literal in one text are told unless the caller says otherwise: enough for
+"""How many places of one literal in one text are reported by default: enough for
 evidence, and a bound on what a hostile text can cost."""
 
 _COMMON_FIRST = b" etaoinshrdlcumwfgypbvkjxqz"
@@ -82,8 +72,7 @@ def warm_up_literals() -> None:
     find_literals(["warm"], ["up"])
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Index:
+class _Index(NamedTuple):
     """gate (32768,) uint8: does an anchor end with this key; entries of key k are members and tails
     (E,) int32 [starts[k]:starts[k + 1]]: the needle, and the place of the anchor's last byte in it;
     needles (bytes,) uint8 in lower case end to end, and their ends (M + 1,) int64."""
@@ -111,14 +100,7 @@ def _index_of(needles: Sequence[str]) -> _Index:
     gate[keys] = 1
     starts = np.searchsorted(keys, np.arange(_KEYS + 1)).astype(np.int32)
     ends = np.cumsum([0, *map(len, lower)], dtype=np.int64)
-    return _Index(
-        gate=gate,
-        starts=starts,
-        members=members,
-        tails=tails,
-        needles=np.frombuffer(b"".join(lower), np.uint8),
-        ends=ends,
-    )
+    return _Index(gate, starts, members, tails, np.frombuffer(b"".join(lower), np.uint8), ends)
 
 
 def _anchor_of(needle: bytes) -> list[tuple[int, int]]:
@@ -149,19 +131,7 @@ def _sweep_chunk(chunk: Texts, index: _Index, places: int) -> tuple[I64, I64, I6
     while at < end:
         out = np.empty((3, room), np.int64)
         stopped, filled = _find_places(
-            chunk.data,
-            chunk.offsets,
-            at,
-            index.gate,
-            index.starts,
-            index.members,
-            index.tails,
-            index.needles,
-            index.ends,
-            places,
-            last,
-            count,
-            out,
+            chunk.data, chunk.offsets, at, index, places, last, count, out
         )
         at = int(stopped)
         parts.append(out[:, :filled])
@@ -175,12 +145,7 @@ def _find_places(
     data: U8,
     offsets: I64,
     at: int,
-    gate: U8,
-    starts: I32,
-    members: I32,
-    tails: I32,
-    needles: U8,
-    ends: I64,
+    index: _Index,
     places: int,
     last: I64,
     count: I64,
@@ -200,19 +165,20 @@ def _find_places(
     filled = 0
     for i in range(np.uint64(at), np.uint64(end)):
         key = ((key << _5) | (np.uint64(data[i]) & _CLASS)) & _KEY
-        if gate[key] == 0:
+        if index.gate[key] == 0:
             continue
-        if filled + starts[key + np.uint64(1)] - starts[key] > out.shape[1]:
+        entries, after = index.starts[key], index.starts[key + np.uint64(1)]
+        if filled + after - entries > out.shape[1]:
             return np.int64(i), filled
         while offsets[text + 1] <= np.int64(i):
             text += 1
-        for entry in range(starts[key], starts[key + np.uint64(1)]):
-            needle = members[entry]
-            start = np.int64(i) - tails[entry]
-            size = ends[needle + 1] - ends[needle]
+        for entry in range(entries, after):
+            needle = index.members[entry]
+            start = np.int64(i) - index.tails[entry]
+            size = index.ends[needle + 1] - index.ends[needle]
             if start < offsets[text] or start + size > offsets[text + 1]:
                 continue
-            if not _is_at(data, start, needles, ends[needle], size):
+            if not _is_at(data, start, index.needles, index.ends[needle], size):
                 continue
             if last[needle] != text:
                 last[needle], count[needle] = text, 0

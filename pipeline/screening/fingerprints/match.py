@@ -1,24 +1,14 @@
-"""From texts to candidates and passages.
+"""From texts to candidates, and from matches to passages, in kernels.
 
-Candidates: documents and works that share sampled grams on one diagonal, in one pass of kernels.
+A sampled gram of a document that the index holds is a hit; its diagonal is the place in the work
+minus that in the document. A copied passage has its hits on near diagonals, chance anywhere. Bands
+of BAND words that reach what the work needs, alone or with a neighbour, make a candidate.
 
-A sampled gram of a document that the index holds is a hit: (place in the document, place in the
-work). Their difference is the hit's diagonal; a copied passage has all its hits on near diagonals,
-chance has them anywhere. Diagonals are counted in bands of BAND words; the score of a band and the
-next one is the number of different grams in both. Bands that reach what the work needs
-(`FingerprintIndex.needed`), alone or with a neighbour, make a candidate together.
+A passage is a stretch with at most `gap` words in a row without a matched gram. Equal words are
+counted one by one, each word of the work once, except in a run of nearly the whole work.
 
-Shapes: N documents, H hits, C candidates.
-
-Passages: stretches of a document whose grams a work holds, nearly on one diagonal.
-
-A passage is a stretch in which no more than `gap` words in a row are without a matched gram. Which
-of its words are the work's is counted word by word: runs of joined matches, as far as their words
-are equal, and equal words between two runs on one diagonal. A document's words count against each
-word of the work once, for turns of phrase that a document repeats are no second copy; a run of
-nearly the whole work is one.
-
-Shapes: M matches, P passages, R runs, S words of the stretch of a document, W words of a work.
+Shapes: N documents, H hits, C candidates, M matches, P passages, R runs, S words of a stretch, W of
+a work.
 """
 
 from typing import NamedTuple
@@ -28,19 +18,13 @@ import numpy as np
 from dedup.arrays import I64, U8, U64
 from dedup.compiled import kernel
 from dedup.text import Texts, Whole
+from pipeline.screening.fingerprints import sketch
 from pipeline.screening.fingerprints.alphabet import Alphabet, alphabet
 from pipeline.screening.fingerprints.index import (
     FingerprintIndex,
     Postings,
     filter_bits,
     find_first,
-)
-from pipeline.screening.fingerprints.sketch import (
-    CHARACTERS,
-    forget,
-    hash_with_key,
-    new_state,
-    roll,
 )
 from pipeline.screening.fingerprints.words import Words, append_words, rows_for
 
@@ -92,7 +76,6 @@ def find_candidates(chunk: Texts, index: FingerprintIndex) -> tuple[Candidates, 
 
 
 def _promising(rows: I64, index: FingerprintIndex) -> GramHits:
-    """The hits of those documents and works that have as many as the work needs."""
     document, place, gram, at = np.ascontiguousarray(rows.T)
     work = np.searchsorted(index.starts, at, "right") - 1
     diagonal = at - index.starts[work] - place
@@ -126,7 +109,7 @@ def _look_up(
 @kernel
 def carry(words: Words, held: int) -> int:
     """Bring the last words to the front, as many as a gram may need; returns how many."""
-    carried = min(held, CHARACTERS)
+    carried = min(held, sketch.CHARACTERS)
     for i in range(carried):
         words.hashes[i] = words.hashes[held - carried + i]
     return carried
@@ -140,20 +123,20 @@ def _scan(
 
     A gram that is the one kept before it is passed over: a document of one word over and over.
     """
-    room = _BLOCK + CHARACTERS
+    room = _BLOCK + sketch.CHARACTERS
     words = Words(np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64))
     kept, places = np.empty(room, np.uint64), np.empty(room, np.uint32)
-    opened, state = np.zeros(3, np.uint64), new_state(k)
+    opened, state = np.zeros(3, np.uint64), sketch.new_state(k)
     rows, used = np.empty((1024, 4), np.int64), 0
     words_N = np.zeros(len(offsets_N1) - 1, np.int64)
     for document in range(len(offsets_N1) - 1):
         position, end = offsets_N1[document], offsets_N1[document + 1]
-        forget(opened)
-        forget(state)
+        sketch.forget(opened)
+        sketch.forget(state)
         carried, before, previous = 0, 0, ~np.uint64(0)
         while position < end:
             held, position = append_words(data, position, end, tables, words, carried, opened)
-            count = roll(words.hashes, carried, held, state, last, before, kept, places, 0)
+            count = sketch.roll(words.hashes, carried, held, state, last, before, kept, places, 0)
             for i in range(count):
                 key = kept[i]
                 if key == previous:
@@ -163,7 +146,9 @@ def _scan(
                 if postings.has_plain:
                     rows, used = _look_up(key, document, place, postings, rows, used)
                 for salt in range(len(postings.keys)):
-                    value = hash_with_key(key, postings.keys[salt, 0], postings.keys[salt, 1])
+                    value = sketch.hash_with_key(
+                        key, postings.keys[salt, 0], postings.keys[salt, 1]
+                    )
                     rows, used = _look_up(value, document, place, postings, rows, used)
             words_N[document] = before + held
             carried = carry(words, held)
@@ -309,33 +294,35 @@ def _runs_of(matches: I64, count: int, first: int, passages: I64, needed: int) -
     return runs[:used]
 
 
+class _Marks(NamedTuple):
+    """Words of the stretch (S,) and the work (W,); marked (S,) uint8: those that are the work's;
+    held (W,): the last document that held each word of the work, this one being `number`."""
+
+    words: U64
+    work: U64
+    marked: U8
+    held: I64
+    number: int
+
+
 @kernel
 def _mark(
-    words_S: U64,
-    work_W: U64,
-    start: Whole,
-    stop: Whole,
-    step: int,
-    shift: Whole,
-    is_copy: bool,
-    marked_S: U8,
-    held_W: I64,
-    number: int,
+    marks: _Marks, start: Whole, stop: Whole, step: int, shift: Whole, is_copy: bool
 ) -> tuple[Whole, int]:
     """Mark words from `start` towards `stop` that are the work's, up to the first that is not, or
     that is marked already. Returns (where it ended, words of the work marked for the first time).
     """
     at, fresh = start, 0
-    while at != stop and not marked_S[at]:
+    while at != stop and not marks.marked[at]:
         place = at + shift
-        if place < 0 or place >= len(work_W) or words_S[at] != work_W[place]:
+        if not 0 <= place < len(marks.work) or marks.words[at] != marks.work[place]:
             break
-        if held_W[place] != number:
-            held_W[place] = number
+        if marks.held[place] != marks.number:
+            marks.held[place] = marks.number
             fresh += 1
         elif not is_copy:
             break
-        marked_S[at] = 1
+        marks.marked[at] = 1
         at += step
     return at, fresh
 
@@ -359,6 +346,7 @@ def count_equal(
     """
     runs = _runs_of(matches, count, first, passages, needed)
     marked_S, fresh = np.zeros(len(words_S), np.uint8), 0
+    marks = _Marks(words_S, work_W, marked_S, held_W, number)
     for is_copy in (True, False):
         for run in runs:
             if (run[_END] - run[_BEGIN] >= COPY * len(work_W)) != is_copy:
@@ -366,34 +354,17 @@ def count_equal(
             passage, shift = passages[run[_PASSAGE]], run[_SHIFT]
             at: Whole = run[_BEGIN]
             while at < run[_END]:
-                at, more = _mark(
-                    words_S, work_W, at, run[_END], 1, shift, is_copy, marked_S, held_W, number
-                )
+                at, more = _mark(marks, at, run[_END], 1, shift, is_copy)
                 at, fresh = at + 1, fresh + more
             last, before = passage[STOP] - first, passage[FIRST] - first - 1
-            _, more = _mark(
-                words_S, work_W, run[_END], last, 1, shift, is_copy, marked_S, held_W, number
-            )
-            _, less = _mark(
-                words_S,
-                work_W,
-                run[_BEGIN] - 1,
-                before,
-                -1,
-                shift,
-                is_copy,
-                marked_S,
-                held_W,
-                number,
-            )
+            _, more = _mark(marks, run[_END], last, 1, shift, is_copy)
+            _, less = _mark(marks, run[_BEGIN] - 1, before, -1, shift, is_copy)
             fresh += more + less
     for i in range(1, len(runs)):
         if runs[i, _PASSAGE] != runs[i - 1, _PASSAGE] or runs[i, _SHIFT] != runs[i - 1, _SHIFT]:
             continue
         for at in range(runs[i - 1, _END], runs[i, _BEGIN]):
-            _, more = _mark(
-                words_S, work_W, at, at + 1, 1, runs[i, _SHIFT], False, marked_S, held_W, number
-            )
+            _, more = _mark(marks, at, at + 1, 1, runs[i, _SHIFT], False)
             fresh += more
     for passage in passages:
         if passage[HITS] >= needed:

@@ -1,19 +1,9 @@
-"""Sketches, plain and salted.
+"""Sketches: the grams of a text whose hash is below 2^64 / s, with their places.
 
-SipHash-2-4 of gram hashes: what a salted sketch publishes in their place.
-
-Source: Aumasson, Bernstein, "SipHash: a fast short-input PRF", INDOCRYPT 2012. Without the key the
-values tell nothing about the grams, nor about the key when some grams are known.
-
-Sketches: the grams of a text whose hash is below a threshold, with their places.
-
-A gram is k words in a row, or CHARACTERS letters in a row of a script without spaces; words and
-such letters never stand in one gram. FracMinHash (Irber et al. 2022, bioRxiv 2022.01.11.475838): a
-gram is kept when its hash is below 2^64 / s. Whether it is depends on the gram alone, so two
-sketches agree on what they share, and a sketch of s = 8 holds that of s = 512.
-
-A salted sketch keeps the same grams, and publishes SipHash values of their hashes under a key that
-the salt gives: who does not have the salt cannot try phrases against it.
+A gram is k words in a row, or CHARACTERS letters of a script without spaces. FracMinHash (Irber et
+al. 2022, bioRxiv 2022.01.11.475838): whether a gram is kept depends on it alone, so a sketch of s =
+8 holds that of s = 512. A salted sketch publishes SipHash-2-4 of the hashes (Aumasson, Bernstein,
+INDOCRYPT 2012) under a key from the salt: nobody without it can try phrases against the sketch.
 """
 
 import hashlib
@@ -28,6 +18,7 @@ from dedup.arrays import U32, U64
 from dedup.compiled import kernel
 from dedup.text import Whole, join_texts
 from pipeline.core.errors import InputError, escape_text
+from pipeline.screening.evidence import table_of
 from pipeline.screening.fingerprints.words import BASE, find_words, mix_bits, room_for
 
 _0, _1, _2, _3 = (
@@ -41,7 +32,7 @@ _13, _16, _17, _21, _32 = (np.uint64(n) for n in (13, 16, 17, 21, 32))
 
 
 def key_of(salt: bytes) -> tuple[int, int]:
-    """The key that a salt stands for: the first 16 bytes of its sha256, two 64-bit numbers."""
+    """The key of a salt: the first 16 bytes of its sha256, two 64-bit numbers."""
     digest = hashlib.sha256(salt).digest()
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:16], "little")
 
@@ -154,19 +145,11 @@ def last_kept(s: int) -> int:
 
 def sketch_table(sketches: Mapping[str, Sketch]) -> pa.Table:
     """SKETCHES: one row per work id, in their order."""
-    every = list(sketches.values())
-    columns = [
-        list(sketches),
-        [NORMALISATION] * len(every),
-        [one.k for one in every],
-        [one.s for one in every],
-        [one.salt or None for one in every],
-        [one.words for one in every],
-        [one.hashes for one in every],
-        [one.positions for one in every],
+    rows = [
+        (name, NORMALISATION, one.k, one.s, one.salt or None, one.words, one.hashes, one.positions)
+        for name, one in sketches.items()
     ]
-    arrays = [pa.array(c, field.type) for c, field in zip(columns, SKETCHES, strict=True)]
-    return pa.table(arrays, schema=SKETCHES)
+    return table_of(rows, SKETCHES)
 
 
 def sketches_of(table: pa.Table) -> dict[str, Sketch]:
@@ -209,7 +192,6 @@ def _numbers(scalar: pa.Scalar, name: str) -> Any:
 
 
 def _problem(sketch: Sketch) -> str:
-    """What shows that it is no sketch, or nothing."""
     places = sketch.positions.astype(np.int64)
     if sketch.k > LARGEST_K:
         return f"k is {sketch.k}, expected at most {LARGEST_K}"
@@ -271,7 +253,7 @@ def roll(
 ) -> int:
     """Append hash and place of the grams that end at words [first, stop) and are kept.
 
-    The CHARACTERS words before `first` must stand in `words` if the text has them; `before` is what
+    The CHARACTERS words before `first` must be in `words` if the text has them; `before` is what
     is added to a place. hashes and positions must hold stop - first more. Returns the new `held`.
     """
     value, kind = state[0], state[2]

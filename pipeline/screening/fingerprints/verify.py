@@ -1,12 +1,9 @@
-"""Dense verification: the grams of a candidate's stretch of the document, against the work's own.
+"""The grams of a candidate's stretch of the document against the work's own.
 
-Where the work's words are stored, every gram of the stretch (s = 1) is looked up among all of the
-work's; where only a sketch is known, the sampled grams are. Only matches near the candidate's bands
-count, and no boilerplate. So a passage's hits, longest run and equal words are exact in the first
-case; in the second they are estimates: the run is from the first to the last of sampled grams in a
-row that all match, the equal words are as many of the passage's as of its sampled grams.
-
-Shapes: N documents, C candidates, P passages, W works.
+Where the work's words are stored, every gram (s = 1) is looked up, and hits, longest run and equal
+words are exact; of a work known by a sketch only sampled grams are, and they are estimates. Only
+matches near the candidate's bands count, and no boilerplate. Shapes: N documents, C candidates, P
+passages, W works.
 """
 
 from typing import NamedTuple
@@ -17,35 +14,9 @@ import numpy.typing as npt
 from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.text import Texts, Whole
+from pipeline.screening.fingerprints import match, sketch
 from pipeline.screening.fingerprints.alphabet import Alphabet, alphabet
 from pipeline.screening.fingerprints.index import FingerprintIndex, find_first
-from pipeline.screening.fingerprints.match import (
-    BAND,
-    DIAGONAL,
-    EQUAL,
-    FIRST,
-    GRAMS,
-    HITS,
-    IS_JOINED,
-    LONGEST,
-    MATCHED,
-    ORDINAL,
-    PLACE,
-    SIZE,
-    STOP,
-    Candidates,
-    GramHits,
-    count_equal,
-    passages_of,
-)
-from pipeline.screening.fingerprints.sketch import (
-    CHARACTERS,
-    grams_of,
-    hash_with_key,
-    last_kept,
-    new_state,
-    roll,
-)
 from pipeline.screening.fingerprints.words import Words, append_words, rows_for
 
 GAP = 128
@@ -91,8 +62,23 @@ class GramTable(NamedTuple):
     places: I64
 
 
+class GramSearch(NamedTuple):
+    """How grams of a document are looked up: those up to `last`, hashed with `keys` (none or one),
+    in a work's table, without boilerplate."""
+
+    k: int
+    last: np.uint64
+    keys: U64
+    table: GramTable
+    boilerplate: U64
+
+
 def verify_candidates(
-    chunk: Texts, candidates: Candidates, hits: GramHits, words_N: I64, index: FingerprintIndex
+    chunk: Texts,
+    candidates: match.Candidates,
+    hits: match.GramHits,
+    words_N: I64,
+    index: FingerprintIndex,
 ) -> Passages:
     """The passages of all candidates, as `match.find_candidates` made them."""
     found = [np.zeros((0, 11), np.int64)]
@@ -102,32 +88,18 @@ def verify_candidates(
         found.append(_of_work(chunk, np.ascontiguousarray(rows), hits, index, work))
     rows = np.concatenate(found)
     rows = rows[np.lexsort((rows[:, 1], rows[:, 2], rows[:, 0]))]
-    (document, work, start, stop, hits_P, longest, words, matched, grams, equal, of_work) = (
-        np.ascontiguousarray(rows.T)
-    )
+    columns = np.ascontiguousarray(rows.T)
+    document, work, equal, of_work = columns[[0, 1, 9, 10]]
     key, which = np.unique(document * (len(index.starts)) + work, return_inverse=True)
     together = np.bincount(which, equal, minlength=len(key))[which]
     total = words_N[document]
     fraction = np.minimum(together / np.maximum(total, 1), 1.0)
     work_fraction = np.minimum(of_work / np.maximum(np.diff(index.starts)[work], 1), 1.0)
-    return Passages(
-        document,
-        work,
-        start,
-        stop,
-        hits_P,
-        longest,
-        words=words,
-        matched=matched,
-        grams=grams,
-        document_words=total,
-        fraction=fraction,
-        work_fraction=work_fraction,
-    )
+    return Passages._make((*columns[:9], total, fraction, work_fraction))
 
 
 def _of_work(
-    chunk: Texts, candidates: I64, hits: GramHits, index: FingerprintIndex, work: int
+    chunk: Texts, candidates: I64, hits: match.GramHits, index: FingerprintIndex, work: int
 ) -> I64:
     """Rows of the passages of one work: document, work, bytes, hits, longest, words, matched,
     grams, equal words, words of the work that the document holds."""
@@ -135,7 +107,7 @@ def _of_work(
     s = 1 if is_stored else index.works["s"][work].as_py()
     work_words = index.words_of(work) if is_stored else np.zeros(0, np.uint64)
     if is_stored:
-        hashes, places = grams_of(work_words, k, _ALL)
+        hashes, places = sketch.grams_of(work_words, k, _ALL)
         table = _table_of(hashes, places)
     else:
         of_work = hits.work == work
@@ -144,20 +116,10 @@ def _of_work(
     gap = GAP + (0 if is_stored else GAP_PER_S * s)
     needed = index.parameters.dense if is_stored else index.parameters.m_sketch
     size = int(np.diff(index.starts)[work])
+    last, key = np.uint64(sketch.last_kept(s)), _key(index, work)
+    search = GramSearch(k, last, key, table, index.boilerplate)
     rows = _passages(
-        chunk.data,
-        chunk.offsets,
-        alphabet(),
-        candidates,
-        k,
-        np.uint64(last_kept(s)),
-        _key(index, work),
-        table,
-        index.boilerplate,
-        gap,
-        size,
-        needed,
-        work_words,
+        chunk.data, chunk.offsets, alphabet(), candidates, search, gap, size, needed, work_words
     )
     rows[:, 1] = work
     if not is_stored:
@@ -201,7 +163,7 @@ def _diagonal_of(
     while table.places[slot] >= 0:
         diagonal = table.places[slot] - place
         if table.keys[slot] == key and (found == none or diagonal == wanted):
-            band = diagonal // BAND
+            band = diagonal // match.BAND
             for i in range(len(candidates)):
                 if candidates[i, 2] - 1 <= band <= candidates[i, 3] + 1:
                     found = diagonal
@@ -214,7 +176,6 @@ def _diagonal_of(
 
 @kernel
 def _stretch(data: U8, at: int, end: int, tables: Alphabet, first: int, stop: int) -> Words:
-    """Words [first, stop) of the text data[at:end], or as many of them as there are."""
     block = Words(np.empty(1024, np.uint64), np.empty(1024, np.int64), np.empty(1024, np.int64))
     size = stop - first
     words = Words(np.empty(size, np.uint64), np.empty(size, np.int64), np.empty(size, np.int64))
@@ -231,19 +192,11 @@ def _stretch(data: U8, at: int, end: int, tables: Alphabet, first: int, stop: in
 
 
 @kernel
-def _matches(
-    words: U64,
-    first: int,
-    candidates: I64,
-    k: int,
-    last: np.uint64,
-    keys: U64,
-    table: GramTable,
-    boilerplate: U64,
-) -> tuple[I64, int]:
-    """Matches of the words from place `first` of a document on, and how many there are."""
+def _matches(words: U64, first: int, candidates: I64, search: GramSearch) -> tuple[I64, int]:
+    k, keys, boilerplate = search.k, search.keys, search.boilerplate
     kept, places = np.empty(len(words), np.uint64), np.empty(len(words), np.uint32)
-    grams = roll(words, 0, len(words), new_state(k), last, 0, kept, places, 0)
+    state = sketch.new_state(k)
+    grams = sketch.roll(words, 0, len(words), state, search.last, 0, kept, places, 0)
     matches, count = np.empty((grams, 5), np.int64), 0
     none = np.int64(-(1 << 62))
     before: Whole = none
@@ -254,13 +207,13 @@ def _matches(
             before = none
             continue
         for salt in range(len(keys)):
-            key = hash_with_key(key, keys[salt, 0], keys[salt, 1])
-        diagonal = _diagonal_of(key, place, table, candidates, before, none)
+            key = sketch.hash_with_key(key, keys[salt, 0], keys[salt, 1])
+        diagonal = _diagonal_of(key, place, search.table, candidates, before, none)
         if diagonal != none:
             is_word = words[places[i]] & np.uint64(1) == 0
-            matches[count, PLACE], matches[count, DIAGONAL] = place, diagonal
-            matches[count, SIZE] = k if is_word else CHARACTERS
-            matches[count, IS_JOINED], matches[count, ORDINAL] = diagonal == before, i
+            matches[count, match.PLACE], matches[count, match.DIAGONAL] = place, diagonal
+            matches[count, match.SIZE] = k if is_word else sketch.CHARACTERS
+            matches[count, match.IS_JOINED], matches[count, match.ORDINAL] = diagonal == before, i
             count += 1
         before = diagonal
     return matches, count
@@ -272,11 +225,7 @@ def _passages(
     offsets_N1: I64,
     tables: Alphabet,
     candidates: I64,
-    k: int,
-    last: np.uint64,
-    keys: U64,
-    table: GramTable,
-    boilerplate: U64,
+    search: GramSearch,
     gap: int,
     size: int,
     needed: int,
@@ -297,26 +246,30 @@ def _passages(
         mine = candidates[start:stop]
         first = max(0, first - gap)
         begin, end = offsets_N1[document], offsets_N1[document + 1]
-        words = _stretch(data, begin, end, tables, first, last_hit + CHARACTERS + gap)
-        matches, count = _matches(words.hashes, first, mine, k, last, keys, table, boilerplate)
-        found = passages_of(matches, count, gap, stamp_W, number)
+        words = _stretch(data, begin, end, tables, first, last_hit + sketch.CHARACTERS + gap)
+        matches, count = _matches(words.hashes, first, mine, search)
+        found = match.passages_of(matches, count, gap, stamp_W, number)
         number += len(found)
         of_work = 0
         if len(work_W):
-            of_work = count_equal(
+            of_work = match.count_equal(
                 words.hashes, first, work_W, matches, count, found, needed, held_W, document
             )
         for passage in found:
-            if passage[HITS] < needed:
+            if passage[match.HITS] < needed:
                 continue
             rows = rows_for(rows, used, 1)
             row = rows[used]
             row[0], row[1] = document, 0
-            row[2] = words.starts[passage[FIRST] - first] - begin
-            row[3] = words.ends[passage[STOP] - first - 1] - begin
-            row[4], row[5], row[6] = passage[HITS], passage[LONGEST], passage[STOP] - passage[FIRST]
-            row[7], row[8] = passage[MATCHED], passage[GRAMS]
-            row[9], row[10] = passage[EQUAL], of_work
+            row[2] = words.starts[passage[match.FIRST] - first] - begin
+            row[3] = words.ends[passage[match.STOP] - first - 1] - begin
+            row[4], row[5], row[6] = (
+                passage[match.HITS],
+                passage[match.LONGEST],
+                passage[match.STOP] - passage[match.FIRST],
+            )
+            row[7], row[8] = passage[match.MATCHED], passage[match.GRAMS]
+            row[9], row[10] = passage[match.EQUAL], of_work
             used += 1
         start = stop
     return rows[:used]

@@ -1,10 +1,8 @@
-"""Words as hashes, and arrays that a kernel fills without knowing how long they will be.
+"""Words of texts as 64-bit hashes, with the bytes where they are (see `alphabet`).
 
-Words of texts as 64-bit hashes, with the bytes where they stand (see `alphabet`).
-
-A hyphen between a letter and a line end is dropped with the line end and the blanks around it, when
-a letter follows: a word cut at the end of a line is one word. Each letter of a script without
-spaces is a word. The lowest bit of a hash tells such letters (1) from words (0).
+A hyphen between a letter and a line end is dropped with the line end when a letter follows. Each
+letter of a script without spaces is a word; the lowest bit of a hash tells these (1) from words
+(0).
 """
 
 from typing import NamedTuple, TypeVar
@@ -15,23 +13,7 @@ import numpy.typing as npt
 from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.text import Texts, Whole, after_ascii
-from pipeline.screening.fingerprints.alphabet import (
-    BLANK,
-    BREAK,
-    DROPPED,
-    EXPANDED,
-    HYPHEN,
-    IDEOGRAPHS,
-    LIMIT,
-    NEWLINE,
-    SOFT,
-    SPECIAL,
-    TAGS,
-    UNSPACED,
-    WIDE,
-    Alphabet,
-    alphabet,
-)
+from pipeline.screening.fingerprints import alphabet as classes
 
 Number = TypeVar("Number", np.uint32, np.uint64, np.int64)
 
@@ -67,7 +49,7 @@ most."""
 
 _BASE, _ZERO, _ONE = np.uint64(BASE), np.uint64(0), np.uint64(1)
 _NOT_ONE = ~np.uint64(1)
-_ONE_OF_MANY = ~np.uint32(EXPANDED)
+_ONE_OF_MANY = ~np.uint32(classes.EXPANDED)
 _LETTERS = np.uint32(0xFFFFFF)
 _CR, _LF = np.uint8(13), np.uint8(10)
 
@@ -83,7 +65,7 @@ class Words(NamedTuple):
 def find_words(text: Texts) -> Words:
     """All words of the first text of `text`; bytes count from its beginning."""
     start, end = int(text.offsets[0]), int(text.offsets[1])
-    words = words_between(text.data, start, end, alphabet())
+    words = words_between(text.data, start, end, classes.alphabet())
     return Words(words.hashes.copy(), words.starts - start, words.ends - start)
 
 
@@ -99,40 +81,40 @@ def mix_bits(value: np.uint64) -> np.uint64:
 
 @kernel
 def _decode(data: U8, at: int, points: U32) -> tuple[np.uint32, int]:
-    """What the code point of several bytes at byte `at` is, and where the next one stands."""
+    """What the code point of several bytes at byte `at` is, and where the next one is."""
     c, after = after_ascii(data, at)
-    if c < LIMIT:
+    if c < classes.LIMIT:
         return points[c], after
-    if c < IDEOGRAPHS:
-        return c | UNSPACED, after
-    return (DROPPED if c >> np.uint32(12) == TAGS >> 12 else BREAK), after
+    if c < classes.IDEOGRAPHS:
+        return c | classes.UNSPACED, after
+    return (classes.DROPPED if c >> np.uint32(12) == classes.TAGS >> 12 else classes.BREAK), after
 
 
 @kernel
-def _class_at(data: U8, at: int, tables: Alphabet) -> tuple[np.uint32, int]:
-    """What stands at byte `at`, of several letters the first, and where the next one stands."""
+def _class_at(data: U8, at: int, tables: classes.Alphabet) -> tuple[np.uint32, int]:
+    """What is at byte `at`, of several letters the first, and where the next one is."""
     c = tables.ascii[data[at]]
     following = at + 1
-    if c == WIDE:
+    if c == classes.WIDE:
         c, following = _decode(data, at, tables.points)
-        if c < SPECIAL and c >= EXPANDED:
+        if c < classes.SPECIAL and c >= classes.EXPANDED:
             c = tables.expansions[(c & _ONE_OF_MANY) + np.uint32(1)]
     return c, following
 
 
 @kernel
-def _after_line_end(data: U8, at: int, end: int, tables: Alphabet) -> int:
+def _after_line_end(data: U8, at: int, end: int, tables: classes.Alphabet) -> int:
     """Where a word goes on whose hyphen ends before byte `at`; -1 if it does not: only one line end
     may lie between, and blanks."""
     lines = 0
     while at < end:
         c, following = _class_at(data, at, tables)
-        if c == NEWLINE:
+        if c == classes.NEWLINE:
             lines += 1
             if data[at] == _CR and following < end and data[following] == _LF:
                 following += 1
-        elif c != BLANK and c != DROPPED:
-            return at if lines == 1 and c < UNSPACED else -1
+        elif c != classes.BLANK and c != classes.DROPPED:
+            return at if lines == 1 and c < classes.UNSPACED else -1
         if lines > 1:
             return -1
         at = following
@@ -158,7 +140,7 @@ def _expand(
 ) -> tuple[int, np.uint64, Whole, Whole]:
     """The units of one code point, bytes [at, after): (held, value, begin, stop) after them."""
     for unit in units:
-        if unit < UNSPACED:
+        if unit < classes.UNSPACED:
             if begin < 0:
                 value, begin = _ZERO, at
             value = value * _BASE + np.uint64(unit)
@@ -167,14 +149,20 @@ def _expand(
         if begin >= 0:
             held = _put(words, held, mix_bits(value) & _NOT_ONE, begin, stop)
             begin = -1
-        if unit != BREAK:
+        if unit != classes.BREAK:
             held = _put(words, held, mix_bits(np.uint64(unit & _LETTERS)) | _ONE, at, after)
     return held, value, begin, stop
 
 
 @kernel
 def append_words(
-    data: U8, position: int, end: int, tables: Alphabet, words: Words, held: int, opened: U64
+    data: U8,
+    position: int,
+    end: int,
+    tables: classes.Alphabet,
+    words: Words,
+    held: int,
+    opened: U64,
 ) -> tuple[int, int]:
     """Append the words from byte `position` on until the arrays have less than ROOM places left.
 
@@ -189,28 +177,28 @@ def append_words(
         at = position
         c = tables.ascii[data[position]]
         position += 1
-        if c < UNSPACED:
+        if c < classes.UNSPACED:
             if begin < 0:
                 value, begin = _ZERO, at
-            while c < UNSPACED:
+            while c < classes.UNSPACED:
                 value = value * _BASE + np.uint64(c)
                 if position == end:
-                    c, position = BREAK, position + 1
+                    c, position = classes.BREAK, position + 1
                     break
                 c = tables.ascii[data[position]]
                 position += 1
             at = position - 1
             stop = at
-        if c == WIDE:
+        if c == classes.WIDE:
             c, position = _decode(data, at, tables.points)
-            if c < UNSPACED:
+            if c < classes.UNSPACED:
                 if begin < 0:
                     value, begin = _ZERO, at
                 value = value * _BASE + np.uint64(c)
                 stop = position
                 continue
-        if c < SPECIAL:
-            if c >= EXPANDED:
+        if c < classes.SPECIAL:
+            if c >= classes.EXPANDED:
                 place = np.int64(c & _ONE_OF_MANY) + 1
                 units = tables.expansions[place : place + np.int64(tables.expansions[place - 1])]
                 held, value, begin, stop = _expand(
@@ -222,14 +210,14 @@ def append_words(
                 begin = -1
             held = _put(words, held, mix_bits(np.uint64(c & _LETTERS)) | _ONE, at, position)
             continue
-        if c == DROPPED or begin < 0:
+        if c == classes.DROPPED or begin < 0:
             continue
-        if c in (HYPHEN, SOFT):
+        if c in (classes.HYPHEN, classes.SOFT):
             following = _after_line_end(data, position, end, tables)
             if following >= 0:
                 position = following
                 continue
-            if c == SOFT:
+            if c == classes.SOFT:
                 continue
         held = _put(words, held, mix_bits(value) & _NOT_ONE, begin, stop)
         begin = -1
@@ -242,7 +230,7 @@ def append_words(
 
 
 @kernel
-def words_between(data: U8, start: int, end: int, tables: Alphabet) -> Words:
+def words_between(data: U8, start: int, end: int, tables: classes.Alphabet) -> Words:
     """All words of the text data[start:end]; bytes count from the beginning of the data."""
     room = (end - start) // 4 + 2 * ROOM
     words = Words(np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64))

@@ -20,11 +20,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.core.errors import escape_text
-from pipeline.core.plug_ins import find_plug_in, list_plug_ins
 from pipeline.core.words import did_you_mean
 from pipeline.screening.detectors import catalogue
 from pipeline.screening.detectors.catalogue import COMMON, DOCUMENT, WORK, Attribute
-from pipeline.screening.detectors.plug_ins import GROUP, declared_attributes
+from pipeline.screening.detectors.plug_ins import declared_attributes, installed_detectors
 
 OWN = {name: entry.own_attributes for name, entry in catalogue.DETECTORS.items()}
 """Attributes that are a built-in detector's own."""
@@ -41,7 +40,7 @@ RECORDS = {"work": WORK, "document": DOCUMENT}
 
 def list_detectors() -> list[str]:
     """The detectors that a rule can ask about: the built-in ones, then those of plug-ins."""
-    return [*OWN, *list_plug_ins(GROUP)]
+    return [*OWN, *installed_detectors()]
 
 
 def find_attributes(namespace: str) -> tuple[Attribute, ...] | None:
@@ -50,8 +49,8 @@ def find_attributes(namespace: str) -> tuple[Attribute, ...] | None:
     if namespace in RECORDS:
         return RECORDS[namespace]
     own = OWN.get(namespace)
-    if own is None and namespace in list_plug_ins(GROUP):
-        own = declared_attributes(find_plug_in(GROUP, namespace, "policy"))
+    if own is None and namespace in installed_detectors():
+        own = declared_attributes(namespace)
     if own is None:
         return None
     named = {attribute.name for attribute in own}
@@ -78,7 +77,7 @@ class ConditionError(ValueError):
 
 
 def make_test(attribute: Attribute, wanted: object) -> Holds:
-    """The test that a condition's value stands for. Raises ConditionError."""
+    """The test of a condition's value. Raises ConditionError."""
     if wanted == "any":
         return _is_there
     if isinstance(wanted, dict):
@@ -99,7 +98,6 @@ def _is_there(value: Any) -> bool:
 
 
 def _one(attribute: Attribute, wanted: object) -> Holds:
-    """The test that a single plain value stands for."""
     match attribute.type:
         case "truth" if isinstance(wanted, bool):
             return lambda value: value is wanted
@@ -156,7 +154,7 @@ class TemplateField:
 
 @dataclass(frozen=True)
 class Template:
-    """A reason: texts, one more than there are fields, that stand around them."""
+    """A reason: texts around fields, one more than there are fields."""
 
     texts: tuple[str, ...]
     fields: tuple[TemplateField, ...]

@@ -1,15 +1,10 @@
-"""Two policies compared on a finished run; and how a policy arrives at its decision about one
-document: what every rule made of the evidence.
-
-What another policy would change in a finished run: from its evidence, without looking at a text.
+"""What another policy would change in a finished run, and how a policy decides about one document.
 
 Both policies are evaluated on evidence.parquet, spread over clusters.parquet and joined with what
-filters and decontamination decided, which decisions.parquet shows. Documents that the run did not
-tokenize have no count of tokens; theirs is estimated from their bytes at the run's own rate.
-
-Limits: the choice of which document of a cluster is kept depends on the decisions, and is taken as
-the run made it. A filter or decontamination whose every decision was outdone by a more severe one
-of the policy leaves no trace of what it would decide, and counts as reporting only.
+filters and decontamination decided, as decisions.parquet shows it; no text is read. Tokens of
+documents that were not tokenized are estimated from their bytes. Which document of a cluster is
+kept is taken as the run made it; a filter whose every decision was outdone counts as reporting
+only.
 """
 
 from collections.abc import Sequence
@@ -28,12 +23,7 @@ from pipeline.core.errors import InputError
 from pipeline.runs import layout
 from pipeline.runs.records import RunRecord, RunRecords, wrap_read_errors
 from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA
-from pipeline.screening.policy.evaluation import (
-    EvidenceRows,
-    RuleMatch,
-    evaluate_policy,
-    matches_of,
-)
+from pipeline.screening.policy import evaluation
 from pipeline.screening.policy.propagation import propagate, worst_decisions
 from pipeline.screening.policy.rules import Policy
 
@@ -88,7 +78,7 @@ def compare_policies(directory: Path, old: Policy, new: Policy) -> PolicyDiffere
     fixed = filter_decisions(evidence, recorded)
     sides = []
     for policy in (old, new):
-        decisions = evaluate_policy(policy, evidence, works, documents)
+        decisions = evaluation.evaluate_policy(policy, evidence, works, documents)
         if clusters is not None:
             decisions = propagate(decisions, clusters, policy)
         sides.append(worst_decisions(decisions, fixed))
@@ -127,7 +117,6 @@ def filter_decisions(evidence: pa.Table, recorded: pa.Table) -> pa.Table:
 
 
 def _first_rows(rows: pa.Table, action: str) -> pa.Table:
-    """A decision for each document of these rows, by the rule of its first one."""
     encoded = pc.dictionary_encode(rows["doc_key"].combine_chunks())
     _, first = np.unique(encoded.indices.to_numpy(), return_index=True)
     taken = rows.select(["doc_key", "rule", "evidence_id"]).take(pa.array(first)).combine_chunks()
@@ -194,7 +183,6 @@ def _grouped(table: pa.Table) -> tuple[DecisionChange, ...]:
 
 
 def _tokens(documents: pa.Table) -> tuple[pa.Array, pa.Array]:
-    """Tokens as counted, and estimated for documents that the run did not tokenize; (N,) int64."""
     tokens = documents["tokens"].to_numpy().astype(np.int64)
     text: npt.NDArray[np.int64] = documents["text_bytes"].to_numpy().astype(np.int64)
     counted = tokens > 0
@@ -207,7 +195,6 @@ def _columns(schema: pa.Schema) -> list[str]:
 
 
 def _read(path: Path, columns: Sequence[str]) -> pa.Table:
-    """Columns of a table of a run. Raises InputError when it has none such, or is not there."""
     if not path.exists():
         raise InputError(f"{path}: does not exist; `prep run` writes it")
     try:
@@ -261,19 +248,19 @@ def chain(directory: Path, wanted: str, policy: Policy) -> DecisionChain:
             "licence": [record.licence],
         }
     )
-    found = EvidenceRows(evidence, works, document)
-    decision = evaluate_policy(policy, evidence, works, document).to_pylist()
+    found = evaluation.EvidenceRows(evidence, works, document)
+    decision = evaluation.evaluate_policy(policy, evidence, works, document).to_pylist()
     recorded = _about(directory / layout.DECISIONS, key, DECISION_SCHEMA).to_pylist()
     return DecisionChain(
         record,
         tuple(evidence.to_pylist()),
-        tuple(outcome(match, found) for match in matches_of(policy, found)),
+        tuple(outcome(match, found) for match in evaluation.matches_of(policy, found)),
         decision[0] if decision else None,
         recorded[0] if recorded else None,
     )
 
 
-def outcome(match: RuleMatch, found: EvidenceRows) -> Outcome:
+def outcome(match: evaluation.RuleMatch, found: evaluation.EvidenceRows) -> Outcome:
     """What a rule made of the evidence on one document."""
     matched = bool(match.documents.any())
     rows = np.unique(np.concatenate(match.rows)) if matched else np.zeros(0, np.int64)
@@ -282,7 +269,7 @@ def outcome(match: RuleMatch, found: EvidenceRows) -> Outcome:
     return Outcome(match.rule.rule.id, match.rule.rule.decision, matched, tuple(names), missing)
 
 
-def _missing(match: RuleMatch, found: EvidenceRows) -> str:
+def _missing(match: evaluation.RuleMatch, found: evaluation.EvidenceRows) -> str:
     """The first thing that keeps a rule from matching one document."""
     for group, rows in zip(match.rule.present, match.rows, strict=True):
         if not len(rows):
@@ -300,7 +287,6 @@ def _missing(match: RuleMatch, found: EvidenceRows) -> str:
 
 
 def _about(path: Path, key: bytes, schema: pa.Schema) -> pa.Table:
-    """The rows of a table on one document; none while the table is not there."""
     columns = [field for field in schema if field.name != "doc_id"]
     if not path.exists():
         return pa.schema(columns).empty_table()

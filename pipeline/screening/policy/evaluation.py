@@ -1,14 +1,8 @@
-"""Policies applied to evidence.
+"""From evidence to decisions: a pure function of the policy and the evidence of each document.
 
-Evidence by detector, read attribute by attribute: codes into the distinct values.
-
-A condition is asked once of every distinct value, a JSON object is parsed once however many rows
-have it, so documents with the same evidence cost no Python each.
-
-From evidence to decisions: a pure function of the policy and the evidence of each document.
-
-Rules are asked in order. The first that matches and does not say review decides; a matching review
-stands unless another rule decides otherwise; a document that no rule matches has no row.
+Rules are tried in order. The first that matches and does not say review decides; a matching review
+stands unless another rule decides otherwise; a document that no rule matches has no row. Conditions
+are tested once for every distinct value, so documents with the same evidence cost no Python each.
 """
 
 import json
@@ -26,7 +20,7 @@ from pipeline.core.errors import IntegrityError
 from pipeline.screening.detectors.catalogue import Attribute
 from pipeline.screening.evidence import DECISION_SCHEMA
 from pipeline.screening.policy.attributes import WORK_DETECTORS, TemplateField
-from pipeline.screening.policy.rules import ConditionGroup, Policy, ReadyRule, Test, compile_rules
+from pipeline.screening.policy.rules import ConditionGroup, Policy, ReadyRule, compile_rules
 
 _PARSED = "attributes"
 
@@ -35,7 +29,7 @@ Bool = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class CodedColumn:
-    """N values as codes (N,) int64 into the distinct ones; None stands for a missing value."""
+    """N values as codes (N,) int64 into the distinct ones; None is a missing value."""
 
     codes: I64
     values: list[Any]
@@ -79,12 +73,9 @@ class EvidenceRows:
         fulfilled = np.ones(len(rows), bool)
         for test in group.tests:
             if fulfilled.any():
-                fulfilled &= self.column(group.detectors, test).where(test.holds)
+                column = self.values(group.detectors, test.namespace, test.attribute)
+                fulfilled &= column.where(test.holds)
         return rows[fulfilled]
-
-    def column(self, detectors: tuple[str, ...], of: Test) -> CodedColumn:
-        """The attribute that a test asks for, over `rows(detectors)`."""
-        return self.values(detectors, of.namespace, of.attribute)
 
     def values(
         self, detectors: tuple[str, ...], namespace: str, attribute: Attribute
@@ -195,7 +186,7 @@ def evaluate_policy(
     """The policy's decisions: DECISION_SCHEMA (without doc_id where the evidence has none), one row
     per document that a rule matches, in the order in which documents first appear.
 
-    evidence: EVIDENCE_SCHEMA, any number of shards; rows of one document may stand apart. works:
+    evidence: EVIDENCE_SCHEMA, any number of shards; rows of one document may be apart. works:
     what `work.X` reads, `work_id` and columns of the registry. documents: doc_key, source, licence
     of at least the documents with evidence, where the policy asks for them (`reads_documents`).
     """
@@ -268,7 +259,6 @@ def _evidence_of(
 def _words(
     matches: list[RuleMatch], chosen: I64, decided: I64, found: EvidenceRows, has_span: Bool
 ) -> dict[str, pa.Array]:
-    """decision, rule and reason of the decided documents, in their order."""
     decision = np.empty(len(found.keys), object)
     rule, reason = decision.copy(), decision.copy()
     for number, match in enumerate(matches):

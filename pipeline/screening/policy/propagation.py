@@ -1,17 +1,9 @@
-"""Decisions brought together: of several deciders on the same documents (the policy, the filters
-and decontamination), over clusters, and the places that a redact decision takes out of a text.
+"""Decisions brought together: of several deciders, over clusters, and as places to redact.
 
-Decisions over clusters: what was decided about one copy holds for the copies of it.
-
-A cluster is a star: a kept document and the members it stands for. The worst decision of a star
-holds for all of it. An edge counts when the texts are the same (`exact`), or when the exact Jaccard
-similarity was computed and is at least `min_jaccard`; edges of equal keys, of chains and with an
-estimate only do not.
-
-Taken over are review, quarantine and drop of the policy's rules that say `propagate: true`. Redact
-is not, for its spans are places in one text; decisions of filters and decontamination are not, for
-they say something of one text too: give `propagate` what `evaluate` gave, and join the others
-afterwards. A document that a person has decided about, but for another review, keeps that decision.
+A cluster is a star: a kept document and its members. The worst decision of a star
+holds for all of it, over edges of equal texts or of an exact Jaccard similarity of `min_jaccard`.
+Taken over are review, quarantine and drop of rules with `propagate: true`; not redact and decisions
+of filters, which are about one text. What a person decided stays, unless it is a review.
 """
 
 from dataclasses import dataclass
@@ -84,8 +76,8 @@ def propagate(decisions: pa.Table, clusters: pa.Table, policy: Policy) -> pa.Tab
 
     decisions: one row per document, as `evaluate` gives them. clusters: the columns kept, member,
     kind, jaccard and index of clusters.parquet; every document is a member at most once, and
-    members stand for nothing. A row taken over repeats rule and evidence of the worst decision of
-    the star, of equal ones that of the smallest key, which stands in `propagated_from`; its reason
+    members have no members. A row taken over repeats rule and evidence of the worst decision of
+    the star, of equal ones that of the smallest key, which is in `propagated_from`; its reason
     names that key and the lower similarity of the two documents to the kept one.
     """
     decisions = decisions.combine_chunks()
@@ -114,7 +106,6 @@ def number_decisions(decisions: pa.Table, documents: pa.Table) -> pa.Table:
 
 
 def _stars(decisions: pa.Table, clusters: pa.Table, min_jaccard: float) -> _Stars:
-    """The stars of more than one document, edges that do not count left out."""
     same = pc.equal(clusters["kind"], "exact")
     near = pc.fill_null(pc.greater_equal(clusters["jaccard"], min_jaccard), False)
     edges = clusters.filter(pc.or_(same, near)).combine_chunks()
@@ -205,7 +196,6 @@ def _with(decisions: pa.Table, taken: pa.Table, row: I64) -> pa.Table:
 
 
 def _three_digits(values: F64) -> pa.Array:
-    """Similarities as strings such as 0.934."""
     texts = pa.array([f"{thousandth / 1000:.3f}" for thousandth in range(1001)])
     return texts.take(pa.array(np.rint(values * 1000).astype(np.int64)))
 

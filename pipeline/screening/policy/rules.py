@@ -1,29 +1,12 @@
-"""Policies: as they are in a file (the shipped one or the user's own), and made ready.
-
-A policy as it stands in a file: ordered rules, and how decisions spread over clusters.
-
-    version: 1
-    rules:
-      - id: text-of-a-registered-work
-        when: {text_match.work_id: any, text_match.longest_run_words: ">=50"}
-        decision: quarantine
-        reason: "{text_match.words} words overlap work {text_match.work_id}"
-    propagate: {over: dedup_cluster, mode: worst, min_jaccard: 0.8}
-
-What a condition can say is in `attributes`; what a rule may not do, below.
-
-Rules made ready: conditions grouped by detector, checked for what a rule may not do.
+"""Policies: as they are in a file, and with their conditions grouped by detector and checked.
 
 All conditions on one detector must hold for one row of evidence (`ConditionGroup`); `not:` names
-detectors, or conditions, that no row fulfils. `work.X` is asked of the work that the row names.
+detectors or conditions that no row fulfils; `work.X` is about the work that the row names. Every
+rule has a condition on evidence that is there, for a decision names its evidence. And no declared
+licence may clear a listed origin:
 
-What a rule may not do, so that a declared licence never clears a listed origin:
-
-1. A rule that keeps documents (allow, redact) stands under `not: [artefact, origin]`, or rests on a
-   person's review. Nothing else turns a listed origin into allow.
+1. A rule that keeps documents (allow, redact) has `not: [artefact, origin]`, or a person's review.
 2. A rule about a listed origin reads no licence, neither for nor against.
-
-And every rule has a condition on evidence that is there, for a decision names its evidence.
 """
 
 from collections.abc import Iterator
@@ -235,7 +218,6 @@ def _written(value: object) -> str:
 
 
 def _groups(tests: list[Test], where: str) -> tuple[ConditionGroup, ...]:
-    """Tests by detector, those on `work` with the detector that names the work."""
     names = list(dict.fromkeys(test.namespace for test in tests if test.namespace != "work"))
     on_work = tuple(test for test in tests if test.namespace == "work")
     naming = [name for name in names if name in WORK_DETECTORS]

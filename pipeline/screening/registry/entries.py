@@ -1,9 +1,7 @@
-"""Lines of lists as records of works; dates become ISO 8601 of the precision they have.
-
-From one line of a list to the record of a work: every value checked and normalised.
+"""From one line of a list to the record of a work: every value checked and normalised.
 
 A line is refused when it names no work, or when what it says of how the work is to be treated
-cannot be read. Any other value that cannot be read is left out, and remarked on.
+cannot be read. Any other value that cannot be read is left out, with a remark.
 """
 
 import re
@@ -94,8 +92,8 @@ _SINGLE: dict[str, tuple[Callable[[str], str | None], str]] = {
 
 @dataclass(frozen=True)
 class ListEntry:
-    """One line of a list as it stands there: `where` is FILE:LINE, `values` are by field, and
-    `text` beside them is the path of a reference text. `month_first`: how 08/05/1992 is meant."""
+    """One line of a list as written: `where` is FILE:LINE, `values` are by field, and
+    `text` next to them is the path of a reference text. `month_first`: how 08/05/1992 is meant."""
 
     where: str
     values: Mapping[str, str]
@@ -145,7 +143,9 @@ def work_of(entry: ListEntry, defaults: Mapping[str, str]) -> IncomingWork:
     known |= _identifiers(values, remarks)
     given = frozenset(name for name, value in known.items() if value or name == "legal_hold")
     given |= {"work_id"} if values.get("work_id") else set()
-    work_id = values.get("work_id") or _content_id(known)
+    proper = split_title(known["title_raw"]).title
+    identity = (proper, known["subtitle"], known["authors"], known.get("reg_no", ""))
+    work_id = values.get("work_id") or work_id_of(*identity)
     if not WORK_ID.match(work_id):
         raise EntryError(
             f"work_id {escape_text(work_id, 40)!r}: expected up to 64 letters, digits, '.', '_', "
@@ -178,21 +178,11 @@ def _title(values: Mapping[str, str]) -> Known:
     title_norm = normalise_title(parts.title)
     if not title_norm:
         raise EntryError(f"the title {escape_text(raw, 40)!r} has no letter or digit")
-    authors = split_authors(values.get("authors", "") or _first_statement(parts.responsibility))
+    first = parts.responsibility.split(" ; ")[0]  # before translators and others
+    named = re.sub(r"\A(?:written\s+)?by\s+", "", first, flags=re.IGNORECASE)
+    authors = split_authors(values.get("authors", "") or named)
     subtitle = values.get("subtitle", "") or parts.subtitle
     return {"title_raw": raw, "title_norm": title_norm, "subtitle": subtitle, "authors": authors}
-
-
-def _first_statement(responsibility: str) -> str:
-    """The authors in a statement of responsibility: what stands before translators and others."""
-    return re.sub(
-        r"\A(?:written\s+)?by\s+", "", responsibility.split(" ; ")[0], flags=re.IGNORECASE
-    )
-
-
-def _content_id(known: Known) -> str:
-    title = split_title(known["title_raw"]).title
-    return work_id_of(title, known["subtitle"], known["authors"], known.get("reg_no", ""))
 
 
 def _choices(values: Mapping[str, str]) -> Known:
@@ -201,7 +191,10 @@ def _choices(values: Mapping[str, str]) -> Known:
         if name in values:
             value = re.sub(r"[\s-]+", "_", values[name].lower())
             if value not in allowed:
-                raise EntryError(f"{name} {_unknown(values[name], allowed)}")
+                raise EntryError(
+                    f"{name} {escape_text(values[name], 40)!r}: expected one of "
+                    f"{', '.join(allowed)}{did_you_mean(values[name], allowed)}"
+                )
             found[name] = value
     if "legal_hold" in values:
         word = values["legal_hold"].lower()
@@ -209,11 +202,6 @@ def _choices(values: Mapping[str, str]) -> Known:
             raise EntryError(f"legal_hold {escape_text(word, 40)!r}: expected true or false")
         found["legal_hold"] = word in _TRUE
     return found
-
-
-def _unknown(value: str, allowed: tuple[str, ...]) -> str:
-    hint = did_you_mean(value, allowed)
-    return f"{escape_text(value, 40)!r}: expected one of {', '.join(allowed)}{hint}"
 
 
 def _dates(entry: ListEntry, values: Mapping[str, str], remarks: list[str]) -> Known:
@@ -249,7 +237,6 @@ def _identifiers(values: Mapping[str, str], remarks: list[str]) -> Known:
 
 
 def _books(text: str, remarks: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """ISBN-13s and ASINs of cells that may hold several of both, with remarks in brackets."""
     isbns, asins = set(), set()
     for part in _BETWEEN.split(_BRACKETS.sub(" ", text)):
         for piece in [part] if identifiers.isbn13(part) else part.split():

@@ -83,16 +83,15 @@ def _by_title(works: Sequence[Work], asked: str) -> list[Work]:
     proper = normalise_title(split_title(asked).title)
     if not whole:
         return []
-    exact = [work for work in works if whole in (work.title_norm, _whole_title(work))]
+    exact = [
+        work
+        for work in works
+        if whole in (work.title_norm, normalise_title(f"{work.title_norm} {work.subtitle}"))
+    ]
     return exact or [work for work in works if proper == work.title_norm and proper != whole]
 
 
-def _whole_title(work: Work) -> str:
-    return normalise_title(f"{work.title_norm} {work.subtitle}")
-
-
 def _nearest(works: Sequence[Work], asked: str) -> str:
-    """A hint at works whose title is like what was asked for."""
     wanted = normalise_title(asked)
     words = set(wanted.split())
     by_title = {work.title_norm: work for work in works}

@@ -1,12 +1,8 @@
-"""Identifiers of works: each function gives the one normalised form of an identifier, or None.
+"""Identifiers of works: each function gives the normal form of a candidate (`"TX 3-372-564"`), or
+None.
 
-They take a candidate (`"ISBN 0-306-40615-2"`, `"TX 3-372-564"`), not running text, and say no more
-than that its form and its check digit, where it has one, are those of an identifier: whether such a
-book or registration exists is not looked up.
-
-Sources: ISBN Users' Manual (International ISBN Agency, 7th edition) for both check digits; the
-Library of Congress's LCCN namespace for the normal form of an LCCN; DOI Handbook §2.2; the numbers
-of the US Copyright Office as its public catalogue prints them.
+Form and check digit are all that is tested. Sources: ISBN Users' Manual (7th edition), the Library
+of Congress's LCCN namespace, DOI Handbook §2.2, the public catalogue of the US Copyright Office.
 """
 
 import re
@@ -103,7 +99,7 @@ def lccn(text: str) -> str | None:
 
 def usco(text: str) -> str | None:
     """A number of the US Copyright Office as its catalogue writes it: prefix and digits, 12
-    characters in all. Digits stand together (seven and more) or in groups of three: a state and a
+    characters in all. Digits are together (seven and more) or in groups of three: a state and a
     ZIP code such as "TX 75201" is none. A low number counts where its zeros are written, seven
     digits in all.
 

@@ -1,16 +1,8 @@
-"""The stories of `prep registry`. Import: read the files, whatever their form, each entry with
-where it came from; bring their works together; commit. Sketch: a rightsholder sends the sketch of a
-work, not the text (docs/registry.md says what that is good for and what it gives away). Set: a work
-changed by hand, as a new version of the registry.
-
-The story of `prep registry sketch`: a rightsholder sends the sketch of a work, not the text.
-
-What it is good for and what it gives away stands in docs/registry.md.
-"""
+"""The stories of `prep registry`: import lists of works, sketch one work, set fields of one."""
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,7 +33,12 @@ if TYPE_CHECKING:
     from pipeline.screening.fingerprints.sketch import Sketch
 
 
-FORMATS = ("csv", "usco", "works-list", "sketches")
+_READERS: Mapping[str, Callable[[Path, str], Iterator[ListEntry | Refusal | Remark]]] = {
+    "csv": read_csv,
+    "usco": read_usco,
+    "works-list": read_works_list,
+}
+FORMATS = (*_READERS, "sketches")
 MAX_BYTES = 1 << 30
 _ARROW = b"ARROW1"
 _RECORD = re.compile(
@@ -85,13 +82,7 @@ def read_list_file(path: Path, form: str | None, salt: bytes) -> ListFile:
         return ListFile(path, digest, "sketches", tuple(entry for entry, _ in pairs), held)
     text = _decoded(path, data)
     form = form or ("usco" if _RECORD.search(text[:_HEAD]) else "csv")
-    return ListFile(path, digest, form, tuple(_entries(path, text, form)), {})
-
-
-def _entries(path: Path, text: str, form: str) -> Iterator[ListEntry | Refusal | Remark]:
-    if form == "usco":
-        return read_usco(path, text)
-    return read_works_list(path, text) if form == "works-list" else read_csv(path, text)
+    return ListFile(path, digest, form, tuple(_READERS[form](path, text)), {})
 
 
 def _decoded(path: Path, data: bytes) -> str:
@@ -148,7 +139,7 @@ class ImportResult:
 
 @dataclass
 class _Lines:
-    """The lines of all files: works with their file, and what is to be told of the others."""
+    """The lines of all files: works with their file, and what is reported of the others."""
 
     taken: list[tuple[IncomingWork, ListFile]] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
@@ -184,20 +175,16 @@ def _parse(source: ListFile, defaults: Mapping[str, str], lines: _Lines) -> None
         elif isinstance(entry, Remark):
             lines.remarks.append(entry)
         else:
-            _take(entry, values, source, lines)
+            try:
+                incoming = work_of(entry, values)
+            except EntryError as refused:
+                lines.refusals.append(Refusal(entry.where, str(refused)))
+            else:
+                lines.remarks += incoming.remarks
+                lines.taken.append((incoming, source))
     if len(lines.taken) == before:
         first = next((f"; {r.where}: {r.why}" for r in lines.refusals[refused:]), "")
         raise InputError(f"{source.path}: no line of it describes a work{first}")
-
-
-def _take(entry: ListEntry, values: Mapping[str, str], source: ListFile, lines: _Lines) -> None:
-    try:
-        incoming = work_of(entry, values)
-    except EntryError as refused:
-        lines.refusals.append(Refusal(entry.where, str(refused)))
-    else:
-        lines.remarks += incoming.remarks
-        lines.taken.append((incoming, source))
 
 
 def _merge_and_commit(lines: _Lines, directory: Path, settings: ImportOptions) -> ImportResult:
@@ -266,7 +253,7 @@ def _counts(old: Mapping[str, Work], new: Mapping[str, Work], touched: set[str])
 @dataclass(frozen=True, kw_only=True)
 class SketchFile:
     """What was written: the file, the work in it, how many words its text has, how many hashes
-    stand for them, the parameters, and warnings."""
+    it has, the parameters, and warnings."""
 
     out: Path
     work_id: str
@@ -305,7 +292,13 @@ def sketch_work(
             f"tier {work.tier})"
         )
     sketches.write_exchange(out, [work], {work.work_id: sketch})
-    warnings = _warnings(sketch.words, bool(salt))
+    warnings: tuple[str, ...] = ()
+    if not salt and sketch.words < sketches.SMALL:
+        warnings = (
+            f"a sketch of {sketch.words:,} words without a salt: whoever has it can try guessed "
+            "phrases against it, and of a short text that can give much away; make it with "
+            "--salt-file, or send it only to a recipient who may know the text",
+        )
     return SketchFile(
         out=out,
         work_id=work.work_id,
@@ -315,16 +308,6 @@ def sketch_work(
         s=sketch.s,
         salted=bool(salt),
         warnings=warnings,
-    )
-
-
-def _warnings(words: int, salted: bool) -> tuple[str, ...]:
-    if salted or words >= sketches.SMALL:
-        return ()
-    return (
-        f"a sketch of {words:,} words without a salt: whoever has it can try guessed phrases "
-        "against it, and of a short text that can give much away; make it with --salt-file, or "
-        "send it only to a recipient who may know the text",
     )
 
 
@@ -342,7 +325,7 @@ class WorkEdit:
 
 def set_fields(directory: Path, asked: str, values: Mapping[str, Any]) -> WorkEdit:
     """Set fields of one work: status, scope, tier, contact, basis, legal_hold, effective_from,
-    effective_to. Values that stand already make no new version.
+    effective_to. Values that are there already make no new version.
 
     Raises ConfigError for a value that cannot be, InputError unless `asked` means one work.
     """

@@ -16,18 +16,20 @@ __all__ = [
     "split_authors",
     "split_title",
     "strip_noise",
+    "word_set",
 ]
 
 
-def _set(*lines: str) -> frozenset[str]:
+def word_set(*lines: str) -> frozenset[str]:
+    """All words of the lines."""
     return frozenset(word for line in lines for word in line.split())
 
 
-_FORMATS = _set(
+_FORMATS = word_set(
     "azw azw3 cbr cbz chm djvu doc docx ebook epub epub3 fb2 htm html kfx lit lrf mobi odt pdb pdf",
     "prc rtf txt",
 )
-_NOISE = _FORMATS | _set(
+_NOISE = _FORMATS | word_set(
     "retail scan scanned ocr unabridged uk us converted conv kindle z-lib zlib z-library libgen",
     "b-ok bibliotik org com net rar zip gz zst 7z",
 )
@@ -57,12 +59,12 @@ _UNDECOMPOSED = str.maketrans({
     "ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ı": "i", "ħ": "h",
 })  # fmt: skip
 
-_PARTICLES = _set(
+_PARTICLES = word_set(
     "af al ap av bin da dal das de del della den der des di dos du el ibn la las le lo los mac",
     "st saint san santa ten ter van vande vander vanden von zu zum zur",
 )
-_SUFFIXES = _set("jr sr ii iii iv phd md dphil esq mba junior senior")
-_HONORIFICS = _set("mr mrs ms miss dr prof professor sir dame lady lord rev reverend")
+_SUFFIXES = word_set("jr sr ii iii iv phd md dphil esq mba junior senior")
+_HONORIFICS = word_set("mr mrs ms miss dr prof professor sir dame lady lord rev reverend")
 _ROLES = re.compile(
     r"\A(?:written\s+)?by\s+|\s*[(\[][^)\]]*[)\]]|,?\s*\b(?:authors?|editors?|translators?)\s*\Z",
     re.IGNORECASE,
@@ -152,7 +154,6 @@ def normalise_title(text: str) -> str:
 
 
 def _folded(text: str) -> str:
-    """Without case, accents and apostrophes."""
     compatible = unicodedata.normalize("NFKC", text).casefold().translate(_APOSTROPHES)
     if compatible.isascii():
         return compatible
@@ -199,7 +200,6 @@ def normalise_author(name: str) -> str:
 
 
 def _parts_of(name: str) -> tuple[str, str]:
-    """Surname and first names, folded."""
     parts = [_name_words(part) for part in _ROLES.sub("", name.replace("_", " ")).split(",")]
     parts = [part for part in parts if part]
     if not parts:
@@ -220,7 +220,6 @@ def _particles_before(words: list[str], place: int) -> int:
 
 
 def _name_words(part: str) -> list[str]:
-    """The words of a name that tell persons apart."""
     words = _words_of(_folded(part), keep="-").split()
     words = [w.strip("-") for w in words if any(map(str.isalpha, w))]
     while len(words) > 1 and words[0] in _HONORIFICS:
@@ -232,7 +231,7 @@ def _name_words(part: str) -> list[str]:
 
 def split_authors(text: str) -> tuple[str, ...]:
     """The names in a list of authors, as written. Names are parted by `;`, `|`, `and` or `&`; by
-    commas only where each part is a whole name beside others that are.
+    commas only where each part is a whole name next to others that are.
 
     >>> split_authors("Darius James; Roe, Jane"), split_authors("A. Roe, B. Doe and C. Poe")
     (('Darius James', 'Roe, Jane'), ('A. Roe', 'B. Doe', 'C. Poe'))
@@ -245,7 +244,6 @@ def split_authors(text: str) -> tuple[str, ...]:
 
 
 def _listed(part: str, parts: int) -> list[str]:
-    """The names in one of several parts."""
     pieces = [piece.strip() for piece in part.split(",")]
     surname_first = pieces[0].partition(" ")[0].casefold() in _PARTICLES
     is_list = len(pieces) > 1 and len(pieces) + parts > 3 and all(" " in p for p in pieces)

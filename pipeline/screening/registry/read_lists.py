@@ -1,22 +1,11 @@
-"""Lists of works: those with a header row, and records of the US Copyright Office as its public
-catalogue and court exhibits print them.
+"""Lists of works with a header row, and records of the US Copyright Office as its catalogue prints
+them.
 
-Lists of works with a header row: CSV with our columns, and works lists as settlements have them.
-
-Both may be parted by commas, tabs, semicolons or bars. In a CSV the first row is the header and
-every column is known; a works list may begin with other lines and have columns that are passed
-over, and its dates put the month first.
-
-Records of the US Copyright Office as its public catalogue and court exhibits print them.
-
-    Type of Work: Text
-    Registration Number / Date: TX0003372564 / 1992-08-05
-    Title: Negrophobia: an urban parable: a novel / Darius James.
-    Copyright Claimant: Darius James
-
-A value may begin on the next line and may go on over several. Only labels of the catalogue begin a
-field, since a wrapped title may hold a colon at any place. A record ends where its first field, its
-registration number or its title would come a second time.
+Lists are parted by commas, tabs, semicolons or bars. In a CSV the first row is the header and every
+column is known; a works list, as settlements have them, may begin with other lines, have columns
+that are passed over, and puts the month first. In records (`Title: …`) a value may begin on the
+next line and go on over several; only labels of the catalogue begin a field. A record ends where
+its first field, registration number or title would come again.
 """
 
 import csv
@@ -130,7 +119,6 @@ def read_works_list(path: Path, text: str) -> Iterator[ListEntry | Refusal | Rem
 
 
 def _header(path: Path, text: str, preamble: int) -> _Header:
-    """The first of the rows that begin the file in which a column means the title."""
     rows = [(n, row.strip()) for n, row in enumerate(_lines(text), 1) if row.strip()][:preamble]
     for number, row in rows:
         columns, fields, delimiter = max(
@@ -316,7 +304,6 @@ def _label(line: str, block: _Block) -> tuple[str, str, int] | None:
 
 
 def _fields(values: dict[str, str]) -> dict[str, str]:
-    """Our fields from the catalogue's."""
     number, _, registered = values.get("reg", "").partition("/")
     imprint = values.get("imprint", "")
     publisher = _COLON.split(imprint, maxsplit=1)[-1] if _COLON.search(imprint) else ""

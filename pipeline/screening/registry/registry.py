@@ -1,15 +1,12 @@
-"""A registry of works as the rest of the program reads it: one directory, or several combined.
+"""A registry of works as the rest of the program reads it, and how works are merged.
 
-Bringing works together: what a line adds to a work that is there, and where the two disagree.
-
-A line describes a work that is there when it has its work_id; failing that, its registration
-number, ISBN, ASIN or DOI; failing these, its title and authors, and its subtitle where both have
-one. Two registration numbers, or both title and authors, tell works apart that share an ISBN. An
-identifier belongs to one work. What disagrees is a Conflict, and the value that was there stays
-unless the caller wants the new one. So the same lines again change nothing.
+A line describes a work that is there by its work_id; else by registration number, ISBN, ASIN or
+DOI; else by title and authors, and subtitle where both have one. Two registration numbers, or both
+title and authors, tell works apart that share an ISBN. What disagrees is a Conflict, and the value
+that was there stays unless new ones replace it, so the same lines again change nothing.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,7 +82,6 @@ class Merger:
             self._named.setdefault(_name_of(work), {})[work.work_id] = None
 
     def _find(self, incoming: IncomingWork) -> str | None:
-        """The work that a line describes. Raises EntryError."""
         work = incoming.work
         if "work_id" in incoming.given and work.work_id in self.works:
             return work.work_id
@@ -104,7 +100,6 @@ class Merger:
         return work.work_id if work.work_id in self.works else self._find_named(work)
 
     def _find_named(self, work: Work) -> str | None:
-        """The work with this title and these authors. Raises EntryError when there are several."""
         named = [i for i in self._named.get(_name_of(work), ()) if self._is_named(i, work)]
         if len(named) > 1 and not work.reg_no:
             raise EntryError(
@@ -169,7 +164,6 @@ class Merger:
         return {"authors": new.authors} if self._replacing else {}
 
     def _chosen(self, old: Work, incoming: IncomingWork, name: str) -> Any:
-        """The value of a field with one value."""
         kept, other = getattr(old, name), getattr(incoming.work, name)
         if kept == other or other == "":
             return kept
@@ -193,13 +187,12 @@ def _are_apart(one: Work, other: Work) -> bool:
 
 
 def _are_others(one: Work, other: Work) -> bool:
-    """Whether neither titles nor authors agree."""
     authors = bool(one.authors and other.authors and _authors(one) != _authors(other))
     return authors and one.title_norm != other.title_norm
 
 
 def _keys(work: Work) -> list[str]:
-    """What tells a work from others, the surest first."""
+    """What distinguishes a work from others, the surest first."""
     keys = [f"reg_no:{work.reg_no}"] if work.reg_no else []
     keys += [f"{name}:{value}" for name in _LISTS for value in getattr(work, name)]
     return [*keys, f"doi:{work.doi}"] if work.doi else keys
@@ -258,18 +251,14 @@ class Registry:
         for row in self.works.select(columns).to_pylist():
             digest, sketch = row["text_sha256"], row["sketch_hash"]
             if digest:
-                text = texts.load_text(self._keeper_of_text(digest), digest)
+                text = texts.load_text(self._find_keeper(digest, texts.has_text), digest)
                 yield row["work_id"], row["tier"], text
             elif sketch:
-                place = self._keeper_of_sketch(sketch)
+                place = self._find_keeper(sketch, sketches.has_sketch)
                 yield row["work_id"], row["tier"], sketches.load_sketch(place, sketch)
 
-    def _keeper_of_text(self, digest: str) -> Path:
-        kept = (place for place in self.directories if texts.has_text(place, digest))
-        return next(kept, self.directories[0])
-
-    def _keeper_of_sketch(self, digest: str) -> Path:
-        kept = (place for place in self.directories if sketches.has_sketch(place, digest))
+    def _find_keeper(self, digest: str, has: Callable[[Path, str], bool]) -> Path:
+        kept = (place for place in self.directories if has(place, digest))
         return next(kept, self.directories[0])
 
 
@@ -289,7 +278,7 @@ def load_registry(path: Path) -> Registry:
         if not sketches.has_sketch(path, digest):
             raise IntegrityError(f"{path}: sketches/{digest}.arrow is missing; import it again")
     labels = [f"{committed.name} v{version}"] * len(table)
-    works = _labelled(table, labels)
+    works = table.append_column("registry", pa.array(labels, pa.string()))
     return Registry(
         name=committed.name,
         version=version,
@@ -301,10 +290,6 @@ def load_registry(path: Path) -> Registry:
 
 def _distinct(table: pa.Table, column: str) -> list[str]:
     return sorted({value for value in table[column].to_pylist() if value})
-
-
-def _labelled(table: pa.Table, labels: list[str]) -> pa.Table:
-    return table.append_column("registry", pa.array(labels, pa.string()))
 
 
 def combine(registries: Sequence[Registry]) -> Registry:
@@ -322,16 +307,16 @@ def combine(registries: Sequence[Registry]) -> Registry:
     for registry in registries:
         for work in registry.work_list():
             known = _apart(merger, work)
-            incoming = IncomingWork(known, _given(known), f"{registry.label}:{work.work_id}")
+            given = frozenset(n for n in WORKS.names if getattr(known, n)) | {"status"}
+            incoming = IncomingWork(known, given, f"{registry.label}:{work.work_id}")
             try:
                 work_id = merger.add(incoming)
             except EntryError as refused:
                 work_id = merger.add_apart(incoming, str(refused))
             held.setdefault(work_id, []).append(registry.label)
     table = works_table(merger.works.values())
-    works = _labelled(
-        table, [", ".join(dict.fromkeys(held[i])) for i in table["work_id"].to_pylist()]
-    )
+    labels = [", ".join(dict.fromkeys(held[i])) for i in table["work_id"].to_pylist()]
+    works = table.append_column("registry", pa.array(labels, pa.string()))
     places = [place for registry in registries for place in registry.directories]
     name = "+".join(registry.label for registry in registries)
     return Registry(
@@ -345,13 +330,8 @@ def combine(registries: Sequence[Registry]) -> Registry:
 
 
 def _apart(merger: Merger, work: Work) -> Work:
-    """The work, with another id if another work has its id."""
     other = merger.works.get(work.work_id)
     if other is None or other.title_norm == work.title_norm:
         return work
     content = work_id_of(work.title_norm, work.subtitle, work.authors, work.reg_no)
     return replace(work, work_id=content)
-
-
-def _given(work: Work) -> frozenset[str]:
-    return frozenset(name for name in WORKS.names if getattr(work, name)) | {"status"}

@@ -1,13 +1,13 @@
-"""The seam to `pipeline.screening.fingerprints`: sketches kept with a registry, and exchanged.
+"""Sketches kept with a registry, and exchanged.
 
-An exchange file is an Arrow file with a row per work: what the work is (DESCRIPTION), and a sketch,
-which is hashes of word sequences and their places, no text. The parameters stand in the metadata of
-its schema. It does not hold the salt of a salted sketch, which is handed over apart; a registry
-keeps it with the sketch.
+An exchange file is an Arrow file with a row per work: its DESCRIPTION and a sketch, no text. The
+salt is handed over apart; a registry keeps it with the sketch.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,8 +56,6 @@ def read_salt(path: Path) -> bytes:
 
 def salt_id(salt: bytes) -> str:
     """What an exchange file says of its salt: enough to tell a wrong one, and no more."""
-    import hashlib
-
     digest = hashlib.sha256(b"wafermill salt id\0" + salt).hexdigest()
     return digest[:SALT_BYTES] if salt else ""
 
@@ -107,8 +105,6 @@ def _path(directory: Path, digest: str) -> Path:
 
 def write_exchange(path: Path, works: Sequence[Work], sketches: Mapping[str, "Sketch"]) -> None:
     """Publish an exchange file: a row per work, its sketch under its work_id, without the salt."""
-    from dataclasses import replace
-
     from pipeline.screening.fingerprints.sketch import NORMALISATION, sketch_table
 
     salts = {sketch.salt for sketch in sketches.values()}
@@ -136,9 +132,7 @@ def read_exchange(path: Path, data: bytes, salt: bytes) -> list[tuple[ListEntry,
 
     Raises InputError when it is no exchange file, is damaged, or was made with another salt.
     """
-    from dataclasses import replace
-
-    from pipeline.screening.fingerprints.sketch import EXCERPT_S, sketches_of
+    from pipeline.screening.fingerprints.sketch import EXCERPT_S, last_kept, sketches_of
 
     table, parameters = _read(path, data)
     _check_salt(path, str(parameters.get("salt_id", "")), salt)
@@ -146,7 +140,9 @@ def read_exchange(path: Path, data: bytes, salt: bytes) -> list[tuple[ListEntry,
         sketches = sketches_of(table)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    if not salt and any(_is_foreign(sketch) for sketch in sketches.values()):
+    if not salt and any(
+        len(one) and int(one.hashes.max()) > last_kept(one.s) for one in sketches.values()
+    ):
         raise InputError(
             f"{path}: its hashes do not fit its parameters; ask its sender for it again"
         )
@@ -158,13 +154,6 @@ def read_exchange(path: Path, data: bytes, salt: bytes) -> list[tuple[ListEntry,
         values["tier"] = TIERS[0] if sketch.s <= EXCERPT_S else TIERS[1]
         found.append((ListEntry(f"{path.name}:{number}", values), sketch))
     return found
-
-
-def _is_foreign(sketch: "Sketch") -> bool:
-    """Whether a hash is none that a sketch of this s would keep."""
-    from pipeline.screening.fingerprints.sketch import last_kept
-
-    return len(sketch) > 0 and int(sketch.hashes.max()) > last_kept(sketch.s)
 
 
 def _read(path: Path, data: bytes) -> tuple[pa.Table, dict[str, Any]]:

@@ -1,6 +1,4 @@
-"""Reference texts: found for works, read as UTF-8, kept compressed under their sha256; texts and
-sketches of one import are attached to lines and kept once the works are merged.
-"""
+"""Reference texts: found for works, read as UTF-8, kept compressed under their sha256."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Set
@@ -133,7 +131,7 @@ def _path(directory: Path, digest: str) -> Path:
 
 
 class References:
-    """Reference texts of one import. base: where texts lie, or None: beside their list. Sketches
+    """Reference texts of one import. base: where texts lie, or None: next to their list. Sketches
     are made instead of keeping texts when `sketch_only`."""
 
     def __init__(self, base: Path | None, sketch_only: bool) -> None:

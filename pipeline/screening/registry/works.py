@@ -1,15 +1,8 @@
-"""The record of a work, the table of all works, what identifies a work, and the registry on disk.
+"""The record of a work, and the registry on disk.
 
-A registry on disk, written so that an interrupted import leaves the version before it.
-
-    registry.json             sealed: name, version, hash of works.parquet, every version's change
-    works.parquet             WORKS of this version
-    versions/NNNNNN.parquet   works.parquet of earlier versions
-    texts/SHA256.zst          reference texts, by the sha256 of their UTF-8 bytes
-    sketches/HASH.arrow       sketches of works without a text
-
-registry.json is the commit. While it and works.parquet disagree, the version that it names is read
-from versions/.
+registry.json, sealed, is the commit: name and versions with the hash of works.parquet. While the
+two disagree, as after an interrupted import, the version that it names is read from versions/.
+texts/ and sketches/ hold what is kept of works, by hash.
 """
 
 import re
@@ -42,27 +35,15 @@ TIERS = ("excerpt", "whole_book")
 WORK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _ID_DIGITS = 12
 
-_LIST = pa.list_(pa.string())
-
-WORKS = pa.schema([
-    ("work_id", pa.string()), ("title_raw", pa.string()), ("title_norm", pa.string()),
-    ("subtitle", pa.string()), ("authors", _LIST), ("publisher", pa.string()),
-    ("claimant", pa.string()), ("reg_no", pa.string()), ("reg_date", pa.string()),
-    ("pub_date", pa.string()), ("isbn13", _LIST), ("asin", _LIST), ("doi", pa.string()),
-    ("lccn", pa.string()), ("catalog_url", pa.string()), ("jurisdiction", pa.string()),
-    ("status", pa.string()), ("basis", pa.string()), ("scope", pa.string()),
-    ("contact", pa.string()), ("legal_hold", pa.bool_()), ("effective_from", pa.string()),
-    ("effective_to", pa.string()), ("tier", pa.string()), ("text_sha256", pa.string()),
-    ("sketch_hash", pa.string()),
-])  # fmt: skip
-"""No nulls: unknown is "" or an empty list. title_norm: the proper title, as `normalise_title` has
-it. Dates: ISO 8601, also 1992 or 1992-08. text_sha256: of the UTF-8 text kept with the registry.
-sketch_hash: xxh3-128 of the sketch kept instead of a text."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One row of WORKS."""
+    """One row of WORKS; unknown is "" or an empty tuple.
+
+    title_norm: the proper title, as `normalise_title` has it. Dates: ISO 8601, also 1992-08 or
+    1992. text_sha256: of the UTF-8 text kept with the registry. sketch_hash: xxh3-128 of the sketch
+    kept instead of a text.
+    """
 
     work_id: str
     title_raw: str
@@ -92,7 +73,14 @@ class Work:
     sketch_hash: str = ""
 
 
-FIELDS = tuple(field.name for field in fields(Work))
+_TYPES: dict[Any, pa.DataType] = {
+    str: pa.string(),
+    bool: pa.bool_(),
+    tuple[str, ...]: pa.list_(pa.string()),
+}
+WORKS = pa.schema([(field.name, _TYPES[field.type]) for field in fields(Work)])
+"""Works by work_id, without nulls."""
+FIELDS = tuple(WORKS.names)
 
 
 def work_id_of(title: str, subtitle: str, authors: Sequence[str], reg_no: str) -> str:
@@ -112,12 +100,13 @@ def works_table(works: Iterable[Work]) -> pa.Table:
 
 def make_works(table: pa.Table) -> list[Work]:
     """The rows of a table with the columns of WORKS."""
-    return [_work(row) for row in table.select(WORKS.names).to_pylist()]
-
-
-def _work(row: dict[str, Any]) -> Work:
-    lists = {name: tuple(row[name]) for name in ("authors", "isbn13", "asin")}
-    return Work(**{**row, **lists})
+    columns: dict[str, list[Any]] = table.select(WORKS.names).to_pydict()
+    for name in ("authors", "isbn13", "asin"):
+        columns[name] = list(map(tuple, columns[name]))
+    return [
+        Work(**dict(zip(WORKS.names, row, strict=True)))
+        for row in zip(*columns.values(), strict=True)
+    ]
 
 
 FORMAT = 1
@@ -189,7 +178,7 @@ def read_version(directory: Path, version: Version, newest: Version) -> pa.Table
 
 
 def check_registry_directory(directory: Path) -> None:
-    """Raises ConfigError when something else than a registry stands there."""
+    """Raises ConfigError when something other than a registry is there."""
     if directory.exists() and not directory.is_dir():
         raise ConfigError(f"{directory}: is a file; --into expects a directory")
     if is_registry(directory) or not directory.exists():

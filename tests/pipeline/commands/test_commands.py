@@ -19,9 +19,10 @@ import pipeline
 from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.words import format_bytes
-from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES, stages_by_default
+from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES
 from pipeline.stories.verify import verify_run
 from tests.forked import prep_in_fork
+from tests.stages import stages_by_default
 
 PREP = Path(sys.executable).with_name("prep")
 
@@ -142,7 +143,7 @@ def test_plan(small_run: Any, own_run: Path, tmp_path: Path, prep: Callable[...,
     kept = [s["disk_bytes"] for s in stages if s["stage"] in ("clean", "tokenize", "pack")]
     memory = format_bytes(max(s["memory_bytes"] for s in stages))
     assert shown.out.splitlines()[-1] == (
-        f"in all about 0 s with one process, {memory} of memory, {disk} of disk "
+        f"in all about 0.0s with one process, {memory} of memory, {disk} of disk "
         f"({format_bytes(sum(kept))} after prep clean-up)"
     )
     assert " 0 B of disk" in prep("plan", config, "--out", own_run).out.splitlines()[-1]

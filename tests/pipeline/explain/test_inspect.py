@@ -17,7 +17,7 @@ from pipeline.report.cluster_summary import (
     select_largest,
     summarize,
 )
-from pipeline.runs.tables import find_mentioned_keys, with_sources
+from pipeline.runs.clusters import find_mentioned_keys, with_sources
 
 Prep = Callable[..., Any]
 ALL = ClusterFilters()

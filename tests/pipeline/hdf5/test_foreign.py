@@ -210,7 +210,7 @@ def test_a_file_that_ends_its_reader(
     monkeypatch.setattr(check, "_COMMAND", ("-c", hanging))
     report = check_directory(tmp_path, limits=ChildLimits(seconds_per_file=0.01))
     assert [f.code for f in report.findings if f.file] == ["limits"] * 3
-    assert all("longer than 0 seconds" in f.what for f in report.findings if f.file)
+    assert all("longer than 0.0s" in f.what for f in report.findings if f.file)
     killer = 'import os, sys; print(\'{"begin": "examples_0_0.h5"}\', flush=True); os.abort()'
     monkeypatch.setattr(check, "_COMMAND", ("-c", killer))
     report = check_directory(tmp_path / "examples_0_0.h5")

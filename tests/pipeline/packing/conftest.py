@@ -17,6 +17,13 @@ from pipeline.core import rng, storage
 from pipeline.core.ledger import SplitLedger
 from pipeline.core.manifest import Shard, StageManifest, TaskRecord
 from pipeline.engine.stage import Inputs, Output, Stage, arrow_output
+from pipeline.runs.views import (
+    CleanOutput,
+    GatherOutput,
+    ScatterOutput,
+    SplitsOutput,
+    TokensOutput,
+)
 from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle import gather_stage, scatter_stage
 from pipeline.stages.tokenize import token_lists
@@ -71,8 +78,8 @@ def publish(output: Output, root: Path) -> Shard:
 
 def write_tokens(
     lengths: Lengths, vocabulary: Vocabulary, root: Path
-) -> tuple[StageManifest, StageManifest, StageManifest]:
-    """Manifests of clean (records per task), keep (splits) and tokens, by lengths of documents."""
+) -> tuple[CleanOutput, SplitsOutput, TokensOutput]:
+    """Outputs of clean (records per task), keep (splits) and tokens, by lengths of documents."""
     clean, keep, tokens, number = [], [], [], 0
     for task, counts in enumerate(lengths):
         flat = [document(number + i, n, vocabulary) for i, n in enumerate(counts)]
@@ -91,9 +98,9 @@ def write_tokens(
         keep.append(TaskRecord("", (shard,), {}))
         clean.append(TaskRecord("", (), {"records": len(counts)}))
     return (
-        StageManifest("clean", "", {}, tuple(clean)),
-        StageManifest("keep", "", {}, tuple(keep)),
-        StageManifest("tokenize", "", {}, tuple(tokens)),
+        CleanOutput(StageManifest("clean", "", {}, tuple(clean))),
+        SplitsOutput(StageManifest("keep", "", {}, tuple(keep))),
+        TokensOutput(StageManifest("tokenize", "", {}, tuple(tokens))),
     )
 
 
@@ -123,7 +130,8 @@ def pack(
     """Pack documents of these lengths, given per task, and read everything back."""
     clean, keep, tokens = write_tokens(lengths, vocabulary, root)
     run: Callable[[Stage], StageManifest] = lambda stage: run_stage(stage, root)  # noqa: E731
-    gather = run(gather_stage(config, run(scatter_stage(config, keep, tokens))))
+    scatter = ScatterOutput(run(scatter_stage(config, keep, tokens)))
+    gather = GatherOutput(run(gather_stage(config, scatter)))
     counts = pack_streams(config, vocabulary, clean, gather, run)
     data, spans = read_back(root / "hdf5/train")
     return Packed(

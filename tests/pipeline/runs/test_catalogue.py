@@ -16,10 +16,10 @@ from pipeline.runs.catalogue import (
     STAGES,
     STORIES,
     is_off_by_default,
-    stages_by_default,
 )
 from pipeline.takedown.scrub import STORES
 from tests.forked import prep_in_fork
+from tests.stages import stages_by_default
 
 SECRET = "quagmirequincunx"
 PAGES = {"report.html", "clusters.html"}

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.runs.tables import find_siblings
+from pipeline.runs.clusters import find_siblings
 
 SCHEMA = pa.schema([
     ("kept", pa.binary(16)), ("member", pa.binary(16)), ("kind", pa.string()),

@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from pipeline.screening.evidence import DECISION_SCHEMA
-from pipeline.screening.policy import worst_decisions
+from pipeline.screening.policy.propagation import worst_decisions
 
 
 def table(*rows: tuple[int, str, str]) -> pa.Table:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.config.prep import DecontaminateConfig
 from pipeline.core import ids, storage
 from pipeline.core.errors import InputError
 from pipeline.core.journal import Journal
@@ -21,15 +22,21 @@ from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
 from pipeline.runs import layout
+from pipeline.runs.views import (
+    CleanOutput,
+    DecisionsOutput,
+    EvalIndexOutput,
+    FindingsOutput,
+)
 from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA
-from pipeline.screening.policy import Policy
+from pipeline.screening.policy.rules import Policy
 from pipeline.sources.eval_sets import find_eval_sets, item_texts
 from pipeline.sources.streams import zstd
 from pipeline.stages.decisions import decisions_stage
-from pipeline.stages.filters import OverlapRules, eval_index_stage, overlap_stage
+from pipeline.stages.overlap import eval_index_stage, overlap_stage
 from pipeline.stages.screen import evidence_stage
 
-RULES = OverlapRules(n=13, min_words=8, min_overlap=0.4, fields=None, action="drop")
+RULES = DecontaminateConfig()
 QUESTION = "Which statement best explains why photosynthesis is the foundation of most food webs?"
 PASSAGE = " ".join(f"In sentence {k} the passage tells of matter {k * k}." for k in range(12))
 
@@ -150,7 +157,7 @@ def test_from_sets_to_decisions(
     ))  # fmt: skip
     index = run(eval_index_stage(sets, RULES))
     assert index.tasks[0].counters["sets"] == {"science/arc": {"items": 4, "unchecked": 2}}
-    overlap = run(overlap_stage(clean, index, RULES))
+    overlap = run(overlap_stage(CleanOutput(clean), EvalIndexOutput(index), RULES))
     assert [task.counters["contaminated"] for task in overlap.tasks] == [2, 0, 1]
 
     items = pq.read_table(tmp_path / "run" / layout.EVAL_ITEMS).to_pylist()
@@ -185,9 +192,10 @@ def test_report_only(
     table: Callable[[Shard], list[dict[str, Any]]],
 ) -> None:  # fmt: skip
     write_set(tmp_path / "arc.jsonl", {"q": QUESTION})
-    rules = replace(RULES, action="report")
+    rules = RULES.model_copy(update={"action": "report"})
     index = run(eval_index_stage(find_eval_sets(("arc.jsonl",), tmp_path), rules))
-    overlap = run(overlap_stage(run(texts_stage((QUESTION,))), index, rules))
+    clean = run(texts_stage((QUESTION,)))
+    overlap = run(overlap_stage(CleanOutput(clean), EvalIndexOutput(index), rules))
     evidence, decisions = (table(shard) for shard in overlap.shards)
     assert len(evidence) == 1
     assert decisions == []
@@ -198,7 +206,7 @@ def test_decisions_take_the_place_of_the_screen_stage(
     table: Callable[[Shard], list[dict[str, Any]]],
 ) -> None:  # fmt: skip
     write_set(tmp_path / "arc.jsonl", {"q": QUESTION})
-    rules = replace(RULES, action="quarantine")
+    rules = RULES.model_copy(update={"action": "quarantine"})
     rows = ((0, "review"), (1, "quarantine"), (2, "drop"), (3, "allow"))
     jobs = (ScreenJob(0, 5, rows), ScreenJob(1, 1, ()))
     screen = run(
@@ -211,8 +219,9 @@ def test_decisions_take_the_place_of_the_screen_stage(
     )
     clean = run(texts_stage((QUESTION, QUESTION, QUESTION, "x", QUESTION), ("y",)))
     index = run(eval_index_stage(find_eval_sets(("*.jsonl",), tmp_path), rules))
-    overlap = run(overlap_stage(clean, index, rules))
-    decisions = run(decisions_stage(clean, Policy(version=1, rules=()), None, screen, overlap))
+    overlap = run(overlap_stage(CleanOutput(clean), EvalIndexOutput(index), rules))
+    found = map(FindingsOutput, (screen, overlap))
+    decisions = run(decisions_stage(CleanOutput(clean), Policy(version=1, rules=()), None, *found))
 
     assert [s.path.partition(".")[2] for s in decisions.shards] == [
         "evidence.arrow", "policy.arrow", "decisions.arrow",
@@ -230,7 +239,7 @@ def test_decisions_take_the_place_of_the_screen_stage(
     assert [row["doc_id"] for row in evidence] == sorted(row["doc_id"] for row in evidence)
     assert [row["score"] for row in evidence if row["detector"] == "origin"] == [None] * 4
 
-    run(evidence_stage(decisions))
+    run(evidence_stage(DecisionsOutput(decisions)))
     published = pq.read_table(tmp_path / "run/evidence.parquet")
     assert published.schema.names == [n for n in EVIDENCE_SCHEMA.names if n != "doc_id"]
     assert len(published) == 8
@@ -240,10 +249,10 @@ def test_what_makes_the_index_again(tmp_path: Path, run: Any) -> None:
     path = write_set(tmp_path / "a/arc.jsonl", {"q": QUESTION})
     clean = run(texts_stage((QUESTION,)))
 
-    def stages(rules: OverlapRules, pattern: str) -> list[str]:
+    def stages(rules: DecontaminateConfig, pattern: str) -> list[str]:
         index = run(eval_index_stage(find_eval_sets((pattern,), tmp_path), rules))
         again = list(run.reused)
-        run(overlap_stage(clean, index, rules))
+        run(overlap_stage(CleanOutput(clean), EvalIndexOutput(index), rules))
         return [*again, *run.reused]
 
     assert stages(RULES, "a/arc.jsonl") == []
@@ -251,10 +260,10 @@ def test_what_makes_the_index_again(tmp_path: Path, run: Any) -> None:
     assert stages(RULES, "a/arc.jsonl") == both
     path.rename(tmp_path / "arc.jsonl")
     assert stages(RULES, "arc.jsonl") == both
-    assert stages(replace(RULES, action="review"), "arc.jsonl") == ["eval_index"]
-    assert stages(replace(RULES, min_overlap=1), "arc.jsonl") == []
+    assert stages(RULES.model_copy(update={"action": "review"}), "arc.jsonl") == ["eval_index"]
+    assert stages(RULES.model_copy(update={"min_overlap": 1}), "arc.jsonl") == []
     assert stages(RULES, "arc.jsonl") == []
-    assert stages(replace(RULES, n=10), "arc.jsonl") == [
+    assert stages(RULES.model_copy(update={"n": 10}), "arc.jsonl") == [
         "overlap"
     ]  # of 13 words, a run of 8 either way
     write_set(tmp_path / "arc.jsonl", {"q": QUESTION + " Or so?"})
@@ -350,7 +359,10 @@ def test_labelled_documents(
     assert len(sets) == 9
     index = run(eval_index_stage(sets, RULES))
     clean = run(texts_stage(tuple(d["text"] for d in documents)))
-    evidence, decisions = (table(s) for s in run(overlap_stage(clean, index, RULES)).shards)
+    evidence, decisions = (
+        table(s)
+        for s in run(overlap_stage(CleanOutput(clean), EvalIndexOutput(index), RULES)).shards
+    )
     planted = {
         row: f"{p['eval_set'].removesuffix('.jsonl')}:{p['item']}"
         for row, document in enumerate(documents)

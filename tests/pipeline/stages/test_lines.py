@@ -21,6 +21,13 @@ from pipeline.engine.runner import Runner
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
+from pipeline.runs.views import (
+    CleanOutput,
+    CutsOutput,
+    KeepOutput,
+    LinesOutput,
+    RepeatsOutput,
+)
 from pipeline.stages.cuts import (
     LineRules,
     cut_table_stage,
@@ -84,9 +91,11 @@ def runner_in(root: Path) -> Runner:
 def cuts_of(root: Path, shards: Shards, rules: LineRules, memory: int) -> StageManifest:
     run = runner_in(root).run
     toy = publish(run, shards)
-    units = run(units_stage(toy, toy, rules))
-    cuts = run(cuts_stage(toy, units, run(repeats_stage(units, rules, memory)), None))
-    run(cut_table_stage(cuts))
+    clean = CleanOutput(toy)
+    units = LinesOutput(run(units_stage(clean, KeepOutput(toy), rules)))
+    repeats = RepeatsOutput(run(repeats_stage(units, rules, memory)))
+    cuts = run(cuts_stage(clean, units, repeats, None))
+    run(cut_table_stage(CutsOutput(cuts)))
     return cuts
 
 
@@ -190,9 +199,11 @@ def test_only_what_depends_on_it_runs_again(tmp_path: Path) -> None:
     cuts_of(tmp_path, corpus(), RULES, MEMORY)
     runner = runner_in(tmp_path)
     toy = publish(runner.run, corpus())
-    units = runner.run(units_stage(toy, toy, RULES))
+    clean = CleanOutput(toy)
+    units = LinesOutput(runner.run(units_stage(clean, KeepOutput(toy), RULES)))
     more = replace(RULES, min_documents=200)
-    cuts = runner.run(cuts_stage(toy, units, runner.run(repeats_stage(units, more, MEMORY)), None))
+    repeats = RepeatsOutput(runner.run(repeats_stage(units, more, MEMORY)))
+    cuts = runner.run(cuts_stage(clean, units, repeats, None))
     assert runner.reused == ["toy", "lines"]
     assert [task.counters["cuts"] for task in cuts.tasks] == [0, 0, 0]
 

@@ -13,12 +13,12 @@ import pytest
 
 from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
-from pipeline.runs.catalogue import stages_by_default
 from pipeline.sources import files
 from pipeline.sources.streams import zstd
 from pipeline.stories.verify import verify_run
 from tests.forked import prep_in_fork
 from tests.pipeline.raw_shards import OPTIONS, Prep, Raw, line, near
+from tests.stages import stages_by_default
 
 DEDUP_STAGES = [*stages_by_default("dedup")]
 

@@ -32,20 +32,18 @@ def test_a_length_takes_the_place_of_all_in_the_file():
 
 def test_the_others():
     params = override(
-        load_params("tiny"), seed=9, num_csx=3, transport="simulated", max_checkpoints=4,
-        autoload_last_checkpoint=False, load_checkpoint_states="model", checkpoint_steps=0,
-        disable_strict_checkpoint_loading=True, num_workers_per_csx=2, eval_steps=3,
+        load_params("tiny"), seed=9, num_csx=3, transport="simulated", num_wgt_servers=4,
+        load_checkpoint_states="model", disable_strict_checkpoint_loading=True, eval_steps=3,
     )  # fmt: skip
     run = params.runconfig
-    assert (run.seed, run.num_csx, run.transport, run.max_checkpoints) == (9, 3, "simulated", 4)
-    assert (run.autoload_last_checkpoint, run.load_checkpoint_states) == (False, "model")
+    assert (run.seed, run.num_csx, run.transport, run.max_wgt_servers) == (9, 3, "simulated", 4)
+    assert run.load_checkpoint_states == "model"
     assert (run.disable_strict_checkpoint_loading, run.eval_steps) == (True, 3)
-    assert params.notes == ("no effect here: --num_workers_per_csx",)
 
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("seed", -1), ("num_csx", 0), ("num_steps", 0), ("num_epochs", 0), ("max_checkpoints", 0)],
+    [("seed", -1), ("num_csx", 0), ("num_steps", 0), ("num_epochs", 0), ("num_wgt_servers", -1)],
 )
 def test_limits_name_the_option(option, value):
     with pytest.raises(ConfigError, match=f"--{option} {value}: expected an integer of at least"):

@@ -11,12 +11,10 @@ from trainer.config import (
     ConstantScheduler,
     CosineDecayScheduler,
     LinearScheduler,
-    Normal,
     Params,
-    TruncatedNormal,
-    VarianceScaling,
     load_params,
 )
+from trainer.config.model import Normal, TruncatedNormal, VarianceScaling
 
 DATA = Path(__file__).parent / "data" / "released"
 STAND_IN = (

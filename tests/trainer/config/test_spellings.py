@@ -46,7 +46,7 @@ def test_three_spellings_of_one_run():
 
 def test_notes_name_old_spellings_and_idle_keys_as_in_the_file():
     old, _, form = (load_params(DATA / f"{name}.yaml").notes for name in NAMES)
-    assert "optimizer.weight_decay_rate: old spelling of optimizer.weight_decay" in old
+    assert "optimizer.weight_decay_rate: old spelling of weight_decay" in old
     assert "optimizer.learning_rate.1.decay_steps: old spelling of total_iters" in old
     idle = [note for note in old if note.startswith("no effect here: ")]
     assert len(idle) == 1

@@ -57,10 +57,10 @@ def test_a_file_has_the_bytes_of_the_library(tmp_path: Path):
 
 def test_files_are_cut_between_tensors():
     tensors = wrap_tensors({str(i): torch.zeros(10) for i in range(5)})
-    assert [list(group) for group in lazy_tensors.groups(tensors, 80)] == [
+    assert [list(group) for group in checkpoint.cut_by_size(tensors, 80)] == [
         ["0", "1"], ["2", "3"], ["4"],
     ]  # fmt: skip
-    assert [len(group) for group in lazy_tensors.groups(tensors, 1)] == [1] * 5
+    assert [len(group) for group in checkpoint.cut_by_size(tensors, 1)] == [1] * 5
 
 
 def test_a_checkpoint_has_the_bytes_that_training_writes(tmp_path: Path):

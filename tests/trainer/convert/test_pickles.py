@@ -100,7 +100,7 @@ def test_time_is_bounded(tmp_path: Path):
     path = tmp_path / "pytorch_model.bin"
     torch.save({"w": torch.zeros(4)}, path)
     began = time.monotonic()
-    refused = pytest.raises(InputError, match=r"reading it took longer than 0\.05 s")
+    refused = pytest.raises(InputError, match=r"reading it took longer than 0\.1s")
     with refused, sources.read_pickle([path], sources.PickleLimits(seconds=0.05)):
         pass
     assert time.monotonic() - began < 10

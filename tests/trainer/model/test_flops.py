@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from trainer.config import ModelConfig, model_parameters
 from trainer.model import GPT
 from wafer_backend.performance_model.calibration import SHAPES, TOKENS, TRAINING_FLOPS
+from wafer_backend.performance_model.shape import inference_flops_per_sequence
 
 BOOL = st.booleans()
 
@@ -85,10 +86,14 @@ def test_ratio_to_six_per_parameter_and_token(name, ratio):
     assert model_parameters.count_training_flops(config) / six == pytest.approx(ratio, abs=0.005)
 
 
+def inference_flops(config: ModelConfig) -> int:
+    return inference_flops_per_sequence(model_parameters.gpt_shape(config))
+
+
 def test_training_is_three_times_inference_but_for_embeddings():
     config = gpt2("111M")
     embeddings = 2 * 2048 * 50257 * 768 + 2 * 768 * 2048
-    once = model_parameters.count_inference_flops(config)
+    once = inference_flops(config)
     assert model_parameters.count_training_flops(config) == 3 * once - embeddings
 
 
@@ -119,10 +124,7 @@ S, D, F = 2048, 768, 3072
 )
 def test_what_an_option_adds(changes, each_layer, once):
     plain, other = gpt2("111M"), ModelConfig.model_validate({**dict(gpt2("111M")), **changes})
-    added = model_parameters.count_inference_flops(other) - model_parameters.count_inference_flops(
-        plain
-    )
-    assert added == 10 * each_layer + once
+    assert inference_flops(other) - inference_flops(plain) == 10 * each_layer + once
     trained = model_parameters.count_training_flops(other) - model_parameters.count_training_flops(
         plain
     )

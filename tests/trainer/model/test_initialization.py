@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pipeline.core.rng import key
-from trainer.config import (
+from trainer.config.model import (
     ConstantValue,
     Fill,
     Kaiming,

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.core.errors import ConfigError
 from trainer.runs import jobs
-from trainer.runs.jobs import JobStore, Phase, Process, parse_labels
+from trainer.runs.jobs import JobEntry, JobStore, Phase, Process, parse_labels
 
 
 @pytest.fixture
@@ -21,16 +21,17 @@ def store(tmp_path) -> JobStore:
 
 
 def enter(store: JobStore, **labels: str) -> str:
-    return store.register(command=["train", "CSX"], systems=2, labels=labels).name
+    return store.register(command=["train", "CSX"], systems=2, labels=labels)
 
 
 SLEEPER = """
 import sys, time
 from pathlib import Path
-from trainer.runs.jobs import JobStore
-listing = JobStore(Path(sys.argv[1])).register(command=["sleep"], systems=1, labels={})
-listing.running()
-print(listing.name, flush=True)
+from trainer.runs.jobs import JobEntry, JobStore
+store = JobStore(Path(sys.argv[1]))
+name = store.register(command=["sleep"], systems=1, labels={})
+JobEntry(store, name, print).running()
+print(name, flush=True)
 time.sleep(100)
 """
 
@@ -54,13 +55,13 @@ def test_ids_count_up_past_gaps(store):
 
 
 def test_a_life(store):
-    listing = store.register(command=["train"], systems=4, labels={"a": "b"})
-    assert store.job(listing.name).phase is Phase.QUEUED
-    listing.running()
-    running = store.job(listing.name)
+    entry = JobEntry(store, store.register(command=["train"], systems=4, labels={"a": "b"}), print)
+    assert store.job(entry.name).phase is Phase.QUEUED
+    entry.running()
+    running = store.job(entry.name)
     assert (running.phase, running.ended) == (Phase.RUNNING, None)
-    listing.ended(0)
-    ended = store.job(listing.name)
+    entry.ended(0)
+    ended = store.job(entry.name)
     assert (ended.phase, ended.systems, ended.labels) == (Phase.SUCCEEDED, 4, {"a": "b"})
     assert ended.created <= ended.started <= ended.ended
 
@@ -69,9 +70,9 @@ def test_a_life(store):
     ("code", "phase"), [(0, "SUCCEEDED"), (1, "FAILED"), (143, "CANCELLED"), (130, "CANCELLED")]
 )
 def test_how_it_ended(store, code, phase):
-    listing = store.register(command=["train"], systems=1, labels={})
-    listing.ended(code)
-    assert store.job(listing.name).phase == phase
+    entry = JobEntry(store, store.register(command=["train"], systems=1, labels={}), print)
+    entry.ended(code)
+    assert store.job(entry.name).phase == phase
 
 
 def register_some(directory, count: int) -> None:

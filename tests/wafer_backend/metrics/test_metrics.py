@@ -197,10 +197,10 @@ def test_reset_and_nothing_counted() -> None:
     metric = metrics.Accuracy()
     assert math.isnan(float(metric))
     metric(torch.tensor([1]), torch.tensor([1]))
-    state = metric.right
+    state = metric.part
     metric.reset()
     assert math.isnan(float(metric))
-    assert metric.right is state  # the same buffer, wherever it is streamed from
+    assert metric.part is state  # the same buffer, wherever it is streamed from
 
 
 def test_a_metric_of_ones_own() -> None:

@@ -15,9 +15,9 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.ids import text_key
 from pipeline.screening.detectors.captures import (
     Capture,
+    captures_in,
     captures_of,
     host_of,
-    load_captures,
     moment,
 )
 from pipeline.screening.detectors.optout import OptoutSettings, detect_optouts
@@ -271,10 +271,10 @@ def test_files_and_directories(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     line = {"kind": "robots", "host": "Example.org", "captured_at": "2024-05-01T10:00:00Z"}
     (tmp_path / "sub/a.jsonl").write_text(json.dumps({**line, "body": "x"}) + "\n\n")
-    found = load_captures([tmp_path])
+    found = captures_of(captures_in([tmp_path]))
     assert set(found.signals) == {"example.org"}
     assert set(found.listed["domain"]) == {"example.com"}
-    again = load_captures([tmp_path / "sub/a.jsonl", tmp_path / "b.yaml"])
+    again = captures_of(captures_in([tmp_path / "sub/a.jsonl", tmp_path / "b.yaml"]))
     assert found.digest == again.digest
 
 
@@ -299,7 +299,7 @@ def test_bad_captures(tmp_path: Path, name: str, content: str | bytes, message: 
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ConfigError) as error:
-        load_captures([path])
+        captures_in([path])
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -307,7 +307,7 @@ def test_bad_captures(tmp_path: Path, name: str, content: str | bytes, message: 
 def test_missing_and_empty_sources(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none.jsonl"):
         with pytest.raises(ConfigError):
-            load_captures([path])
+            captures_in([path])
 
 
 @given(st.text(max_size=30))

@@ -15,11 +15,12 @@ import pytest
 from pipeline.config.filters import CustomFilterConfig
 from pipeline.config.prep import DetectorConfig
 from pipeline.core.errors import ConfigError, FunctionError
-from pipeline.filters.custom.functions import load_custom_filters
+from pipeline.filters.custom.functions import installed_filters, load_custom_filters
 from pipeline.runs import layout
 from pipeline.screening.detectors.plug_ins import (
     CustomDetector,
     find_custom_detectors,
+    installed_detectors,
     load_detector,
 )
 
@@ -89,6 +90,8 @@ def site(tmp_path: Path) -> Site:
         (package / "letters.py").write_text(HELPER)
         (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-rules\nVersion: 1.2\n")
         (about / "entry_points.txt").write_text(entry_points)
+        installed_detectors.cache_clear()
+        installed_filters.cache_clear()
         for module in [name for name in sys.modules if name.partition(".")[0] == "acme_rules"]:
             del sys.modules[module]
         return directory
@@ -178,7 +181,7 @@ def test_settings_and_order(find: Find) -> None:
     """A detector that config and policy name is one, with the settings of the config."""
     [own] = find({"name": "loud", "settings": {"least": 0.7}}, "loud")
     assert (own.name, json.loads(own.settings)) == ("loud", {"least": 0.7})
-    assert "loud of acme-rules 1.2 (acme_rules:Loud), hash " in own.describe()
+    assert "loud of acme-rules 1.2, code " in own.describe()
 
 
 @pytest.mark.parametrize(
@@ -187,7 +190,7 @@ def test_settings_and_order(find: Find) -> None:
         ({"name": "lout"}, r"detectors\.0\.name: lout: no installed .* did you mean 'loud'"),
         ({"name": "origin"}, r"detectors\.0\.name: origin: built in, and always used"),
         ({"name": "loud", "settings": {"lest": 1}},
-         r"acme-rules 1\.2 .*'lest'; did you mean 'least'\? \(it takes least\)"),
+         r"loud of acme-rules 1\.2: .*'lest'; did you mean 'least'\? \(it takes least\)"),
         ({"name": "loud", "settings": {"least": 1, "most": 2}}, "unexpected keyword .*'most'"),
     ],
 )  # fmt: skip
@@ -203,11 +206,11 @@ def test_names_and_settings_are_checked(config: Any, message: str, find: Find) -
         ("def broken(:\n", r"acme_rules.__init__\.py:1: SyntaxError"),
         ("Loud = 1 / 0\n", r"acme_rules.__init__\.py:1: ZeroDivisionError"),
         ("Lout = 1\n", r"has no attribute 'Loud'"),
-        (CODE.replace('kinds = ("capitals",)', ""), "`kinds` is missing"),
-        (CODE.replace('kinds = ("capitals",)', 'kinds = "capitals"'), "expected a tuple"),
-        (CODE.replace('(Attribute("share", "number"', '(("share", "number"'), "tuple of Attribute"),
+        (CODE.replace('kinds = ("capitals",)', ""), "has no `kinds`, a tuple"),
+        (CODE.replace('kinds = ("capitals",)', 'kinds = "capitals"'), "has no `kinds`, a tuple"),
+        (CODE.replace('(Attribute("share", "number"', '(("share", "number"'), "no `attributes`, a"),
         (CODE.replace('Attribute("share"', 'Attribute("seen"'), "that every detector has"),
-        (CODE.replace("def detect", "def found"), "there is no method `detect`"),
+        (CODE.replace("def detect", "def found"), "has no method `detect`"),
         (CODE.replace("self.least = least", "raise ValueError('hm')"),
          r"with the settings \{\}: .*__init__\.py:\d+: ValueError: hm"),
     ],
@@ -215,15 +218,21 @@ def test_names_and_settings_are_checked(config: Any, message: str, find: Find) -
 def test_a_broken_package_is_named(code: str, message: str, find: Find) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         find({"name": "loud"}, code=code)
-    assert "loud of acme-rules 1.2 (acme_rules:Loud)" in str(caught.value)
+    assert "acme-rules 1.2" in str(caught.value) and "loud" in str(caught.value)
 
 
-def test_entry_points_are_checked(find: Find) -> None:
-    points = "[wafermill.detectors]\ngopher = acme_rules:Loud\nother = nowhere_at_all:Loud\n"
-    with pytest.raises(ConfigError, match=r"acme-rules 1\.2 .*No module named 'nowhere_at_all'"):
-        find({"name": "other"}, entry_points=points)
-    with pytest.raises(ConfigError, match=r"acme-rules 1\.2 .*the name gopher is taken"):
-        find({"name": "gopher"}, entry_points=points, name="again")
+@pytest.mark.parametrize(
+    ("point", "message"),
+    [
+        ("other = nowhere_at_all:Loud", r"does not load: .*No module named 'nowhere_at_all'"),
+        ("gopher = acme_rules:Loud", "gopher has the name of a built-in"),
+        ("a-b = acme_rules:Loud", "a-b has a name that rules cannot ask about"),
+        ("other = acme_rules:short", "is a function; expected a type"),
+    ],
+)
+def test_entry_points_are_checked(point: str, message: str, find: Find) -> None:
+    with pytest.raises(ConfigError, match=rf"acme-rules 1\.2: .*{message}"):
+        find({"name": "loud"}, entry_points=f"[wafermill.detectors]\n{point}\n")
 
 
 @pytest.mark.parametrize(
@@ -244,7 +253,7 @@ def test_findings_are_checked(old: str, new: str, message: str, find: Find) -> N
 
     from pipeline.core.ids import doc_key
     from pipeline.filters.custom.calls import document_batches
-    from pipeline.stages.screen import detect_with
+    from pipeline.stages.filters import detect_with
 
     [own] = find({"name": "loud"}, code=CODE.replace(old, new))
     columns = {"doc_key": pa.array([doc_key("web", "a", 0)], pa.binary(16)), "source": ["web"],

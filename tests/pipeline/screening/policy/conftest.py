@@ -12,8 +12,7 @@ import pytest
 from pipeline.core import ids
 from pipeline.core.storage import canonical_json
 from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA
-from pipeline.screening.policy import Policy, load_policy
-from pipeline.screening.policy.rules import DEFAULT
+from pipeline.screening.policy.rules import DEFAULT, Policy, load_policy
 
 Make = Callable[..., Any]
 
@@ -122,7 +121,8 @@ def run(tmp_path: Path, default_policy: Policy) -> Path:
     """A finished run of four documents. 1 was dropped by a filter and only names a family, 2 has a
     listed origin and is a near-duplicate of 3, which is kept, 4 has nothing. Decided by a policy
     that does not spread."""
-    from pipeline.screening.policy import evaluate_policy, worst_decisions
+    from pipeline.screening.policy.evaluation import evaluate_policy
+    from pipeline.screening.policy.propagation import worst_decisions
 
     directory = tmp_path / "run"
     (directory / "documents").mkdir(parents=True)

@@ -17,9 +17,14 @@ from pipeline.commands.policy import register
 from pipeline.core.errors import InputError
 from pipeline.runs.events import verify_events
 from pipeline.screening.detectors.catalogue import COMMON, DOCUMENT, WORK
-from pipeline.screening.policy import BUILTIN, Policy, compare_policies, load_policy
 from pipeline.screening.policy.attributes import OWN
-from pipeline.screening.policy.difference import WORKS, DecisionChange, filter_decisions
+from pipeline.screening.policy.difference import (
+    WORKS,
+    DecisionChange,
+    compare_policies,
+    filter_decisions,
+)
+from pipeline.screening.policy.rules import BUILTIN, Policy, load_policy
 from pipeline.screening.reviews import REVIEWS, load_reviews
 
 Make = Callable[..., Any]

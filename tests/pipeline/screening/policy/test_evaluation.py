@@ -14,15 +14,9 @@ from hypothesis import strategies as st
 
 from pipeline.core.ids import table_hash
 from pipeline.screening.evidence import DECISION_SCHEMA, DECISIONS, EVIDENCE_SCHEMA
-from pipeline.screening.policy import (
-    Policy,
-    PolicyRule,
-    evaluate_policy,
-    redaction_spans,
-    worst_decisions,
-)
-from pipeline.screening.policy.evaluation import NO_SPAN
-from pipeline.screening.policy.propagation import SPANS
+from pipeline.screening.policy.evaluation import NO_SPAN, evaluate_policy
+from pipeline.screening.policy.propagation import SPANS, redaction_spans, worst_decisions
+from pipeline.screening.policy.rules import Policy, PolicyRule
 
 Make = Callable[..., Any]
 KINDS = ("a", "b", "c", "d")

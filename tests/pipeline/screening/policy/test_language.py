@@ -11,7 +11,6 @@ import pytest
 from pipeline.core.errors import ConfigError
 from pipeline.screening.detectors import catalogue
 from pipeline.screening.evidence import DECISIONS
-from pipeline.screening.policy import evaluate_policy, load_policy, reads_documents
 from pipeline.screening.policy.attributes import (
     OWN,
     RECORDS,
@@ -19,7 +18,8 @@ from pipeline.screening.policy.attributes import (
     find_attributes,
     list_detectors,
 )
-from pipeline.screening.policy.rules import DEFAULT, find_policy
+from pipeline.screening.policy.evaluation import evaluate_policy
+from pipeline.screening.policy.rules import DEFAULT, find_policy, load_policy, reads_documents
 
 Write = Callable[[str], Path]
 Make = Callable[..., Any]

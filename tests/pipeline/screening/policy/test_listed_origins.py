@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.errors import ConfigError
-from pipeline.screening.policy import Policy, PolicyRule, evaluate_policy, load_policy
-from pipeline.screening.policy.rules import RuleError, compile_rule
+from pipeline.screening.policy.evaluation import evaluate_policy
+from pipeline.screening.policy.rules import Policy, PolicyRule, RuleError, compile_rule, load_policy
 
 Write = Callable[[str], Path]
 Make = Callable[..., Any]

@@ -11,14 +11,9 @@ from hypothesis import strategies as st
 from pipeline.core import ids
 from pipeline.core.ids import table_hash
 from pipeline.screening.evidence import DECISION_SCHEMA, DECISIONS
-from pipeline.screening.policy import (
-    Policy,
-    PolicyRule,
-    Propagation,
-    evaluate_policy,
-    number_decisions,
-    propagate,
-)
+from pipeline.screening.policy.evaluation import evaluate_policy
+from pipeline.screening.policy.propagation import number_decisions, propagate
+from pipeline.screening.policy.rules import Policy, PolicyRule, Propagation
 
 Make = Callable[..., Any]
 NOT_LISTED = {"not": ["artefact", "origin"]}

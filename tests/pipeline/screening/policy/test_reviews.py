@@ -13,7 +13,9 @@ from pipeline.core import ids
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.runs.events import EVENTS, verify_events
 from pipeline.screening.evidence import FINDINGS
-from pipeline.screening.policy import Policy, evaluate_policy, redaction_spans
+from pipeline.screening.policy.evaluation import evaluate_policy
+from pipeline.screening.policy.propagation import redaction_spans
+from pipeline.screening.policy.rules import Policy
 from pipeline.screening.reviews import REVIEWS, Review, load_reviews, record_review, review_findings
 
 Make = Callable[..., Any]

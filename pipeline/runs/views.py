@@ -1,0 +1,384 @@
+"""What each stage hands on: its shards, counters and settings, each name spelled once.
+
+A `StageOutput` is a typed view of a stage's manifest, for the stages behind it and for readers of a
+run. A shard attribute has the shards in the order of tasks, a counter attribute one value per task.
+They are looked up when they are read: IntegrityError names what an earlier version did not write.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pipeline.core.errors import IntegrityError
+from pipeline.core.manifest import Shard, StageManifest
+from pipeline.runs import layout
+
+Value = TypeVar("Value")
+SourceAccounts = dict[str, dict[str, Any]]
+"""Source -> what its `Account` counted, as plain data."""
+
+
+@dataclass(frozen=True)
+class StageOutput:
+    """What a stage published."""
+
+    manifest: StageManifest
+
+
+class _Attribute(Generic[Value]):
+    """Something that is looked up in the manifest."""
+
+    def __init__(self, look_up: Callable[[StageManifest], Value]) -> None:
+        self._look_up = look_up
+
+    def __get__(self, output: StageOutput, owner: type[StageOutput]) -> Value:
+        try:
+            return self._look_up(output.manifest)
+        except (KeyError, TypeError, StopIteration) as error:
+            raise IntegrityError(
+                f"manifests/{output.manifest.stage}.json: written by another version ({error!r}); "
+                "to update it, run again the command that made this run"
+            ) from error
+
+
+def _shards(directory: str, end: str = "") -> _Attribute[tuple[Shard, ...]]:
+    return _Attribute(lambda m: tuple(s for s in m.below(directory) if s.path.endswith(end)))
+
+
+def _file(path: str) -> _Attribute[Shard]:
+    return _Attribute(lambda m: m.find(path))
+
+
+def _counter(kind: type[Value], name: str) -> _Attribute[list[Value]]:
+    return _Attribute(lambda m: [task.counters[name] for task in m.tasks])
+
+
+def _optional_counter(default: Value, name: str) -> _Attribute[list[Value]]:
+    return _Attribute(lambda m: [task.counters.get(name, default) for task in m.tasks])
+
+
+def _setting(kind: type[Value], name: str) -> _Attribute[Value]:
+    return _Attribute(lambda m: m.fields["settings"][name])
+
+
+def _optional_setting(default: Value, name: str) -> _Attribute[Value]:
+    return _Attribute(lambda m: m.fields["settings"].get(name, default))
+
+
+class EvalIndexOutput(StageOutput):
+    """Evaluation items that are looked for."""
+
+    parts = _file(layout.EVAL_PARTS)
+    grams = _file(layout.EVAL_GRAMS)
+
+
+class PiecesOutput(StageOutput):
+    """Parts of raw shards: [input, path, size, hash] of the one behind each task, its parts, and
+    what is wrong with it."""
+
+    inputs = _counter(list[tuple[str, str, int, str]], "inputs")
+    parts = _counter(list[dict[str, Any]], "parts")
+    problem = _counter(str, "problem")
+
+
+class CleanOutput(StageOutput):
+    """Documents and what did not become one; `unlabelled` by input, `masked` by source and kind."""
+
+    documents = _shards("documents")
+    drops = _shards("drops")
+    records = _counter(int, "records")
+    bad = _counter(int, "bad")
+    inputs = _counter(list[tuple[str, str, int, str]], "inputs")
+    sources = _counter(SourceAccounts, "sources")
+    unlabelled = _optional_counter(dict[str, int](), "unlabelled")
+    masked = _optional_counter(dict[str, dict[str, int]](), "masked")
+    fix_text = _optional_setting(True, "fix_text")
+    mask = _optional_setting(list[Any](), "mask")
+    _skipped = _counter(list[tuple[str, str, str]], "skipped_shards")
+
+    @property
+    def hashes(self) -> dict[tuple[str, str], str]:
+        """(input, path) -> content hash, of every raw shard."""
+        return {(i, p): digest for noted in self.inputs for i, p, _, digest in noted}
+
+    @property
+    def skipped(self) -> dict[tuple[str, str], str]:
+        """(input, path) -> what is wrong with it, of the raw shards that were left out."""
+        return {(i, p): why for noted in self._skipped for i, p, why in noted}
+
+    @property
+    def documents_by_source(self) -> list[dict[str, int]]:
+        """Source -> rows of the documents shard: what the length filter left."""
+        return [
+            {
+                name: account["documents"]["documents"]
+                - sum(tally["documents"] for tally in account["dropped"].values())
+                for name, account in sources.items()
+            }
+            for sources in self.sources
+        ]
+
+
+class SignaturesOutput(StageOutput):
+    """What documents are compared by; `keyed`: those that have the key."""
+
+    signatures = _shards("signatures")
+    runs = _shards("runs")
+    counts = _counter(int, "documents")
+    keyed = _counter(int, "keyed")
+    preset = _setting(dict[str, Any], "preset")
+    key = _setting(str, "key")
+
+
+class BandsOutput(StageOutput):
+    """Memberships in buckets of documents with an equal digest."""
+
+    memberships = _shards("bands")
+    channels = _counter(str, "channel")
+    first_new = _setting(int, "first_new")
+
+
+class ComponentsOutput(StageOutput):
+    """Documents that buckets connect, and [start, stop) of the members of every later task."""
+
+    members = _file(layout.MEMBERS)
+    task_of = _file(layout.TASK_OF)
+    _tasks = _counter(list[tuple[int, int]], "tasks")
+
+    @property
+    def tasks(self) -> list[tuple[int, int]]:
+        """[start, stop) of the members of every task of `clusters`."""
+        return self._tasks[0]
+
+
+class RoutesOutput(StageOutput):
+    """Memberships sorted by later task; `cuts`: where those of each start."""
+
+    memberships = _shards("routes")
+    cuts = _counter(list[int], "cuts")
+
+
+class ClustersOutput(StageOutput):
+    """Which document represents which; `cut_short`: comparisons that a limit ended."""
+
+    choices = _shards("clusters")
+    cut_short = _optional_counter(0, "cut_short")
+    verify = _setting(str, "verify")
+    threshold = _setting(float, "threshold")
+
+
+class FindingsOutput(StageOutput):
+    """Evidence on every documents shard, and decisions where the stage makes its own."""
+
+    counts = _counter(int, "documents")
+
+
+class WithheldOutput(FindingsOutput):
+    """Decisions on documents that were taken down; tables of these with their hashes."""
+
+    takedowns = _setting(list[tuple[str, str]], "takedowns")
+
+
+class DecisionsOutput(FindingsOutput):
+    """All evidence, what was decided, and what of it the policy decided alone."""
+
+    evidence = _shards("decisions", layout.EVIDENCE_SHARD)
+    decisions = _shards("decisions", layout.DECISIONS_SHARD)
+    by_policy = _shards("decisions", layout.POLICY_SHARD)
+
+
+class VerdictsOutput(StageOutput):
+    """The decisions that hold, and the numbers of the documents shards with quarantined ones."""
+
+    decisions = _shards("verdicts", layout.DECISIONS_SHARD)
+    table = _file(layout.DECISIONS)
+    policy = _setting(str, "policy")
+    quarantined = _counter(list[int], "quarantined")
+
+
+class SplitsOutput(StageOutput):
+    """The split of every record."""
+
+    splits = _shards("splits")
+
+
+class KeepOutput(SplitsOutput):
+    """The end of every document; `sources`: [documents, duplicates] of each."""
+
+    states = _shards("keep")
+    clusters = _file(layout.CLUSTERS)
+    counts = _counter(int, "documents")
+    kept = _counter(int, "kept")
+    duplicate = _counter(int, "duplicate")
+    quarantined = _counter(int, "quarantined")
+    dropped = _counter(int, "dropped")
+    sources = _counter(dict[str, tuple[int, int]], "sources")
+    held_out = _setting(list[tuple[str, float]], "splits")
+
+
+class QuarantineOutput(StageOutput):
+    """Texts that are kept apart."""
+
+    texts = _shards(layout.QUARANTINE)
+
+
+class LinesOutput(StageOutput):
+    """Sorted runs of lines or paragraphs, and the keys of the documents they are in."""
+
+    runs = _Attribute(
+        lambda m: tuple(s for s in m.shards if not s.path.endswith(layout.LINE_KEYS_SHARD))
+    )
+    keys = _shards("lines", layout.LINE_KEYS_SHARD)
+    units = _counter(int, "units")
+
+
+class RepeatsOutput(StageOutput):
+    """Lines to cut, by range of digests."""
+
+    repeats = _shards("repeats")
+
+
+class RedactionsOutput(StageOutput):
+    """Spans to cut."""
+
+    redactions = _shards("redactions")
+
+
+class CutsOutput(StageOutput):
+    """All that is cut."""
+
+    cuts = _shards("cuts")
+    counts = _counter(int, "cuts")
+
+
+class TokenizerOutput(StageOutput):
+    """The tokenizer as Hugging Face libraries read it."""
+
+    definition = _file(layout.TOKENIZER)
+
+
+class TokensOutput(StageOutput):
+    """Tokens of the kept documents."""
+
+    tokens = _shards("tokens")
+    documents = _counter(int, "documents")
+
+
+class SourcesOutput(StageOutput):
+    """The table of raw shards."""
+
+    table = _file(layout.SOURCES)
+
+
+class DocumentsOutput(StageOutput):
+    """The table of all records."""
+
+    table = _file(layout.DOCUMENTS)
+
+
+class MixtureOutput(StageOutput):
+    """Copies of every tokenized document; `sources`: what was asked for and found of each."""
+
+    copies = _shards("mixture")
+    _sources = _counter(list[dict[str, Any]], "sources")
+
+    @property
+    def sources(self) -> list[dict[str, Any]]:
+        """What was asked for and found of each source."""
+        return self._sources[0]
+
+
+class ScatterOutput(StageOutput):
+    """Tokens sorted by split and rank; `tokens` by split; `mixture`: rows of the number of a
+    source and what was counted of it."""
+
+    shards = _shards("shuffle")
+    tokens = _counter(dict[str, int], "tokens")
+    mixture = _optional_counter(list[list[int]](), "mixture")
+    seed = _setting(int, "seed")
+
+
+class _OutputOfSplits(StageOutput):
+    split = _counter(str, "split")
+
+    def of_split(self, name: str, values: Sequence[Value]) -> list[Value]:
+        """Of values parallel to the tasks those of one split."""
+        return [v for v, split in zip(values, self.split, strict=True) if split == name]
+
+
+class GatherOutput(_OutputOfSplits):
+    """The stream of every split, bucket by bucket."""
+
+    buckets = _shards("stream")
+    documents = _counter(int, "documents")
+    tokens = _counter(int, "tokens")
+    bucket_tokens = _setting(int, "bucket_tokens")
+
+
+class BinsOutput(_OutputOfSplits):
+    """A row for every segment, bucket by bucket."""
+
+    bins = _shards("bins")
+    rows = _counter(int, "rows")
+
+
+class RowsOutput(_OutputOfSplits):
+    """Rows and lineage by position, bucket by bucket."""
+
+    rows = _counter(int, "rows")
+    windows = _shards("rows", layout.WINDOWS_SHARD)
+    spans = _shards("rows", layout.SPANS_SHARD)
+
+
+class PackOutput(_OutputOfSplits):
+    """HDF5 shards; `segments` are those of `vsl`, `tokens` those of `corpus`."""
+
+    rows = _counter(int, "rows")
+    mask_sum = _counter(int, "mask_sum")
+    segments = _optional_counter(0, "segments")
+    tokens = _optional_counter(0, "tokens")
+    vocab_size = _setting(int, "vocab_size")
+    eos_id = _setting(int, "eos_id")
+    format = _setting(str, "format")
+    max_sequence_length = _setting(int, "max_sequence_length")
+    packer = _setting(str, "packer")
+    shard_bytes = _setting(int, "shard_bytes")
+    shard_sequences = _setting(int, "shard_sequences")
+    compression = _setting(str, "compression")
+
+    @property
+    def data(self) -> list[Shard]:
+        """The HDF5 shards."""
+        return [task.shards[0] for task in self.manifest.tasks]
+
+    @property
+    def lineage(self) -> list[Shard]:
+        """The lineage of each."""
+        return [task.shards[1] for task in self.manifest.tasks]
+
+
+class AccountOutput(StageOutput):
+    """The ledger."""
+
+    ledger = _file(layout.LEDGER)
+
+
+class ReportOutput(StageOutput):
+    """The pages; lines that the report ends with."""
+
+    notes: _Attribute[list[str] | None] = _optional_setting(None, "notes")
+
+
+class ScatteredTextOutput(StageOutput):
+    """Texts sorted by split and rank; documents and bytes of text, by number of the split."""
+
+    rows = _counter(list[int], "rows")
+    bytes = _counter(list[int], "bytes")
+
+
+class GatheredTextOutput(_OutputOfSplits):
+    """The files of an export."""
+
+    documents = _counter(int, "documents")
+    text_bytes = _counter(int, "text_bytes")
+    sha256 = _counter(str, "sha256")
