@@ -306,7 +306,7 @@ def show_answer(answer: "IndexAnswer", file: Path | None, as_json: bool) -> None
     if as_json:
         return print_json([asdict(match) for match in answer.matches])
     show_table(
-        ("document", "kind", "J", "repeats", "source", "batch", "there"),
+        ("document", "kind", ">J", "repeats", "source", "batch", "there"),
         (_cells(match) for match in answer.matches[:_SHOWN]),
     )
     more = len(answer.matches) - _SHOWN

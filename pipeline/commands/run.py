@@ -102,7 +102,7 @@ def show_run_plan(prepared: "Preparation", as_json: bool, story: "Story") -> Non
             print_line(f"custom filter {own.describe()}")
     total = total_of(stages, prepared)
     show_table(
-        ("stage", "state", "CPU time", "disk", "memory per worker"),
+        ("stage", "state", ">CPU time", ">disk", ">memory per worker"),
         ((s.stage, s.state, *_costs(s)) for s in stages),
         total=("total", "", *_costs(total)),
     )

@@ -32,7 +32,7 @@ def status(directory: RunArgument, as_json: JsonOption = False) -> None:
         value = {"finished": finished, "stages": [vars(s) for s in stages], "work": vars(work)}
         return print_json(value)
     rows = ((s.stage, s.state, s.tasks, format_bytes(s.bytes)) for s in stages)
-    show_table(("stage", "state", "tasks", "size"), rows)
+    show_table(("stage", "state", ">tasks", ">size"), rows)
     if finished and not work.is_held:
         return print_line("finished")
     return _show_work(work)
