@@ -34,8 +34,8 @@ def show_table(
     total: Iterable[object] | None = None,
 ) -> None:
     """Rows of text from data under `columns`, a line before the `total`; nothing where there is no
-    row. Columns after `>` hold numbers: they are justified to the right, and on a narrow terminal they
-    stay whole."""
+    row. Columns after `>` hold numbers: they are justified to the right, and stay whole on a narrow
+    terminal."""
     table = Table(title=title or None, title_justify="left")
     names = list(columns)
     for name in names:
