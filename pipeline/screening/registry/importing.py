@@ -177,8 +177,8 @@ def _parse(source: ListFile, defaults: Mapping[str, str], lines: _Lines) -> None
         else:
             try:
                 incoming = work_of(entry, values)
-            except EntryError as refused:
-                lines.refusals.append(Refusal(entry.where, str(refused)))
+            except EntryError as error:
+                lines.refusals.append(Refusal(entry.where, str(error)))
             else:
                 lines.remarks += incoming.remarks
                 lines.taken.append((incoming, source))
