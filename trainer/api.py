@@ -166,7 +166,7 @@ def evaluate(
     are of. Raises ConfigError, InputError for data, IntegrityError for damage.
     """
     _check_least(batch_size=batch_size, threads=threads, eval_steps=eval_steps)
-    wanted = LossOptions(
+    request = LossOptions(
         path=local_path(path),
         data=local_path(data),
         split=split,
@@ -177,7 +177,7 @@ def evaluate(
         reference_tokenizer=local_path_or_none(reference_tokenizer),
     )
     with as_prep_errors():
-        return evaluate_checkpoint(wanted, print_fitted_line if progress else _say_nothing)
+        return evaluate_checkpoint(request, print_fitted_line if progress else _say_nothing)
 
 
 def load(
@@ -194,9 +194,9 @@ def load(
     Raises ConfigError where there is no checkpoint, tokenizer or device, InputError where weights
     and config disagree, IntegrityError for damage.
     """
-    found = find_checkpoint(local_path(path))
-    vocabulary = tokenizer_for(local_path_or_none(tokenizer), found, hint=_TOKENIZER_HINT)
-    return replace(load_model(found, device), tokenizer=vocabulary)
+    saved = find_checkpoint(local_path(path))
+    vocabulary = tokenizer_for(local_path_or_none(tokenizer), saved, hint=_TOKENIZER_HINT)
+    return replace(load_model(saved, device), tokenizer=vocabulary)
 
 
 def generate(
@@ -233,8 +233,8 @@ def generate(
     vocabulary = loaded.tokenizer
     if vocabulary is None:
         vocabulary = tokenizer_for(None, loaded.checkpoint, hint=_TOKENIZER_HINT)
-    asked = [prompts] if isinstance(prompts, str) else prompts
-    return [text.generate_text(loaded, vocabulary, prompt, wish) for prompt in asked]
+    texts = [prompts] if isinstance(prompts, str) else prompts
+    return [text.generate_text(loaded, vocabulary, prompt, wish) for prompt in texts]
 
 
 def _params(params: ParamsLike | None) -> Path | Params | None:

@@ -16,6 +16,7 @@ import typer
 from pipeline import __version__
 from pipeline.commands.lazy import LazyCommands, Table
 from pipeline.commands.options import check_first
+from pipeline.commands.usage import declare
 from trainer.commands import options
 from trainer.commands.options import Targets, one_line_errors, without_effect
 from trainer.runs.console import Pulse, print_fitted_line
@@ -130,40 +131,34 @@ checkpoint was written.
 """
 
 
-def show_version(wanted: bool) -> None:
+def show_version(requested: bool) -> None:
     """Print the version and end, for `--version`."""
-    if wanted:
+    if requested:
         print(f"wafermill {__version__}")
         raise typer.Exit
 
 
-@app.command(
-    name=Targets.RUN,
-    cls=options.GroupedCommand,
-    epilog=EXAMPLES,
-    context_settings=options.HELP_NAMES,
-)
 def train(
     target: options.Target = "CSX",
     params: options.ParamsFile = None,
     mode: options.Mode = None,
     model_dir: options.ModelDir = Path("model_dir"),
-    data: options.Data = None,
-    seed: options.Seed = None,
-    compile_only: options.CompileOnly = False,
-    validate_only: options.ValidateOnly = False,
-    job_labels: options.JobLabels = None,
-    logging: options.Logging = "INFO",
-    num_steps: options.NumSteps = None,
-    max_steps: options.MaxSteps = None,
-    num_epochs: options.NumEpochs = None,
-    eval_steps: options.EvalSteps = None,
+    data: Path | None = None,
+    seed: int | None = None,
+    compile_only: bool = False,
+    validate_only: bool = False,
+    job_labels: list[str] | None = None,
+    logging: options.LogLevel = "INFO",
+    num_steps: int | None = None,
+    max_steps: int | None = None,
+    num_epochs: int | None = None,
+    eval_steps: int | None = None,
     checkpoint_path: options.CheckpointPath = None,
     load_checkpoint_states: options.LoadStates = None,
     disable_strict_checkpoint_loading: options.NotStrict = False,
-    num_csx: options.NumCsx = None,
-    transport: options.Transport = None,
-    num_wgt_servers: options.WeightServers = None,
+    num_csx: int | None = None,
+    transport: options.TransportOption | None = None,
+    num_wgt_servers: int | None = None,
     num_workers_per_csx: options.Workers = None,
     num_act_servers: options.ActServers = None,
     compile_dir: options.CompileDir = None,
@@ -178,7 +173,28 @@ def train(
         typer.Option("--version", callback=show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Train or evaluate a GPT-style model on data prepared by `prep`."""
+    """Train or evaluate a GPT-style model on data prepared by `prep`.
+
+    --data: A prep run directory, a directory of .h5 files, or a prep config that is run first.
+    --seed: Seed for weights, dropout and data order.
+    --compile_only: Print the plan of the run and exit; needs no data.
+    --validate_only: Check config, cluster and model, and exit; needs no data.
+    --job_labels K=V...: Labels for this run in `train jobs`.
+    --logging: WARNING and ERROR print errors only; latest_run.log always has every line.
+
+    Length:
+    --num_steps: Number of the last step, counted from the start of the run, so that the same
+        command resumes. (Model Zoo counts from the checkpoint it loads.)
+    --max_steps: Same as --num_steps.
+    --num_epochs: Passes over the training data.
+    --eval_steps: Batches per evaluation; default: all.
+
+    Cluster:
+    --num_csx: Emulated CS-2 systems; results are bit-equal with any number.
+    --transport: How the emulated roles communicate; results are bit-equal with each.
+    --num_wgt_servers: Most weight servers (runconfig.max_wgt_servers); results are bit-equal with
+        any number.
+    """
     unused = {
         "num_workers_per_csx": num_workers_per_csx,
         "num_act_servers": num_act_servers,
@@ -227,6 +243,13 @@ def train(
     raise typer.Exit(code)
 
 
+app.command(
+    Targets.RUN,
+    cls=options.GroupedCommand,
+    help=declare(train)[0],
+    epilog=EXAMPLES,
+    context_settings=options.HELP_NAMES,
+)(train)
 _check_first(app)
 
 

@@ -122,10 +122,10 @@ def slopes(records: Sequence[CoordinateRecord]) -> list[Slope]:
     return [Slope(*group, _slope(sizes)) for group, sizes in _grouped(records).items()]
 
 
-def broken_bounds(found: Sequence[Slope]) -> list[str]:
+def broken_bounds(measured: Sequence[Slope]) -> list[str]:
     """A line for every slope that is not as the theory says; none: the check has passed."""
-    last, lines = max(slope.step for slope in found), []
-    for at in found:
+    last, lines = max(slope.step for slope in measured), []
+    for at in measured:
         low, high = MUP_BOUNDS[at.quantity]
         if at.parametrization == "mup" and not low <= at.slope <= high:
             lines.append(f"muP {at.quantity} at step {at.step}: {at.slope:+.3f} not in {low, high}")
@@ -272,17 +272,17 @@ def main(
             steps=_integers("--steps", steps),
         )
         records = list(measure_coordinates(plan))
-        found = slopes(records)
-        broken = broken_bounds(found)
+        measured = slopes(records)
+        broken = broken_bounds(measured)
         table = {
             "plan": asdict(plan),
             "records": [asdict(record) for record in records],
-            "slopes": [asdict(slope) for slope in found],
+            "slopes": [asdict(slope) for slope in measured],
             "broken_bounds": broken,
         }
         storage.write_json(out / "coordinate_check.json", table)
         storage.publish(out / "coordinate_check.png", plot(records))
-    for at in found:
+    for at in measured:
         typer.echo(f"{at.parametrization:<4} step {at.step:<3} {at.quantity:<16} {at.slope:+.3f}")
     for line in broken:
         typer.echo(f"not as expected: {line}", err=True)

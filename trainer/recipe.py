@@ -232,8 +232,8 @@ def settings_for(
     if row and tokens is None and sequence_length == SEQUENCE_LENGTH:
         steps = row.steps
     else:
-        wanted = TOKENS_PER_PARAMETER * parameters if tokens is None else tokens
-        steps = steps_for(wanted, schedule, sequence_length)
+        budget = TOKENS_PER_PARAMETER * parameters if tokens is None else tokens
+        steps = steps_for(budget, schedule, sequence_length)
     rate = float(f"{_interpolated(parameters, _RATES):.1e}")
     return RecipeSettings(
         schedule=schedule,
@@ -269,10 +269,10 @@ def warmup_steps(steps: int, schedule: Schedule, sequence_length: int = SEQUENCE
     >>> warmup_steps(903, ((1, 120),))
     152
     """
-    wanted = int(WARMUP_TOKENS // (schedule[0][1] * sequence_length))
+    full = int(WARMUP_TOKENS // (schedule[0][1] * sequence_length))
     shortest = FAMILY["111M"]
     most = int(WARMUP_TOKENS // (shortest.schedule[0][1] * SEQUENCE_LENGTH))
-    return min(wanted, steps * most // shortest.steps)
+    return min(full, steps * most // shortest.steps)
 
 
 _SIZES = [float(m.shape.parameters) for m in FAMILY.values()]

@@ -122,7 +122,7 @@ def prepared(
     source = open_training(params.train_input, params.model, directory / "hdf5" / "train")
     request.model_dir.mkdir()
     with catch_signals() as stop:
-        training = build.training(params, request, source, stop, lambda line: None)
+        training = build.build_run(params, request, source, stop, lambda line: None)
         with (
             contextlib.closing(training),
             BatchPrefetcher(training.data, first_step=1, last_step=10**6) as ahead,

@@ -18,7 +18,7 @@ from pipeline.config.sections import InputConfig
 from pipeline.config.yaml import YamlDocument
 from pipeline.core.words import require_choice
 from pipeline.engine.progress import Progress
-from pipeline.stages.records import Format
+from pipeline.stages.records import choose_form
 from pipeline.stories import preparation
 from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
 from pipeline.stories.dedup import DEDUP, NAME, make_dedup_config
@@ -120,7 +120,7 @@ def clean(
     c4: bool = False,
     bad_words: AnyPath | None = None,
     text_key: str | None = None,
-    format: Format = "jsonl.zst",
+    format: str = "jsonl.zst",
     overrides: Sequence[str] = (),
     workers: int | None = None,
     progress: bool = False,
@@ -144,7 +144,6 @@ def clean(
 
     Returns the finished run. Raises ConfigError, InputError for raw data, ResourceError.
     """
-    require_choice("format", format, get_args(Format))
     options = CleaningOptions(
         min_length=min_length,
         fix_text=fix_text,
@@ -157,7 +156,7 @@ def clean(
         text_key=text_key,
     )
     loaded = clean_settings(config, names_of(files), options, tuple(overrides))
-    shown, story = Progress(quiet=not progress), make_clean_story(format)
+    shown, story = Progress(quiet=not progress), make_clean_story(choose_form(format, "format"))
     return preparation.run_preparation(
         loaded, local_path(out), workers, progress=shown, story=story
     )

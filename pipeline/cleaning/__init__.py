@@ -3,7 +3,7 @@
 `clean_array` copies what ftfy leaves alone, makes its simple repairs on the way and asks ftfy for
 the few lines where something else may happen. `short_mask` is the low-length filter.
 
-ftfy 6.3 cuts a text after every "\\n" (and after 1,000,000 characters without one: `spans`), and
+ftfy 6.3 cuts a text after every "\\n" (and after 1,000,000 characters without one), and
 repeats a round of fixers over each piece, here called a line, until it no longer changes:
 unescape_html, fix_encoding, fix_c1_controls, fix_latin_ligatures, fix_character_width,
 uncurl_quotes, fix_line_breaks, fix_surrogates, remove_terminal_escapes, remove_control_chars, NFC.

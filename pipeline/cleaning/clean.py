@@ -1,13 +1,9 @@
 """Arrays of texts in, cleaned texts out: scan, repair the suspects, put them in place, in a single
-Arrow buffer.
+Arrow buffer; and SlimPajama's low-length rule (`dedup.presets.is_short`) for whole arrays.
 
-SlimPajama's low-length rule for whole arrays: `dedup.presets.is_short`, stopped early.
-
-`normalize` lower-cases, drops ASCII punctuation, strips, and makes one blank of every run of white
-space. For its length alone the letters do not matter: every character counts one, or two if its
-lower case is that long (U+0130), or nothing if it is dropped, and a run of white space counts one
-if something that counts is on both sides of it. How a capital sigma is lower-cased depends on its
-neighbours, but either way it is one character.
+The rule's `normalize` lower-cases, drops ASCII punctuation, strips, and makes one blank of every
+run of white space. For its length every character counts one, or two if its lower case is that long
+(U+0130), or nothing if it is dropped, and a run of white space one between two that count.
 """
 
 import re
@@ -100,7 +96,9 @@ def clean_array(texts: TextArray) -> pa.LargeStringArray:
     tables = tables_or_reason()
     if isinstance(tables, str):
         warnings.warn(f"cleaning is slow: {tables}", RuntimeWarning, stacklevel=2)
-        return _by_ftfy(texts)
+        chunks = encode_texts(texts)
+        each = (chunk.text(index) for chunk in chunks for index in range(len(chunk)))
+        return pa.array([ftfy.fix_text(t, normalization="NFC") for t in each], pa.large_string())
     if isinstance(texts, Sequence) and any(map(_has_surrogate, texts)):
         return _beside_surrogates(texts)
     cleaned = [_clean(chunk, tables) for chunk in encode_texts(texts)]
@@ -131,16 +129,6 @@ def _beside_surrogates(texts: Sequence[str]) -> pa.LargeStringArray:
     fixed = [
         ftfy.fix_text(text, normalization="NFC") if odd else next(others).as_py()
         for text, odd in zip(texts, by_ftfy, strict=True)
-    ]
-    return pa.array(fixed, pa.large_string())
-
-
-def _by_ftfy(texts: TextArray) -> pa.LargeStringArray:
-    chunks = encode_texts(texts)
-    fixed = [
-        ftfy.fix_text(chunk.text(i), normalization="NFC")
-        for chunk in chunks
-        for i in range(len(chunk))
     ]
     return pa.array(fixed, pa.large_string())
 

@@ -1,34 +1,18 @@
 """What is known of the installed ftfy and of Unicode, which the argument of `pipeline.cleaning`
-rests on.
+rests on: ftfy's code by digest, its data by value.
 
-Which characters can make a text differ from its NFC, by Python's own Unicode data.
+*Normal form* (UAX 15, section 9): a text is in NFC if no character of it has NFC_Quick_Check No or
+Maybe and no combining class is greater than the next within a run of marks. A character without a
+decomposition can compose with the last starter before it only (D117), and not if that one has no
+decomposition either and the two are not what a primary composite decomposes to: then Maybe counts
+as Yes, so for Indic vowel signs and nuktas, Arabic hamzas and maddas on most letters.
 
-The quick check of UAX 15 (section 9): a text is in NFC if no character of it has NFC_Quick_Check No
-or Maybe, and no combining class is greater than the next one within a run of marks. From it: if the
-classes are not in order but all characters have the value Yes, ordering each run by class, stably,
-gives the NFC, because the ordered text is canonically equivalent and passes the check.
-
-Maybe can often be settled. A character that has no decomposition can compose with the last starter
-before it only (section 3.11 of the standard, D117), and it cannot if that one has no decomposition
-either and the two are not what a primary composite decomposes to. Then it counts as Yes. So for
-Indic vowel signs and nuktas, Arabic hamzas and maddas on most letters.
-
-ftfy's badness expression as pairs of adjacent characters.
-
-`BADNESS_RE` is an alternation of short sequences of character sets. Every sequence that holds two
-adjacent sets, the first of them without ASCII, becomes a `Pair`: the expression can match that way
-only where a character of `left` is followed by one of `right`. The sets beside the two, where the
-sequence has any, are kept as `before` and `after` to rule out most false alarms. The other
-sequences (the C1 controls) hold a set without ASCII: each of its characters is a match to fear.
-
-Python's own parser of regular expressions takes the expression apart; what it finds beyond
-literals, sets, branches, groups, short repeats and anchors raises UnprovenError. Anchors are
-ignored, so the pairs find more than the expression, never less.
-
-Which ftfy the argument of `pipeline.cleaning` holds for: its code by digest, its data by value.
-
-The fast path is derived from what ftfy's functions do, so their source must be one that was read.
-Its data (the badness expression, the maps) may change: the tables are built from what is installed.
+*Badness*: `BADNESS_RE` is an alternation of short sequences of character sets. A sequence with two
+adjacent sets, the first without ASCII, becomes a `Pair`; the sets next to the two rule out most
+false alarms. Other sequences (the C1 controls) hold a set without ASCII: each of its characters is
+a match to fear. Python's own parser takes the expression apart; what it finds beyond literals,
+sets, branches, groups, short repeats and anchors raises UnprovenError. Anchors are ignored, so the
+pairs find more than the expression, never less.
 """
 
 import hashlib

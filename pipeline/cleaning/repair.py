@@ -1,11 +1,4 @@
-"""What the scan leaves to ftfy.
-
-Where ftfy cuts a document besides its line feeds: every 1,000,000 characters of a longer line.
-
-A cut separates: no repair reaches across it, but whether a `<` was seen does. So a document becomes
-one span for the scan, or several if it has such lines.
-
-Suspect lines: what ftfy makes of each, found with as little of ftfy as will do.
+"""Suspect lines: what ftfy makes of each, found with as little of ftfy as will do.
 
 Let f be one round of ftfy's loop over a line, so that ftfy(t) = ftfy(f(t)), and call t clean if the
 scan finds nothing suspect in it: then ftfy(t) is what the scan wrote.
@@ -17,7 +10,8 @@ scan finds nothing suspect in it: then ftfy(t) is what the scan wrote.
 * Anything else, or a text that turns out to be several lines (a line feed can come from `&#10;` or
   a carriage return): `ftfy.fix_and_explain` on the line as it came.
 
-Each u and n is scanned anew, those of all lines together.
+Each u and n is scanned again, those of all lines together. ftfy also cuts every 1,000,000
+characters of a longer line, which no repair reaches across: such a document is several spans.
 """
 
 import unicodedata

@@ -1,17 +1,10 @@
-"""The tables of the scan.
+"""The tables of the scan: what it does with each character, as small arrays over classes of
+characters that are treated alike. All is derived from the installed ftfy and from Python's Unicode
+data; UnprovenError says that a condition of the argument (`pipeline.cleaning`) does not hold for
+them.
 
-What the scan does with each character, as small arrays over classes of characters.
-
-Characters that are treated alike form a class; there are a few hundred. All is derived from the
-installed ftfy and from Python's Unicode data, which ftfy normalises with; UnprovenError says that
-some condition of the argument (see `pipeline.cleaning`) does not hold for them.
-
-The tables of the installed ftfy, built once per machine and read from the user's cache.
-
-They are kept in cleaning/ of $WAFERMILL_CACHE or ~/.cache/wafermill, in a file named after a digest
-of everything that they depend on: this package, ftfy's version and sources, Python's Unicode data.
-The file begins with the hash of the rest; one that is damaged is written anew. Where the cache
-cannot be written, every process builds its own.
+They are built once per machine and kept in the user's cache, in a file named after a digest of
+everything that they depend on, which begins with the hash of the rest.
 """
 
 import contextlib

@@ -12,7 +12,6 @@ from pipeline.commands import options
 from pipeline.commands.ledger import print_outputs, print_sources, read_summary
 from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
-from pipeline.core.words import require_choice
 from pipeline.runs import layout
 from pipeline.runs.views import CleanOutput
 
@@ -66,12 +65,11 @@ def clean(
     """
     from pipeline.commands.run import show_run_plan
     from pipeline.engine.progress import Progress
-    from pipeline.stages.records import FORMATS
+    from pipeline.stages.records import choose_form
     from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
     from pipeline.stories.preparation import prepare, run_preparation
 
-    require_choice("--format", format_, FORMATS)
-    form = next(name for name in FORMATS if name == format_)
+    form = choose_form(format_)
     changes = CleaningOptions(
         min_length=min_length,
         fix_text=fix_text,

@@ -13,7 +13,7 @@ from pipeline.commands.options import complete_runs
 from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
 from pipeline.core.errors import ConfigError, escape_text
-from pipeline.core.words import format_bytes, pluralise, require_choice
+from pipeline.core.words import format_bytes, pluralise
 
 if TYPE_CHECKING:
     from pipeline.stories.export import ExportedSplit, ExportOptions
@@ -139,10 +139,10 @@ def _request(
 
     from pipeline.config.model import Bytes
     from pipeline.config.yaml import loads_value
-    from pipeline.stages.records import FIELDS, FORMATS
+    from pipeline.stages.records import FIELDS, choose_form
     from pipeline.stories.export import LARGEST_FILE, SMALLEST_FILE, ExportOptions
 
-    require_choice("--format", form, FORMATS)
+    chosen_form = choose_form(form)
     try:
         size = TypeAdapter(Bytes).validate_python(loads_value(shard_size))
     except ValidationError:
@@ -160,7 +160,7 @@ def _request(
         )
     chosen = tuple(name for name in FIELDS if name in wanted)
     names = tuple(splits) if splits else None
-    return ExportOptions(next(f for f in FORMATS if f == form), names, chosen, size, shuffle)
+    return ExportOptions(chosen_form, names, chosen, size, shuffle)
 
 
 def _print_splits(splits: "tuple[ExportedSplit, ...]") -> None:

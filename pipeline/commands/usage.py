@@ -69,14 +69,14 @@ def group(name: str, manual: str, *functions: Command) -> Callable[[typer.Typer]
 def _add(app: typer.Typer, function: Command, manual: str, **settings: Any) -> None:
     """Add a command, named as its function; one that cannot do without parameters shows its help
     when it is given none."""
-    text, epilog, needs_some = _declare(function, manual)
+    text, epilog, needs_some = declare(function, manual)
     settings = {"no_args_is_help": needs_some, **settings}
     name = function.__name__.rstrip("_").replace("_", "-")
     app.command(name, help=text, epilog=epilog, **settings)(function)
 
 
 @cache
-def _declare(function: Command, shared: str) -> tuple[str, str, bool]:
+def declare(function: Command, shared: str = "") -> tuple[str, str, bool]:
     """Complete the annotations of a function by its docstring, and by the options that it shares
     with others; returns its help and examples, and whether a parameter has no default."""
     text, manual, epilog = _read(function.__doc__ or "")
@@ -100,7 +100,7 @@ def _declare(function: Command, shared: str) -> tuple[str, str, bool]:
 
 
 def _long_name(line: "Line") -> str:
-    return line[0].split("/")[0].removeprefix("--")
+    return line[0].split("/")[0].removeprefix("--").replace("_", "-")
 
 
 def _info(annotation: Any) -> ParameterInfo | None:
@@ -114,7 +114,7 @@ def _annotate(function: Command, name: str, info: ParameterInfo) -> None:
     known = _info(annotation)
     if known is not None:
         manual, info = info, copy(known)
-        for field in ("param_decls", "metavar", "help", "rich_help_panel"):
+        for field in ("default", "param_decls", "metavar", "help", "rich_help_panel"):
             setattr(info, field, getattr(manual, field))
         annotation = get_args(annotation)[0]
     function.__annotations__[name] = Annotated[annotation, info]

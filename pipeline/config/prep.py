@@ -179,6 +179,9 @@ class TokenizeConfig(ConfigSection):
     special_tokens: tuple[str, ...] = ()
     """special tokens that are recognised where their text occurs; the text of all others stays
     text"""
+    engine: str | None = None
+    """the engine: fastokens, gigatoken, tokenizers or that of a plug-in; one that gives other ids
+    than tokenizers is refused [default: the fastest of the first three that does not]"""
 
 
 class PackConfig(ConfigSection):

@@ -1,18 +1,12 @@
-"""Targets of text.
-
-Token ids back to text, many documents at once.
-
-Byte-level tokenizers give every token its exact bytes, so documents are put together from a table
-in one pass. Others are decoded by `tokenizers`, one document at a time, and not always exactly.
-
-Targets of text: a stream split at its EOS into documents, as jsonl or parquet.
+"""Targets of text: a stream split at its EOS into documents, as jsonl or parquet.
 
 A document is `{"text": …}`. One whose tokens are no valid UTF-8 (bytes were cut in the middle of a
-character) keeps its ids in `tokens` beside a text with U+FFFD in the place of what is invalid.
+character) keeps its ids in `tokens` next to a text with U+FFFD in place of what is invalid.
+Byte-level tokenizers give every token its exact bytes, so documents are put together from a table;
+others are decoded by `tokenizers`, one document at a time, and not always exactly.
 """
 
 import functools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,8 +21,8 @@ from dedup.arrays import I64, U8, Array
 from pipeline.convert.pack import Buffer, ShardPlace
 from pipeline.convert.stream import OutputFile, StreamBlock, StreamVocabulary
 from pipeline.core.errors import InputError
-from pipeline.sources.streams import zstd
-from pipeline.tokenizers.definition import TokenizerDefinition, decode_bytes
+from pipeline.sources.copy import new_compressor
+from pipeline.tokenizers.definition import TokenizerDefinition, byte_table, decode_bytes
 
 _TOKENS_AT_ONCE = 1 << 20
 
@@ -47,11 +41,9 @@ class Detokenizer:
     exact: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        decoder = json.loads(self.tokenizer.json).get("decoder")
-        self.exact = isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"
-        if self.exact:
-            ids = np.arange(self.tokenizer.vocab_size)
-            pieces = [decode_bytes(self.tokenizer, ids[i : i + 1]) for i in range(len(ids))]
+        pieces = byte_table(self.tokenizer)
+        self.exact = pieces is not None
+        if pieces is not None:
             self._bytes: U8 = np.frombuffer(b"".join(pieces), np.uint8)
             self._lengths: I64 = np.array([len(piece) for piece in pieces], np.int64)
             self._starts: I64 = np.cumsum(self._lengths) - self._lengths
@@ -85,7 +77,6 @@ class Detokenizer:
 MOST_TOKENS = 1 << 26
 """Tokens of one document; more mean that the EOS is another one."""
 _GROUP_BYTES = 16 << 20
-_ZSTD_LEVEL = 3
 
 
 class DocumentWriter(Protocol):
@@ -118,11 +109,7 @@ class Jsonl:
         lines, self._lines = tuple(self._lines), []
         if not self._compress:
             return lines
-        options: dict[int, int] = {
-            zstd.CompressionParameter.compression_level: _ZSTD_LEVEL,
-            zstd.CompressionParameter.checksum_flag: True,
-        }
-        compressor = zstd.ZstdCompressor(options=options)
+        compressor = new_compressor("zst")
         return (*(compressor.compress(line) for line in lines), compressor.flush())
 
 

@@ -1,9 +1,7 @@
-"""Token ids in `.bin` files, as source and as target: with an `.idx` (Megatron-LM, GPT-NeoX), or
-without (nanoGPT).
+"""Token ids in `.bin` files, as source and as target: with an `.idx`, version 1 of the mmap index
+of Megatron-LM and GPT-NeoX, or without (nanoGPT). An index, all little-endian:
 
-The `.idx` file beside a `.bin`: version 1 of Megatron-LM's and GPT-NeoX's mmap index.
-
-    magic     9 bytes  b"MMIDIDX\\x00\\x00"
+    magic     9 bytes  MMIDIDX and two zero bytes
     version   u64      1
     dtype     u8       1 uint8, 2 int8, 3 int16, 4 int32, 5 int64, 8 uint16 (floats are refused)
     sequences u64      S
@@ -12,13 +10,8 @@ The `.idx` file beside a `.bin`: version 1 of Megatron-LM's and GPT-NeoX's mmap 
     pointers  i64[S]   byte offset of each sequence in the .bin
     doc_idx   i64[D]   first sequence of each document, then S (older writers begin with 0 as well)
 
-All little-endian. Nothing is read, or allocated, for what the size of the file does not bear out.
-
-The target `.bin` with `.idx`: one pair for Megatron-LM, GPT-NeoX and nanoGPT, or one for each split
-of a run.
-
 A `.bin` is one file however large it is, so the stream is first published in parts, which are then
-joined in one pass and removed: while that goes on they need their place twice.
+joined in one pass and removed: until then they need their place twice.
 """
 
 import bisect

@@ -1,6 +1,5 @@
-"""HDF5 data sets as sources: `sample`, `vsl` and `corpus`, ours, Model Zoo's or anybody's.
-
-Packed rows back to the stream they were cut from.
+"""HDF5 data sets as sources: `sample`, `vsl` and `corpus`, ours, Model Zoo's or anybody's; packed
+rows are turned back into the stream they were cut from.
 
 `sample`: row k holds ids = stream[k*S : k*S + S] and labels one token further, so the stream is the
 ids of all rows and then the last label. Where a row does not follow the one before (rows that were
@@ -61,23 +60,22 @@ class UnpackedRows:
     pending: int
 
 
-@dataclass(frozen=True)
-class Carry:
-    """What the rows before leave: the last label of the last one, if it was full; and whether rows
-    are known to be shuffled, so that such a label belongs to some other row."""
-
-    pending: int
-    shuffled: bool
-
-
 def unpack_samples(
-    rows_NCS: Array, channels: Channels, special: tuple[int, int], carry: Carry, where: str
+    rows_NCS: Array,
+    channels: Channels,
+    where: str,
+    *,
+    eos_id: int,
+    pad_id: int,
+    pending: int,
+    shuffled: bool,
 ) -> UnpackedRows:
-    """Rows of `sample` as a stream; `special` are the ids of EOS and of padding.
+    """Rows of `sample` as a stream.
 
-    Raises InputError when labels are not the next ids.
+    `pending` is the last label of the row before, if that was full; `shuffled`: rows are known to
+    be shuffled, so that such a label belongs to some other row. Raises InputError when labels are
+    not the next ids.
     """
-    eos_id, pad_id = special
     ids_NS = rows_NCS[:, channels.ids]
     count, length = ids_NS.shape
     if channels.labels < 0:
@@ -98,7 +96,7 @@ def unpack_samples(
     follows[:-1] &= some[1:] & (ids_NS[1:, 0] == last_label[:-1])
     follows[-1] = False
     open_end = bool(full[-1])
-    extra = some & ~full | (full & ~follows & (not carry.shuffled))
+    extra = some & ~full | (full & ~follows & (not shuffled))
     extra[-1] &= not open_end
     kept = np.arange(length + 1) < (counts + extra)[:, None]
     flat = tokens[kept]
@@ -107,7 +105,8 @@ def unpack_samples(
     broken = some & ~follows
     broken[-1] &= not open_end
     cuts = ends[broken & (ends > 0)]
-    lead, followed = _lead(carry, ids_NS, counts)
+    followed = pending == NOTHING_PENDING or bool(counts[0] > 0 and ids_NS[0, 0] == pending)
+    lead = np.array([] if followed or pending < 0 or shuffled else [pending], np.int64)
     flat = np.concatenate([lead, flat]).astype(ids_NS.dtype)
     cuts = cuts + len(lead)
     if not followed:
@@ -118,15 +117,6 @@ def unpack_samples(
     if len(inside) and inside[-1] == len(flat):
         inside, after = inside[:-1], DOCUMENT_ENDED
     return UnpackedRows(flat, inside, masked, after)
-
-
-def _lead(carry: Carry, ids_NS: Array, counts: I64) -> tuple[I64, bool]:
-    """The label that was pending, where the first row does not begin with it; whether it does."""
-    if carry.pending == DOCUMENT_ENDED:
-        return np.zeros(0, np.int64), False
-    if carry.pending < 0 or (counts[0] > 0 and ids_NS[0, 0] == carry.pending):
-        return np.zeros(0, np.int64), True
-    return np.array([] if carry.shuffled else [carry.pending], np.int64), False
 
 
 def _without_last_token(ids_NS: Array, mask_NS: Array, labels_NS: Array, pad_id: int) -> I64:
@@ -167,16 +157,7 @@ def _check_shift(ids_NS: Array, labels_NS: Array, inside: Flags, where: str) -> 
 
 def unpack_vsl(rows_NCS: Array, channels: Channels, eos_id: int, where: str) -> UnpackedRows:
     """Rows of `vsl`, segment after segment. Raises InputError when labels are not the next ids."""
-    ids, mask, labels, span, position = (
-        rows_NCS[:, channel]
-        for channel in (
-            channels.ids,
-            channels.mask,
-            channels.labels,
-            channels.span,
-            channels.position,
-        )
-    )
+    ids, mask, labels, span, position = (rows_NCS[:, c] for c in vars(channels).values())
     content = (mask != 0) | (span != 0) | (position != 0)
     goes_on = content & (span != 0)
     if goes_on[:, -1].any() or (goes_on[:, :-1] & ~content[:, 1:]).any():
@@ -386,8 +367,15 @@ class UnpackedSource(_Hdf5Source):
         vocabulary = self.facts.vocabulary
         if self.channels.span >= 0 and self.channels.position >= 0:
             return unpack_vsl(rows, self.channels, vocabulary.eos_id, where)
-        carry = Carry(pending, self.files.shuffled)
-        return unpack_samples(rows, self.channels, (vocabulary.eos_id, self.pad_id), carry, where)
+        return unpack_samples(
+            rows,
+            self.channels,
+            where,
+            eos_id=vocabulary.eos_id,
+            pad_id=self.pad_id,
+            pending=pending,
+            shuffled=self.files.shuffled,
+        )
 
     def _check(self, found: UnpackedRows, where: str) -> None:
         if found.masked:

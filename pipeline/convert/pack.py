@@ -1,7 +1,7 @@
 """Targets in HDF5: the stream cut into `sample` rows, the flat corpus, or rows as they came."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,19 +53,38 @@ class ShardPlace:
     consumed: int = 0
 
 
+@dataclass(kw_only=True)
 class _Hdf5Target:
     """Shards of `per_shard` items, a row or token each, named as those of `prep run`."""
 
-    def __init__(self, per_shard: int, compression: Compression, place: ShardPlace) -> None:
-        self.per_shard = per_shard
-        self.compression = compression
-        self.index = place.index
-        self.consumed = place.consumed
-        self.buffer = Buffer()
+    per_shard: int
+    compression: Compression
+    place: ShardPlace
+    buffer: Buffer = field(default_factory=Buffer)
+
+    def __post_init__(self) -> None:
+        self.index, self.consumed = self.place.index, self.place.consumed
 
     def ours(self, name: str) -> bool:
         """See `Target`."""
         return name == DATA_PARAMS or (name.startswith("examples_") and name.endswith(SHARD_SUFFIX))
+
+    def feed(self, block: StreamBlock) -> Iterator[OutputFile]:
+        """See `Target`."""
+        self.buffer.add(block.items)
+        while self.buffer.length >= self.per_shard:
+            yield self.make_shard(self.buffer.take(self.per_shard))
+
+    def finish(self) -> Iterator[OutputFile]:
+        """See `Target`."""
+        if self.buffer.length:
+            yield self.make_shard(self.buffer.take(self.buffer.length))
+        elif not self.index:
+            raise InputError("the stream is empty: there is nothing to write")
+
+    def make_shard(self, items: Array) -> OutputFile:
+        """The next shard, of these rows or tokens."""
+        return self._shard(np.ascontiguousarray(items), len(items), {})
 
     def _shard(self, array: Array, items: int, facts: Mapping[str, Any]) -> OutputFile:
         name = shard_name(self.index)
@@ -88,20 +107,12 @@ class _Hdf5Target:
         return {"n_examples": rows, "dataset_hash": params["dataset_hash"]}
 
 
+@dataclass(kw_only=True)
 class SampleTarget(_Hdf5Target):
     """(N, 3, MSL) rows: ids, loss mask, labels; the last row is padded with EOS, mask 0."""
 
-    def __init__(
-        self,
-        length: int,
-        per_shard: int,
-        vocabulary: StreamVocabulary,
-        compression: Compression,
-        place: ShardPlace,
-    ) -> None:
-        super().__init__(per_shard, compression, place)
-        self.length = length
-        self.vocabulary = vocabulary
+    length: int
+    vocabulary: StreamVocabulary
 
     def feed(self, block: StreamBlock) -> Iterator[OutputFile]:
         """See `Target`; a shard needs the token after its last one, which is its last label."""
@@ -154,35 +165,16 @@ class SampleTarget(_Hdf5Target):
         return {**facts, **self._params(directory, shards, extra)}
 
 
+@dataclass(kw_only=True)
 class CorpusTarget(_Hdf5Target):
     """The flat stream, uint16 or uint32, cut anywhere."""
 
-    def __init__(
-        self,
-        per_shard: int,
-        vocabulary: StreamVocabulary,
-        compression: Compression,
-        place: ShardPlace,
-    ) -> None:
-        super().__init__(per_shard, compression, place)
-        self.vocabulary = vocabulary
+    vocabulary: StreamVocabulary
 
-    def feed(self, block: StreamBlock) -> Iterator[OutputFile]:
-        """See `Target`."""
-        self.buffer.add(block.items)
-        while self.buffer.length >= self.per_shard:
-            yield self._tokens(self.buffer.take(self.per_shard))
-
-    def finish(self) -> Iterator[OutputFile]:
-        """See `Target`."""
-        if self.buffer.length:
-            yield self._tokens(self.buffer.take(self.buffer.length))
-        elif not self.index:
-            raise InputError("the stream is empty: there is nothing to write")
-
-    def _tokens(self, tokens: Array) -> OutputFile:
-        documents = int((tokens == self.vocabulary.eos_id).sum())
-        return self._shard(np.ascontiguousarray(tokens), len(tokens), {"documents": documents})
+    def make_shard(self, items: Array) -> OutputFile:
+        """See the base class."""
+        documents = int((items == self.vocabulary.eos_id).sum())
+        return self._shard(np.ascontiguousarray(items), len(items), {"documents": documents})
 
     def commit(self, directory: Path, shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """See `Target`."""
@@ -192,29 +184,11 @@ class CorpusTarget(_Hdf5Target):
         return {"tokens": facts["n_examples"], "documents": documents, **facts}
 
 
+@dataclass(kw_only=True)
 class RowTarget(_Hdf5Target):
-    """Rows as they came, mask and all; `params` are those that stood beside them."""
+    """Rows as they came, mask and all; `params` are those that were next to them."""
 
-    def __init__(
-        self, per_shard: int, params: Mapping[str, Any], compression: Compression, place: ShardPlace
-    ) -> None:
-        super().__init__(per_shard, compression, place)
-        self.params = params
-
-    def feed(self, block: StreamBlock) -> Iterator[OutputFile]:
-        """See `Target`."""
-        self.buffer.add(block.items)
-        while self.buffer.length >= self.per_shard:
-            rows = np.ascontiguousarray(self.buffer.take(self.per_shard))
-            yield self._shard(rows, len(rows), {})
-
-    def finish(self) -> Iterator[OutputFile]:
-        """See `Target`."""
-        if self.buffer.length:
-            rows = np.ascontiguousarray(self.buffer.take(self.buffer.length))
-            yield self._shard(rows, len(rows), {})
-        elif not self.index:
-            raise InputError("no rows: there is nothing to write")
+    params: Mapping[str, Any]
 
     def commit(self, directory: Path, shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """See `Target`."""

@@ -2,7 +2,6 @@
 read and written; nothing is written yet.
 """
 
-import functools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -120,16 +119,6 @@ def _from_run(options: ConvertOptions, source: RunSource) -> ConvertPlan:
     )
 
 
-def _definition(name: str, eos: str | None) -> TokenizerDefinition:
-    return _shipped(eos) if name == GPT2 else load_definition(name, eos)
-
-
-@functools.lru_cache(maxsize=2)
-def _shipped(eos: str | None) -> TokenizerDefinition:
-    """Reading the vocabulary takes half a second."""
-    return load_definition(GPT2, eos)
-
-
 def _token_source(inputs: ConvertInputs, vocabulary: StreamVocabulary, ends: Ends) -> StreamSource:
     if inputs.kind == "bin":
         return BinSource(inputs.paths, vocabulary, ends)
@@ -141,7 +130,7 @@ def _token_source(inputs: ConvertInputs, vocabulary: StreamVocabulary, ends: End
 
 
 def _from_text(options: ConvertOptions) -> ConvertPlan:
-    tokenizer = _definition(options.tokenizer or GPT2, options.eos)
+    tokenizer = load_definition(options.tokenizer or GPT2, options.eos)
     files, passed = find("input", list(options.inputs), Path(), options.input_format)
     template = None if options.template is None else parse_template(options.template)
     rules = RecordRules(
@@ -191,7 +180,9 @@ def _rows(options: ConvertOptions, files: Hdf5Files, vocabulary: StreamVocabular
     settings = {"to": "rows", "items_per_file": per_shard, "compression": options.compression}
     return ConvertPlan(
         RowSource(files, vocabulary),
-        lambda place: RowTarget(per_shard, params, options.compression, place),
+        lambda place: RowTarget(
+            per_shard=per_shard, params=params, compression=options.compression, place=place
+        ),
         settings,
         (note,),
     )
@@ -213,7 +204,7 @@ def _vocabulary(
     if options.tokenizer is None and known and not to_text:
         assert eos_id is not None
         return StreamVocabulary(eos_id, vocab_size or limit or 1 << 31)
-    tokenizer = _definition(options.tokenizer or GPT2, options.eos)
+    tokenizer = load_definition(options.tokenizer or GPT2, options.eos)
     _check_same(tokenizer, eos_id, vocab_size, options.tokenizer is not None)
     return StreamVocabulary(tokenizer.eos_id, tokenizer.vocab_size, tokenizer)
 
@@ -271,13 +262,21 @@ def _stream_to_hdf5(
     if options.to == "corpus":
         return ConvertPlan(
             source,
-            lambda place: CorpusTarget(per_shard, vocabulary, compression, place),
+            lambda place: CorpusTarget(
+                per_shard=per_shard, vocabulary=vocabulary, compression=compression, place=place
+            ),
             settings,
             notes,
         )
     return ConvertPlan(
         source,
-        lambda place: SampleTarget(length, per_shard, vocabulary, compression, place),
+        lambda place: SampleTarget(
+            length=length,
+            per_shard=per_shard,
+            vocabulary=vocabulary,
+            compression=compression,
+            place=place,
+        ),
         {**settings, "max_sequence_length": length},
         notes,
     )

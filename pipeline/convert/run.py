@@ -5,7 +5,7 @@ numbers becomes HDF5 rows by `convert_dataset_to_HDF5`.
 import json
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ from pipeline.convert.stream import (
     OutputFile,
     StreamBlock,
     Target,
-    add_losses,
 )
+from pipeline.convert.token_lists import is_list
 from pipeline.core import failpoint, journal, storage
 from pipeline.core.errors import ConfigError
 from pipeline.core.journal import DIRECTORY
@@ -55,20 +55,11 @@ def saved_rows(inputs: ConvertInputs) -> SavedRows:
 
 
 def _is_numeric(kind: pa.DataType) -> bool:
-    while _is_list(kind):
+    while is_list(kind):
         kind = kind.value_type
     return bool(
         pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     )
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    tests: tuple[Callable[[pa.DataType], bool], ...] = (
-        pa.types.is_list,
-        pa.types.is_large_list,
-        pa.types.is_fixed_size_list,
-    )
-    return any(test(kind) for test in tests)
 
 
 def convert_saved(rows: SavedRows, options: ConvertOptions) -> dict[str, Any]:
@@ -122,7 +113,7 @@ class _Resume:
     def passed(self, block: StreamBlock) -> None:
         """A block was read."""
         self._window.append((self.offset, block.mark, dict(self.losses)))
-        add_losses(self.losses, block)
+        self.losses.update({word: n for word, n in block.losses.items() if n})
         self.offset += len(block.items)
 
     def at(self, consumed: int) -> dict[str, Any]:

@@ -9,7 +9,6 @@ A block carries the mark from which its source can begin again, so that an inter
 goes on at the shard that was next, without reading the rest twice.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -155,13 +154,6 @@ class Ends:
                 "--add-eos adds one after every such document",
             )
         return replace(block, cuts=bare, losses={**block.losses, "boundaries": len(bare)})
-
-
-def add_losses(total: Counter[str], block: StreamBlock) -> None:
-    """Add a block's losses to a running count, zeros left out."""
-    for word, count in block.losses.items():
-        if count:
-            total[word] += count
 
 
 def check_ids(ids: Array, vocabulary: StreamVocabulary, where: str) -> Array:

@@ -26,7 +26,10 @@ _ROWS = 4096
 
 def token_column(path: Path) -> str | None:
     """The column that holds lists of integers, if there is one; names of COLUMNS come first."""
-    return column_of(_schema(path))
+    try:
+        return column_of(pq.read_schema(path))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{path}: not a valid parquet file: {error}") from error
 
 
 def column_of(schema: pa.Schema) -> str | None:
@@ -38,16 +41,13 @@ def column_of(schema: pa.Schema) -> str | None:
 
 def is_token_list(kind: pa.DataType) -> bool:
     """Whether a column holds lists of integers."""
-    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    lists = lists or pa.types.is_fixed_size_list(kind)
-    return bool(lists and pa.types.is_integer(kind.value_type))
+    return is_list(kind) and bool(pa.types.is_integer(kind.value_type))
 
 
-def _schema(path: Path) -> pa.Schema:
-    try:
-        return pq.read_schema(path)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{path}: not a valid parquet file: {error}") from error
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a column holds lists of any kind."""
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 class TokenListSource:

@@ -92,8 +92,8 @@ def _load(entry: metadata.EntryPoint, kind: type) -> PlugIn[Any]:
         raise plug_in.refuse(f"({entry.value}) does not load: {failure}") from error
     if not isinstance(value, kind):
         raise plug_in.refuse(
-            f"({entry.value}) is a {type(value).__name__}; expected a {kind.__name__} of "
-            f"{kind.__module__}"
+            f"({entry.value}) is a {type(value).__name__}; expected {kind.__module__}."
+            f"{kind.__name__}"
         )
     return replace(plug_in, value=value, code=replace(code, code_hash=_hash(entry.module)))
 

@@ -1,17 +1,10 @@
-"""What is planted in the quickstart corpus.
+"""What is planted in the quickstart corpus: hand-written records that make every drop reason show,
+and two that hold text of an invented short work, which is registered in the demo.
 
-An invented short work that is registered in the demo, and what the demo's corpus holds of it.
-
-The story, its author and its registration number were made up for this file, and its text is given
-to the public domain (CC0-1.0). The corpus holds a copy without title and author, and a talk about
-something else into which an edited passage was pasted. No record says where the words come from;
-`prep run quickstart` finds both by their text.
-
-Hand-written records that make every drop reason show in the quickstart corpus.
-
-All texts were written for this file and are given to the public domain (CC0-1.0). The record that
-is labelled Books3 claims `license: mit`, as the public copy of that set once did; its text is not
-from any book.
+All texts, the work's author and its registration number were made up for this file, and are given
+to the public domain (CC0-1.0). One record is a copy of the work without title and author, one a
+talk into which an edited passage was pasted; `prep run quickstart` finds both by their text. The
+record that is labelled Books3 claims `license: mit`, as the public copy of that set once did.
 """
 
 from collections.abc import Iterator

@@ -133,16 +133,12 @@ def collect(cache_root: Path | None = None) -> Path:
 
 def cache_directory(root: Path | None = None) -> Path:
     """Where what is made once for a user lies, below `root` or the cache of `collect`."""
-    return root or _default_cache()
-
-
-def _default_cache() -> Path:
-    found = user_cache()
-    if found is None:
+    root = root or user_cache()
+    if root is None:
         raise ResourceError(
             "no home directory for the quickstart corpus; set WAFERMILL_CACHE to a directory"
         )
-    return found
+    return root
 
 
 def _environment() -> str:
@@ -298,9 +294,10 @@ def _package(found: tuple[str, importlib.metadata.Distribution]) -> _Package:
         if not path.is_absolute() and ".." not in path.parts:
             files[path.as_posix()] = Path(str(distribution.locate_file(path)))
     fields = [_field(distribution, name) for name in ("License-Expression", "License")]
+    short = next((f for f in fields if f and "\n" not in f and len(f) <= 100), "")
     classifiers = distribution.metadata.get_all("Classifier") or ()
     named = [str(c).split(" :: ")[-1] for c in classifiers if str(c).startswith("License :: ")]
-    licence = _short(fields) or "; ".join(named) or "unknown"
+    licence = short or "; ".join(named) or "unknown"
     description = _field(distribution, "Description")
     return _Package(name, distribution.version, licence, description, tuple(sorted(files.items())))
 
@@ -309,11 +306,6 @@ def _field(distribution: importlib.metadata.Distribution, name: str) -> str:
     """One metadata field, empty when it is not there."""
     values = distribution.metadata.get_all(name)
     return str(values[0]) if values else ""
-
-
-def _short(fields: Sequence[str]) -> str:
-    """The first field that is a name and not a whole licence text."""
-    return next((f for f in fields if f and "\n" not in f and len(f) <= 100), "")
 
 
 def _candidates(package: _Package) -> Iterator[_Candidate]:

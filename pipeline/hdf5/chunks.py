@@ -1,25 +1,10 @@
-"""Chunks of HDF5 files filtered and stored without the HDF5 library.
-
-HDF5's fletcher32, for chunks that are filtered here instead of by the HDF5 library.
-
-The library adds up 16-bit big-endian words in C. Here two dot products of numpy do it: sums modulo
-65535 do not care about the byte order of the words, but that the result has to be swapped (RFC
-1071, section 2), so the words are read as little-endian and never copied for it.
-
-The filters of a chunk without the HDF5 library: shuffle, deflate, fletcher32.
-
-libdeflate compresses and reads. Its output is a function of the input, the level and its version;
-that of isal, which earlier versions used, also depended on where the process had its memory
-(docs/guarantees.md). It reads a deflate stream 2.5 to 3 times as fast as the zlib inside HDF5, and
-only into as much memory as a chunk has. Filters are undone in the reverse of the order they were
-applied in.
-
-Build HDF5 shards in memory, so that they are published like any other bytes.
+"""Chunks of HDF5 files filtered, stored and read without the HDF5 library: shuffle, deflate and
+fletcher32, and shards built in memory, so that they are published like any other bytes.
 
 HDF5 writing in place crashes the interpreter on a full disk and can leave a readable wrong file
-after a kill (measured: docs/guarantees.md); a memory image does neither. Chunks are filtered here
-and stored with `write_direct_chunk` under the ordinary deflate, shuffle and fletcher32 filters, so
-any HDF5 reader opens them without a plugin; the checksum is ours to append.
+after a kill (docs/guarantees.md). Chunks are stored by `write_direct_chunk` under the ordinary
+filters, so any HDF5 reader opens them. libdeflate's output is a function of the input, the level
+and its version; it reads 2.5 to 3 times as fast as the zlib inside HDF5.
 """
 
 from collections.abc import Iterator, Sequence

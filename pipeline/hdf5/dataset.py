@@ -242,18 +242,15 @@ def _open_files(directory: Path, name: str, recorded: dict[str, tuple[int, str]]
     for path in paths:
         rows, digest = recorded.get(path.name, (None, None))
         if rows is None:
-            rows = _matching_rows(first, ShardFile(path, name))
+            file = ShardFile(path, name)
+            if (file.shape[1:], file.dtype) != (first.shape[1:], first.dtype):
+                raise InputError(
+                    f"{path}: {name!r} is {file.dtype} {file.shape}, but {first.path.name} holds "
+                    f"{first.dtype} {first.shape}; all files of a directory must agree"
+                )
+            rows = file.rows
         expected.append(ExpectedFile(path, rows, digest))
     return ShardFiles(expected, first.shape[1:], first.dtype, name)
-
-
-def _matching_rows(first: ShardFile, file: ShardFile) -> int:
-    if (file.shape[1:], file.dtype) != (first.shape[1:], first.dtype):
-        raise InputError(
-            f"{file.path}: {file.name!r} is {file.dtype} {file.shape}, but {first.path.name} "
-            f"holds {first.dtype} {first.shape}; all files of a directory must agree"
-        )
-    return file.rows
 
 
 def _corpus_length(directory: Path, params: dict[str, Any], asked: int | None) -> int:

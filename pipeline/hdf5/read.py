@@ -173,24 +173,16 @@ class SampleDataset:
         self.dataset_hash = str(params["dataset_hash"])
         self.ancestors = tuple(str(parent) for parent in params.get("ancestors", ()))
         self.takedowns = tuple(str(name) for name in params.get("takedowns", ()))
+        is_corpus = self.layout is CORPUS
         self.files = ShardFiles(
             [ExpectedFile(directory / shard.name, shard.rows, shard.hash) for shard in self.shards],
-            self._row_shape(),
-            np.dtype(self._dtype()),
+            () if is_corpus else (self.layout.channels, self.max_sequence_length),
+            np.dtype(self.layout.dtypes[-1 if self.vocab_size > 1 << 16 else 0]),
         )
         self.starts = self.files.starts
         self.rows = int(params["n_examples"])
         if self.layout is CORPUS:
             self.rows = max(0, self.files.rows - 1) // self.max_sequence_length
-
-    def _row_shape(self) -> tuple[int, ...]:
-        if self.layout is CORPUS:
-            return ()
-        return self.layout.channels, self.max_sequence_length
-
-    def _dtype(self) -> str:
-        narrow, wide = self.layout.dtypes[0], self.layout.dtypes[-1]
-        return wide if self.vocab_size > 1 << 16 else narrow
 
     def file_and_row(self, row: int) -> tuple[Path, int]:
         """The shard that holds a data-set row, and the row's index inside it; of a corpus, the

@@ -1,13 +1,10 @@
-"""The order in which rows are read: Model Zoo's, and ours by its name in a config.
+"""The order in which rows are read: ours by its name in a config, and that of Model Zoo's map-style
+loader, as a batch sampler and as a shuffle.
 
-The order in which Model Zoo's map-style loader reads rows, as a batch sampler and as a shuffle.
-
-Epoch e is `torch.randperm` of a generator seeded with seed + e, cut or extended to `num_samples`.
-The epochs one after the other are one endless sequence; batch g of it is the samples [g *
-batch_size, (g + 1) * batch_size) and belongs to task g mod num_tasks. So the global order does not
-depend on the number of tasks, and the number of samples streamed says all that is needed to go on.
-Source: `CBSampler` of Model Zoo R2.x; there, batches are counted from the restart, here from the
-very first one, which is the same when every task had as many batches before it.
+Model Zoo's epoch e is `torch.randperm` of a generator seeded with seed + e, cut or extended to
+`num_samples`. Batch g of the endless sequence of epochs belongs to task g mod num_tasks, so the
+global order does not depend on the number of tasks. Source: `CBSampler` of Model Zoo R2.x, which
+counts batches from the restart, where this counts from the very first one.
 """
 
 from collections.abc import Iterator, Sequence, Sized

@@ -1,25 +1,15 @@
-"""How whole documents become rows: cut into segments, each given a row and a place in it, their
-tokens put into the channels of the row (`pipeline.hdf5.format`; shapes: R rows, S columns).
-
-Documents cut into segments, and where each segment stands in its row.
+"""How whole documents become rows (`pipeline.hdf5.format`): cut into segments, each given a row and
+a place in it, their tokens put into the channels. Shapes: D documents, N segments, R rows, S
+columns.
 
 A segment is n + 1 consecutive tokens of one document and fills n columns of a row: its first n
-tokens are inputs, its last n labels (`pipeline.hdf5.format`). Shapes: D documents, N segments, S
-the maximum sequence length.
+tokens are inputs, its last n labels. `first_fit` visits segments by falling length, equal ones in
+stream order, and takes the first row with room: first-fit decreasing, at most 11/9 of the fewest
+rows plus 6/9 (Dosa 2007). `greedy` visits them in stream order and opens a row when the current one
+has no room: under twice the fewest rows. Both depend on the lengths alone.
 
-Which row a segment goes to: `first_fit` or `greedy`.
-
-N segments of 1 to S labels each; a row has room for S.
-
-`first_fit` visits segments by falling length, equal ones in stream order, and takes the first row
-with room: first-fit decreasing, at most 11/9 of the fewest rows plus 6/9 (Dosa 2007). `greedy`
-visits them in stream order and opens a row when the current one has no room: next fit, under twice
-the fewest rows. Both depend on the lengths alone, never on chance or on workers.
-
-Rows of large lists and texts copied in any order: what pyarrow's `take` does, several times as
-fast, from one shard after the other.
-
-Shapes: N rows of a column, M rows wanted of it; a row may be wanted any number of times.
+Also rows of large lists and texts copied in any order, as pyarrow's `take` does, several times as
+fast: N rows of a column, M rows wanted of it, any of them any number of times.
 """
 
 from collections.abc import Callable

@@ -34,22 +34,14 @@ Chosen = Callable[[pa.Table], Mask]
 """Which rows of a table are meant, (N,) bool."""
 
 
-@dataclass(frozen=True)
-class _Reference:
-    """What picks the records that somebody named, from a table with these columns; the number of
-    their file, if one was named."""
-
-    columns: list[str]
-    chosen: Chosen
-    path_id: int | None = None
-
-
-def _resolve(name: str, files: Sequence[str], directory: Path) -> _Reference:
-    """What a key in hex, six or more digits of its beginning, FILE:LINE or FILE means; of FILE an
-    ending is enough that no other file has. Raises InputError for a file that is not there."""
+def _resolve(
+    name: str, files: Sequence[str], directory: Path
+) -> tuple[list[str], Chosen, int | None]:
+    """What picks the records that a key, FILE:LINE or FILE means from a table with these columns;
+    the number of the file, if one is named. Raises InputError for a file that is not there."""
     place = split_place(name)
     if is_key(name):
-        return _Reference(["doc_key"], lambda table: keys_start_with(table["doc_key"], name))
+        return ["doc_key"], lambda table: keys_start_with(table["doc_key"], name), None
     if place and not find_files_ending(files, name):
         path_id, line = find_file(files, place[0], str(directory)), place[1]
 
@@ -58,9 +50,9 @@ def _resolve(name: str, files: Sequence[str], directory: Path) -> _Reference:
             number = np.where(lines > 0, lines, table["byte_offset"].to_numpy())
             return np.asarray((table["path_id"].to_numpy() == path_id) & (number == line))
 
-        return _Reference(["path_id", "line", "byte_offset"], is_at_line, path_id)
+        return ["path_id", "line", "byte_offset"], is_at_line, path_id
     path_id = find_file(files, name, str(directory))
-    return _Reference(["path_id"], lambda t: t["path_id"].to_numpy() == path_id, path_id)
+    return ["path_id"], lambda table: table["path_id"].to_numpy() == path_id, path_id
 
 
 @dataclass(frozen=True)
@@ -115,8 +107,8 @@ class RunRecords:
     def find(self, name: str) -> RunRecord:
         """The record that a name means (see `DocumentTable.find`); of FILE, if it has one record.
         Raises InputError when none or several match."""
-        reference = _resolve(name, self._files, self.directory)
-        return self.only_one(name, self._records(reference.chosen))
+        _, chosen, _ = _resolve(name, self._files, self.directory)
+        return self.only_one(name, self._records(chosen))
 
     def only_one(self, wanted: str, found: Sequence[RunRecord]) -> RunRecord:
         """What `wanted` named. Raises InputError unless it is one record."""
@@ -254,9 +246,8 @@ class DocumentTable:
         six and more digits of its beginning (one document), FILE:LINE (one document), or FILE (all
         its documents); of FILE an ending is enough that no other file has. Raises InputError when
         there is none."""
-        reference = _resolve(name, self.files, self.directory)
-        groups = self._groups_of_file(reference.path_id)
-        rows = self._rows(groups, reference.columns, reference.chosen)
+        columns, chosen, path_id = _resolve(name, self.files, self.directory)
+        rows = self._rows(self._groups_of_file(path_id), columns, chosen)
         if is_key(name) and len(rows) > 1:
             keys = self.take(rows, ["doc_key"])["doc_key"].to_pylist()
             names = shorten_list([key.hex() for key in keys])

@@ -8,7 +8,6 @@ from pipeline.core.errors import InputError, escape_text
 from pipeline.core.page import spell_hidden
 
 LEAST_DIGITS = 6
-_SHOWN = 5
 _NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
 _KEY = re.compile(rf"[0-9a-fA-F]{{{LEAST_DIGITS},32}}")
 _PLACE = re.compile(rf"(?s)(.+):(?:row )?({_NUMBER})")
@@ -86,11 +85,11 @@ def find_file(files: Sequence[str], ending: str, where: str) -> int:
     return found[0]
 
 
-def shorten_list(names: Sequence[str]) -> str:
+def shorten_list(names: Sequence[str], most: int = 5) -> str:
     """The first names of a list that may be long.
 
     >>> shorten_list(["a", "b"]), shorten_list("abcdefg")
     ('a, b', 'a, b, c, d, e and 2 more')
     """
-    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

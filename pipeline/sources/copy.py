@@ -20,6 +20,7 @@ from dedup.arrays import I64
 from pipeline.core.errors import InputError
 from pipeline.sources.files import HashingReader, InputFile, open_seekable
 from pipeline.sources.formats import FileFormat, format_of
+from pipeline.sources.output_format import find_plugged_form
 from pipeline.sources.raw_format import RowFormat, StreamFormat
 from pipeline.sources.record import RecordRules
 from pipeline.sources.streams import decompress_blocks, zstd
@@ -47,8 +48,8 @@ def copy_records(
         if file.size:
             yield from _rows(file, records, reader, starts)
         return
-    compressor = _compressor(compression)
-    blocks = decompress_blocks(file.shown, reader, compression)  # type: ignore[arg-type]
+    compressor = new_compressor(compression)
+    blocks = decompress_blocks(file.shown, reader, compression)
     for piece in cut_ranges(blocks, starts, starts + sizes + trailing_bytes(file)):
         yield compressor.compress(piece)
     yield compressor.flush()
@@ -92,7 +93,8 @@ class _NoCompression:
         return b""
 
 
-def _compressor(compression: str | None) -> Any:
+def new_compressor(compression: str | None) -> Any:
+    """What compresses a file: `compress` and `flush`; equal bytes in give equal bytes out."""
     match compression:
         case "zst":
             options: dict[int, int] = {
@@ -172,7 +174,12 @@ def _grouped(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[p
 
 def count_records(path: Path) -> int:
     """Records in a file that was written so. Raises InputError when it is damaged."""
-    found = format_of(path.name) or FileFormat(JSONL, None, 1.0)
+    found = format_of(path.name)
+    if found is None:
+        form = find_plugged_form(path.name)
+        if form is not None:
+            return len(form.load().read(path))
+        found = FileFormat(JSONL, None, 1.0)
     records = found.records
     if records is PARQUET:
         return int(pq.read_metadata(path).num_rows)

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from pipeline.core.errors import InputError, escape_text
-from pipeline.core.storage import hash_file
 from pipeline.sources import files, streams
 from pipeline.sources.formats import format_of, suffix_of
 from pipeline.sources.text import JSONL
@@ -49,15 +48,8 @@ def find_eval_sets(patterns: tuple[str, ...], base: Path) -> tuple[EvalSet, ...]
             raise InputError(
                 f"evaluation sets: {name} is found twice: as {file.path} and in another format"
             )
-        sets[name] = EvalSet(name, file.size, _hash(Path(file.location)), file.location)
+        sets[name] = EvalSet(name, file.size, files.hash_input(file.location), file.location)
     return tuple(sets[name] for name in sorted(sets))
-
-
-def _hash(path: Path) -> str:
-    try:
-        return hash_file(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot read: {error.strerror or error}") from error
 
 
 def read_eval_set(found: EvalSet) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -71,7 +63,7 @@ def read_eval_set(found: EvalSet) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         reader = files.HashingReader(str(path))
         with contextlib.closing(reader):
-            blocks = streams.decompress_blocks(path, reader, stored.compression)  # type: ignore[arg-type]
+            blocks = streams.decompress_blocks(path, reader, stored.compression)
             for number, (_, _, line) in enumerate(streams.split_lines(blocks, LARGEST_RECORD), 1):
                 if line is None:
                     raise InputError(

@@ -1,12 +1,9 @@
-"""Which files an input names, and how to open and read each one; and the hashes of their contents.
+"""Which files an input names, how to open and read each one, and the hashes of their contents.
 
-Content hashes of raw shards, remembered in the journal by size and times, or by what a store says
-of the file, such as its ETag.
-
-The time of the last change of the inode counts next to that of the content, because programs can
-set the second back but not the first. What a store says nothing of is read again whenever it
-matters, and so is a file that was written just before the run: another write within the same tick
-of the clock would leave its times as they are.
+Hashes are kept in the journal by size and times, or by what a store says of the file, such as its
+ETag. The time of the last change of the inode counts as well as that of the content, because
+programs can set the second back. A file of which a store says nothing, or that was written just
+before the run, is read again whenever it matters.
 """
 
 import contextlib
@@ -156,7 +153,8 @@ def find(
     empty = [p for p, listing in zip(patterns, listings, strict=True) if not listing.files]
     if empty or not files:
         what = "nothing" if empty else f"{pluralise(len(found), 'file')} but none"
-        where = redact_url(_located((empty or patterns)[0], base))
+        first = (empty or patterns)[0]
+        where = redact_url(first if _is_elsewhere(first) else str(base / first))
         text = any(is_text(file) for file in found)
         hint = "; plain text is only read on request: give *.txt, or `format: text`" if text else ""
         raise InputError(
@@ -191,10 +189,6 @@ def _listing(pattern: str, base: Path) -> Listing:
 
 def _is_elsewhere(pattern: str) -> bool:
     return is_url(pattern) or is_hub_name(pattern)
-
-
-def _located(pattern: str, base: Path) -> str:
-    return pattern if _is_elsewhere(pattern) else str(base / pattern)
 
 
 def _reads(file: StoredFile, listing: Listing, kind: str | None) -> bool:
@@ -296,7 +290,7 @@ def read_records(
     if records.is_plain_text and compression is None and file.size < _SHORTEST_HEAD:
         blocks = iter([reader.read()])
     else:
-        blocks = decompress_blocks(file.shown, reader, compression)  # type: ignore[arg-type]
+        blocks = decompress_blocks(file.shown, reader, compression)
     yield from read_blocks(file, allowance_of(file, rules).over(blocks), rules)
 
 

@@ -1,5 +1,4 @@
-"""What a path of an input names on this machine, and which of the files that HF `datasets` saved
-with `save_to_disk` are data.
+"""What a path of an input names on this machine; of what HF `datasets` saved, which files are data.
 
 Links to directories are followed, and every directory is read once, under its own name where it has
 one below the input: no loop is endless, and no file is read twice for the sake of a link. What
@@ -118,13 +117,14 @@ def local(path: Path) -> Listing:
     if path.is_dir():
         check_one_split(path)
         files = _listed(_files_below(_data(path)))
-        return Listing(_absolute(path), files, text=all(is_text(file.name) for file in files))
+        return Listing(os.path.abspath(path), files, text=all(is_text(file.name) for file in files))
     if path.is_file():
-        return Listing(_absolute(path.parent), _listed([path]), text=True)
-    root = _glob_root(path)
+        return Listing(os.path.abspath(path.parent), _listed([path]), text=True)
+    magic = (i for i, part in enumerate(path.parts) if glob.has_magic(part))
+    root = Path(*path.parts[: next(magic, len(path.parts) - 1)])
     found = [Path(p) for p in glob.glob(str(path), recursive=True)]
     files = _listed(p for p in found if not p.is_dir() and not _goes_round(p, root))
-    return Listing(_absolute(root), files, is_text(path.name))
+    return Listing(os.path.abspath(root), files, is_text(path.name))
 
 
 def _files_below(root: Path) -> Iterator[Path]:
@@ -179,7 +179,7 @@ def _data(directory: Path) -> Path:
 
 def _listed(found: Iterable[Path]) -> tuple[StoredFile, ...]:
     return tuple(
-        StoredFile(_absolute(p), p.stat().st_size, str(p.resolve()))
+        StoredFile(os.path.abspath(p), p.stat().st_size, str(p.resolve()))
         for p in map(_checked, without_caches(found))
         if p.is_file()
     )
@@ -191,13 +191,3 @@ def _checked(path: Path) -> Path:
         what = "a link that leads nowhere" if path.is_symlink() else "not a regular file"
         raise InputError(f"{escape_text(str(path), 1000)}: {what}; repair it or leave it out")
     return path
-
-
-def _absolute(path: Path) -> str:
-    return os.path.abspath(path)
-
-
-def _glob_root(path: Path) -> Path:
-    parts = path.parts
-    fixed = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
-    return Path(*parts[:fixed])

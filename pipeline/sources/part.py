@@ -1,13 +1,8 @@
-"""Raw shards too large for one task, read in parts.
+"""Raw shards too large for one task, read in parts of about equal size.
 
-A part of a raw shard: what one task reads of a file too large for one, and how.
-
-Places of its records are those in the whole file.
-
-Cutting a stream of records into parts of about equal size, with the place where each begins.
-
-Of parts of size S, part k holds the records whose first byte lies in [k * S, (k + 1) * S): a record
-longer than that makes its part longer, and a part in which no record begins does not exist.
+Places of records are those in the whole file. Of parts of size S, part k holds the records whose
+first byte lies in [k * S, (k + 1) * S): a record longer than that makes its part longer, and a part
+in which no record begins does not exist.
 """
 
 from collections import deque
@@ -130,7 +125,7 @@ def _text(part: Part, stretch: Stretch) -> Iterator[bytes]:
     digest = xxhash.xxh3_128()
     skip, left = part.first.byte_offset - stretch.start.text, stretch.size
     with closing(HashingReader(file.location)) as reader:
-        blocks = resume_blocks(file.shown, reader, file.format.compression, stretch.start)  # type: ignore[arg-type]
+        blocks = resume_blocks(file.shown, reader, file.format.compression, stretch.start)
         while left and (found := next(blocks, None)) is not None:
             block = found[1]
             data = block[skip : skip + left]

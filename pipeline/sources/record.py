@@ -5,7 +5,7 @@ typed columns, its text put together from its fields.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time
 from typing import Any
 
@@ -204,17 +204,13 @@ def check_type(value: object, kind: str) -> FieldValue:
         case "int", int() if not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63:
             return value
         case "float", int() | float() if not isinstance(value, bool):
-            return _float(value)
+            try:
+                return float(value)
+            except OverflowError as error:
+                raise RecordError("bad_meta_field") from error
         case "timestamp", str() | date():
             return _timestamp(value)
     raise RecordError("bad_meta_field")
-
-
-def _float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError as error:
-        raise RecordError("bad_meta_field") from error
 
 
 def _timestamp(value: str | date) -> datetime:
@@ -249,12 +245,13 @@ class RecordRules:
 def rules_of(input_config: InputConfig, config: Config) -> RecordRules:
     """The rules for the files of one input."""
     template = input_config.template
+    paths = {column_name(field_path(n)): field_path(n) for n in input_config.meta_fields}
     return RecordRules(
         text_key=input_config.text_key,
         max_document_bytes=config.read.max_document_bytes,
         sources=input_config.sources,
         template=None if template is None else parse_template(template),
-        fields=_fields(input_config, config),
+        fields=tuple(replace(f, path=paths.get(f.column)) for f in typed_columns(config)),
         max_file_bytes=config.read.max_file_bytes,
         max_ratio=config.read.max_ratio,
         source_key=None if input_config.source_key is None else field_path(input_config.source_key),
@@ -270,15 +267,6 @@ def typed_columns(config: Config) -> tuple[TypedField, ...]:
         for name, kind in source.meta_fields.items()
     }
     return tuple(TypedField(name, columns[name], None) for name in sorted(columns))
-
-
-def _fields(input_config: InputConfig, config: Config) -> tuple[TypedField, ...]:
-    """All columns of the run, with the fields that fill them in this input."""
-    paths = {column_name(field_path(n)): field_path(n) for n in input_config.meta_fields}
-    return tuple(
-        TypedField(field.column, field.type, paths.get(field.column))
-        for field in typed_columns(config)
-    )
 
 
 TopLevel = Callable[[str], Any]

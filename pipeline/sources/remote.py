@@ -1,17 +1,10 @@
-"""Inputs that are elsewhere: behind URLs, through fsspec (what they name, what says that they
-changed, their bytes), and data sets of the Hugging Face Hub by name (which files of which revision
-they are).
-
-Inputs behind URLs, through fsspec: what they name, what tells that they changed, their bytes.
+"""Inputs behind URLs, through fsspec, and data sets of the Hugging Face Hub by name: what they
+name, what says that they changed, their bytes.
 
 Who may read them is the business of fsspec and the environment: a URL that holds a password is
-refused, and query strings, which may be signatures, stand in no message and no published file.
-
-Data sets of the Hugging Face Hub by name: which files of which revision they are.
-
-`datasets` says which files make up a split; they are read from the Hub by this project's own
-readers, at the commit that the name meant when it was looked up. That commit is part of every
-file's path, so that a document's key tells the revision it is from.
+refused, and query strings, which may be signatures, are in no message and no published file. Of a
+data set on the Hub `datasets` says which files make up a split; they are read at the commit that
+the name meant when it was looked up, which is part of every file's path and so of every key.
 """
 
 import logging
@@ -101,13 +94,14 @@ def remote(url: str) -> Listing:
 
 def version(location: str) -> tuple[int, str | None]:
     """(size, what tells the content apart; None where the store says nothing) of a file."""
-    info = _asking(location, lambda: _file_system(location)[0].info(_name(location)))
-    return int(info["size"] or 0), _version(info)
 
+    def ask() -> dict[str, Any]:
+        system, name = _file_system(location)
+        return dict(system.info(name))
 
-def _version(info: dict[str, Any]) -> str | None:
-    said = {str(key).lower(): value for key, value in info.items()}
-    return next((f"{key} {said[key]}" for key in _VERSIONS if said.get(key)), None)
+    info = {str(key).lower(): value for key, value in _asking(location, ask).items()}
+    content = next((f"{key} {info[key]}" for key in _VERSIONS if info.get(key)), None)
+    return int(info["size"] or 0), content
 
 
 def _file_system(url: str) -> tuple[Any, str]:
@@ -126,10 +120,6 @@ def _file_system(url: str) -> tuple[Any, str]:
 
 
 _INSTALL = "pip install 'wafermill[remote]', and for s3:// and the like the package of that store"
-
-
-def _name(url: str) -> str:
-    return str(_file_system(url)[1])
 
 
 def _asking(url: str, question: Any, *arguments: Any) -> Any:

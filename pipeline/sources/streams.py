@@ -8,21 +8,9 @@ import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 from pipeline.core.errors import InputError
-
-__all__ = [
-    "RATIO_FLOOR",
-    "Allowance",
-    "StreamStart",
-    "decompress_blocks",
-    "resume_blocks",
-    "sniff",
-    "split_lines",
-    "zstd",
-]
 
 RATIO_FLOOR = 256 << 20
 """Decompressed bytes up to which no ratio counts as a bomb."""
@@ -74,9 +62,9 @@ class Allowance:
 
 
 if sys.version_info >= (3, 14):
-    from compression import zstd
+    from compression import zstd as zstd
 else:
-    from backports import zstd
+    from backports import zstd as zstd
 
 BLOCK = 1 << 20
 MAX_WINDOW_LOG = 27
@@ -96,6 +84,18 @@ def sniff(head: bytes) -> str | None:
     return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
 
 
+class Readable(Protocol):
+    """A binary file that is read in order, from a place on."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Read on."""
+        ...
+
+    def seek(self, offset: int, /) -> int:
+        """Go to an absolute offset."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class StreamStart:
     """Where decompression can begin: a byte offset in the file, and the offset in the decompressed
@@ -105,7 +105,7 @@ class StreamStart:
     text: int = 0
 
 
-def decompress_blocks(path: Path, file: BinaryIO, compression: str | None) -> Iterator[bytes]:
+def decompress_blocks(path: object, file: Readable, compression: str | None) -> Iterator[bytes]:
     """Blocks of at most 1 MiB of a file's decompressed bytes.
 
     Raises InputError for bytes of another format, a cut-off or damaged stream, or a zstd window
@@ -115,7 +115,7 @@ def decompress_blocks(path: Path, file: BinaryIO, compression: str | None) -> It
 
 
 def resume_blocks(
-    path: Path, file: BinaryIO, compression: str | None, start: StreamStart | None = None
+    path: object, file: Readable, compression: str | None, start: StreamStart | None = None
 ) -> Iterator[tuple[StreamStart, bytes]]:
     """The same blocks, from `start` on, each with where its frame (zstd) or member (gzip) begins;
     each block of an uncompressed file begins one. Raises what `decompress_blocks` raises."""
@@ -138,7 +138,7 @@ def resume_blocks(
         yield from _frames(path, file, _GzipMember, zlib.error, start)
 
 
-def _check_head(path: Path, file: BinaryIO, compression: str | None) -> None:
+def _check_head(path: object, file: Readable, compression: str | None) -> None:
     """Raise InputError when the first bytes show another format than the name says."""
     head = file.read(4)
     actual = sniff(head)
@@ -146,16 +146,13 @@ def _check_head(path: Path, file: BinaryIO, compression: str | None) -> None:
         raise InputError(f"{path}: cut off after {len(head)} bytes")
     if head and actual != compression:
         shown = actual or "uncompressed"
+        suffix = {"parquet": ".parquet", None: ".jsonl"}.get(actual) or f".jsonl.{actual}"
         raise InputError(
             f"{path}: the name says {compression or 'plain jsonl'} but the bytes are {shown}; "
-            f"rename it to end in {_suffix(actual)}"
+            f"rename it to end in {suffix}"
         )
     if compression is None and head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise InputError(f"{path}: UTF-16 text; expected UTF-8, convert it first")
-
-
-def _suffix(kind: str | None) -> str:
-    return {"parquet": ".parquet", None: ".jsonl"}.get(kind) or f".jsonl.{kind}"
 
 
 def _new_zstd() -> Any:
@@ -208,7 +205,7 @@ class _XzStream:
 
 
 def _frames(
-    path: Path, file: BinaryIO, new: Any, failure: type[Exception], start: StreamStart
+    path: object, file: Readable, new: Any, failure: type[Exception], start: StreamStart
 ) -> Iterator[tuple[StreamStart, bytes]]:
     """Decompress frame after frame (zstd) or member after member (gzip)."""
     pending = file.read(BLOCK)

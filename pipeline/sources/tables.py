@@ -1,10 +1,8 @@
-"""Read parquet and Arrow IPC: one row a record, text from one column or a template, meta from a
-`meta` column if present.
+"""Read parquet, and Arrow IPC files (.arrow, .feather) and streams, which HF `datasets` saves: one
+row a record, text from one column or a template, meta from a `meta` column if there is one.
 
-Read Arrow IPC files (.arrow, .feather) and streams, which HF `datasets` saves: one row a record.
-
-Every batch is validated in full before a value of it is touched, since offsets that lie would read
-memory that is not the file's.
+Every Arrow batch is validated in full before a value of it is touched, since offsets that lie would
+read memory that is not the file's.
 """
 
 import json
@@ -198,8 +196,8 @@ def read_arrow(
     file.seek(0)
     try:
         source = pa.PythonFile(file, "r") if location is None else pa.memory_map(location)
-        found = _file(path, source, rules) if head == _FILE_MAGIC else _stream(path, source, rules)
-        yield from read_batch_records(_validated(found, first), rules, allowance, first)
+        batches = _open_arrow(path, source, rules, head == _FILE_MAGIC)
+        yield from read_batch_records(_validated(batches, first), rules, allowance, first)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{path}: not a valid Arrow file: {error}") from error
 
@@ -218,24 +216,23 @@ def _check_stream(path: object, head: bytes, file: BinaryIO) -> None:
         )
 
 
-def _file(path: object, source: pa.NativeFile, rules: RecordRules) -> Iterator[pa.RecordBatch]:
-    schema = pa.ipc.open_file(source).schema
-    reader = pa.ipc.open_file(source, options=_options(path, schema, rules))
-    for index in range(reader.num_record_batches):
-        yield reader.get_batch(index)
-
-
-def _stream(path: object, source: pa.NativeFile, rules: RecordRules) -> Iterator[pa.RecordBatch]:
-    schema = pa.ipc.open_stream(source).schema
+def _open_arrow(
+    path: object, source: pa.NativeFile, rules: RecordRules, is_file: bool
+) -> Iterator[pa.RecordBatch]:
+    open_reader = pa.ipc.open_file if is_file else pa.ipc.open_stream
+    schema = open_reader(source).schema
     source.seek(0)
-    reader = pa.ipc.open_stream(source, options=_options(path, schema, rules))
-    yield from reader
+    names = wanted_columns(path, schema.names, rules)
+    chosen = [schema.get_field_index(name) for name in names]
+    options = pa.ipc.IpcReadOptions(included_fields=chosen or None)
+    return _batches_of(open_reader(source, options=options))
 
 
-def _options(path: object, schema: pa.Schema, rules: RecordRules) -> pa.ipc.IpcReadOptions:
-    wanted = wanted_columns(path, schema.names, rules)
-    chosen = [schema.get_field_index(name) for name in wanted]
-    return pa.ipc.IpcReadOptions(included_fields=chosen or None)
+def _batches_of(reader: Any) -> Iterator[pa.RecordBatch]:
+    """All batches of an Arrow file or stream."""
+    if isinstance(reader, pa.RecordBatchFileReader):
+        return (reader.get_batch(index) for index in range(reader.num_record_batches))
+    return iter(reader)
 
 
 def _validated(batches: Iterator[pa.RecordBatch], first: int) -> Iterator[pa.RecordBatch]:
@@ -257,12 +254,9 @@ def _copy_parquet(file: BinaryIO, sink: Any) -> tuple[pa.Schema, Iterator[pa.Rec
 def _copy_arrow(file: BinaryIO, sink: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch], Any]:
     is_file = file.read(len(_FILE_MAGIC)) == _FILE_MAGIC
     file.seek(0)
-    if not is_file:
-        stream = pa.ipc.open_stream(file)
-        return stream.schema, _validated(iter(stream), 0), pa.ipc.new_stream(sink, stream.schema)
-    reader = pa.ipc.open_file(file)
-    batches = (reader.get_batch(index) for index in range(reader.num_record_batches))
-    return reader.schema, _validated(batches, 0), pa.ipc.new_file(sink, reader.schema)
+    reader = pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
+    writer = pa.ipc.new_file if is_file else pa.ipc.new_stream
+    return reader.schema, _validated(_batches_of(reader), 0), writer(sink, reader.schema)
 
 
 PARQUET = RowFormat(

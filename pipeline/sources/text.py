@@ -1,9 +1,7 @@
-"""Read jsonl and plain text: a file that is one document, or (`format: lines`) a document a line.
+"""Read jsonl, plain text that is one document, and (`format: lines`) text of a document a line.
 
-Read jsonl, plain or compressed: one JSON object a line with a text field and optional meta.
-
-A typed decoder reads the common line in one pass. A line that it refuses, or that needs more than
-text and meta, is read again field by field, which finds the exact reason.
+A typed decoder reads the common line of jsonl in one pass. A line that it refuses, or that needs
+more than text and meta, is read again field by field, which finds the exact reason.
 """
 
 import json

@@ -9,6 +9,7 @@ sorts every shard of memberships by the task that will choose the representative
 """
 
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +195,7 @@ def _runs_of_channel(batches: Batches, channel: str) -> tuple[SortedRuns, ...]:
     for batch in batches.all:
         shards = [s for s in batch.runs if s.path.endswith(".key.arrow") == (channel == KEY)]
         if shards:
-            bases = [base + sum(batch.counts[:i]) for i in range(len(batch.counts))]
+            bases = accumulate(batch.counts[:-1], initial=base)
             runs += [SortedRuns(s, b, batch.location) for s, b in zip(shards, bases, strict=True)]
         base += batch.total
     return tuple(runs)

@@ -6,6 +6,7 @@ masked; documents shorter than `clean.min_length` by SlimPajama's rule are dropp
 not become a document is in drops/ with its reason.
 """
 
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -20,7 +21,7 @@ from pipeline.engine.stage import Inputs, Result, Stage, Task
 from pipeline.sources import files
 from pipeline.sources.files import InputFile
 from pipeline.sources.part import DamagedFile, Part, WholeFile, read_part
-from pipeline.sources.record import BadRecord, Place, RecordRules, rules_of, typed_columns
+from pipeline.sources.record import BadRecord, RecordRules, rules_of, typed_columns
 from pipeline.stages.document_rows import Cleaning, DocumentRows, Item
 from pipeline.stages.plan import Reading
 from pipeline.stages.withheld import load_withheld
@@ -95,12 +96,9 @@ def _take_file(
 def _checked(items: Iterator[Item], file: InputFile, on_bad_record: str) -> Iterator[Item]:
     for item in items:
         if isinstance(item, BadRecord) and on_bad_record == "fail":
-            raise InputError(f"{file.shown}:{_line(item.place)}: bad record: {item.reason}")
+            where = item.place.line or f"row {item.place.byte_offset}"
+            raise InputError(f"{file.shown}:{where}: bad record: {item.reason}")
         yield item
-
-
-def _line(place: Place) -> str:
-    return str(place.line) if place.line else f"row {place.byte_offset}"
 
 
 def clean_stage(
@@ -142,7 +140,12 @@ def clean_stage(
         function=_clean,
         tasks=tuple(tasks),
         settings={"min_length": clean.min_length, "fix_text": clean.fix_text, "mask": clean.mask},
-        software={**_software(), **mask_software(clean.mask), **readers},
+        software={
+            "ftfy": ftfy.__version__,
+            "unicode": unicodedata.unidata_version,
+            **mask_software(clean.mask),
+            **readers,
+        },
         still_valid=still_valid,
     )
 
@@ -153,9 +156,3 @@ def _label(index: int, parts: tuple[Part, ...]) -> str:
         return f"clean task {index} ({first.file.path} … {last.file.path})"
     where = f"line {first.first.line:,}" if first.first.line else f"row {first.first.ordinal:,}"
     return f"clean task {index} ({first.file.path} from {where})"
-
-
-def _software() -> dict[str, str]:
-    import unicodedata
-
-    return {"ftfy": ftfy.__version__, "unicode": unicodedata.unidata_version}

@@ -218,13 +218,13 @@ def cluster_stage(
     members = components.members
     number = {name: i for i, name in enumerate(rules.channels)}
     channels = [number[channel] for channel in bands.channels]
-    own = batches.all[-1]
+    own, routed, starts_of_tasks = batches.all[-1], routes.memberships, routes.cuts
     tasks = []
     for index, (start, stop) in enumerate(components.tasks):
-        cuts = [starts[index : index + 2] for starts in routes.cuts]
+        cuts = [starts[index : index + 2] for starts in starts_of_tasks]
         slices = tuple(
             MembershipSlice(shard, channel, a, b)
-            for shard, channel, (a, b) in zip(routes.memberships, channels, cuts, strict=True)
+            for shard, channel, (a, b) in zip(routed, channels, cuts, strict=True)
             if b > a
         )
         job = ClusterJob(

@@ -70,11 +70,11 @@ def _units(job: UnitsJob, inputs: Inputs) -> Result:
     from dedup.lines import units_of
 
     documents = inputs.table(job.documents, ["doc_key", "source", "text"])
-    wanted = pc.equal(inputs.table(job.keep, ["state"])["state"], STATES.index("kept"))
+    is_compared = pc.equal(inputs.table(job.keep, ["state"])["state"], STATES.index("kept"))
     if job.sources is not None:
         labels = documents["source"].cast(pa.string())
-        wanted = pc.and_(wanted, pc.is_in(labels, pa.array(job.sources, pa.string())))
-    rows = np.flatnonzero(wanted.to_numpy()).astype(np.uint32)
+        is_compared = pc.and_(is_compared, pc.is_in(labels, pa.array(job.sources, pa.string())))
+    rows = np.flatnonzero(is_compared.to_numpy()).astype(np.uint32)
     texts = documents["text"].take(pa.array(rows))
     units = units_of(texts, job.unit, job.min_characters)
     table = pa.table(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dedup.arrays import Mask
 from pipeline.cleaning import clean_array, short_mask
@@ -143,13 +144,13 @@ class DocumentRows:
 
     def _check_amount(self, part: Part) -> None:
         if self.records > MOST_RECORDS:
-            held = f"{MOST_RECORDS:,} records"
+            amount = f"{MOST_RECORDS:,} records"
         elif self.characters > MOST_CHARACTERS and self.records > 1:
-            held = f"{MOST_CHARACTERS:,} characters of text"
+            amount = f"{MOST_CHARACTERS:,} characters of text"
         else:
             return
         raise InputError(
-            f"{part.file.shown}: more than {held} in one task; set read.task_bytes to "
+            f"{part.file.shown}: more than {amount} in one task; set read.task_bytes to "
             f"{max(1 << 10, part.work // 4)} or less, which makes the parts smaller"
         )
 
@@ -160,7 +161,7 @@ class DocumentRows:
         self.unlabelled[file.input] += sum(record.source is None for record in records)
         texts = self._cleaned(records, places.filter(pa.array(good)))
         short = short_mask(texts, self.cleaning.min_length)
-        sizes = text_sizes(texts)
+        sizes = pc.binary_length(texts).to_numpy().astype(np.uint64)
         self._count(items, places["source"].to_pylist(), good, sizes, short)
         kept = np.flatnonzero(good)[~short]
         batch = places.take(pa.array(kept))
@@ -213,7 +214,7 @@ class DocumentRows:
         columns: list[Any] = [
             np.arange(first, first + len(items), dtype=np.uint64),
             [key_of_prefix(prefix, place.ordinal) for place in places],
-            [_source(item, file) for item in items],
+            [(isinstance(item, Record) and item.source) or file.input for item in items],
             np.full(len(items), path_id, np.uint32),
             [place.line for place in places],
             [place.byte_offset for place in places],
@@ -250,25 +251,15 @@ class DocumentRows:
 def _together(items: Iterable[Item]) -> Iterator[list[Item]]:
     """Items in order, in groups of about `_TOGETHER` characters of text."""
     group: list[Item] = []
-    held = 0
+    characters = 0
     for item in items:
         group.append(item)
-        held += len(item.text) if isinstance(item, Record) else 0
-        if held > _TOGETHER or len(group) == _MOST_TOGETHER:
+        characters += len(item.text) if isinstance(item, Record) else 0
+        if characters > _TOGETHER or len(group) == _MOST_TOGETHER:
             yield group
-            group, held = [], 0
+            group, characters = [], 0
     if group:
         yield group
-
-
-def _source(item: Item, file: InputFile) -> str:
-    return (item.source or file.input) if isinstance(item, Record) else file.input
-
-
-def text_sizes(texts: pa.LargeStringArray) -> npt.NDArray[np.uint64]:
-    """UTF-8 bytes of each text, (N,) uint64."""
-    ends = np.frombuffer(texts.buffers()[1], np.int64, len(texts) + 1, texts.offset * 8)
-    return np.diff(ends).astype(np.uint64)
 
 
 def _batch(
@@ -288,18 +279,18 @@ def _drops(
     """What does not become a document, in order: bad records and texts that are too short."""
     number = np.cumsum(good) - 1
     rows = [i for i in range(len(items)) if not good[i] or short[number[i]]]
-    reasons, bad, held, excerpts = [], [], [], []
+    reasons, bad, text_bytes, excerpts = [], [], [], []
     for row in rows:
         item = items[row]
         is_bad = isinstance(item, BadRecord)
         reasons.append(item.reason if isinstance(item, BadRecord) else TOO_SHORT)
         bad.append(is_bad)
-        held.append(0 if is_bad else int(sizes[number[row]]))
+        text_bytes.append(0 if is_bad else int(sizes[number[row]]))
         excerpts.append("" if is_bad else escape_text(texts[int(number[row])].as_py(), EXCERPT))
     columns = [
         pa.array(reasons, pa.string()),
         pa.array(bad, pa.bool_()),
-        pa.array(held, pa.uint64()),
+        pa.array(text_bytes, pa.uint64()),
         pa.array(excerpts, pa.string()),
     ]
     return _batch(places.take(pa.array(rows, pa.int64())), columns, DROP_SCHEMA)

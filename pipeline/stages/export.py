@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,9 +23,10 @@ from pipeline.packing.rows import byte_lengths_of, take_rows
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
 from pipeline.runs.views import ScatteredTextOutput
+from pipeline.sources.output_format import Form
 from pipeline.stages import shuffle
 from pipeline.stages.cuts import cut_texts
-from pipeline.stages.records import Format, columns_for, image
+from pipeline.stages.records import columns_for, image, writing_software
 from pipeline.stages.withheld import load_withheld
 
 _KEPT = STATES[0]
@@ -182,7 +182,7 @@ class FileJob:
     split: int
     name: str
     number: int
-    format: Format
+    format: Form
     fields: tuple[str, ...]
     shuffled: bool
     ranges: Ranges
@@ -217,7 +217,7 @@ def _gather_text(job: FileJob, inputs: Inputs) -> Result:
 def gather_text_stage(
     scatter: ScatteredTextOutput,
     splits: tuple[str, ...],
-    form: Format,
+    form: Form,
     fields: tuple[str, ...],
     file_bytes: int,
     shuffled: bool,
@@ -242,13 +242,12 @@ def gather_text_stage(
             inputs = tuple(shard for shard, _, _ in ranges)
             label = f"{name} file {number} of {count}"
             tasks.append(Task(label, job, inputs, sum(sizes) // count))
-    software = {"pyarrow": pa.__version__, "msgspec": msgspec.__version__}
     return Stage(
         name="gather_text",
         version=1,
         function=_gather_text,
         tasks=tuple(tasks),
-        software=software,
+        software=writing_software(form),
     )
 
 

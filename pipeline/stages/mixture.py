@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dedup.arrays import I64, U16, U64
+from dedup.arrays import I64, U16, U64, Mask
 from pipeline.config.sections import MOST_EPOCHS, MixtureConfig
 from pipeline.core import ids, rng
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
@@ -29,6 +28,7 @@ from pipeline.core.manifest import Shard
 from pipeline.core.words import did_you_mean
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
 from pipeline.runs import layout, views
+from pipeline.runs.references import shorten_list
 from pipeline.runs.splits import TRAIN
 
 ALL = 1 << 64
@@ -100,19 +100,16 @@ def check_sources(config: MixtureConfig, documents: Mapping[str, int]) -> None:
             hint = did_you_mean(name, known)
             raise ConfigError(
                 f"mixture: no document has the source {escape_text(name)!r}{hint}; sources: "
-                f"{_listed(known)}"
+                f"{shorten_list([escape_text(name) for name in known], _NAMED)}"
             )
-    bare = [name for name in known if documents[name] and weight_of(config, name) is None]
+    bare = [
+        escape_text(name) for name in known if documents[name] and weight_of(config, name) is None
+    ]
     if bare:
         raise ConfigError(
-            f"mixture.weights: no weight for {_listed(bare)}; give each of them a weight (0 "
-            "leaves it out), or set mixture.default for all others"
+            f"mixture.weights: no weight for {shorten_list(bare, _NAMED)}; give each of them a "
+            "weight (0 leaves it out), or set mixture.default for all others"
         )
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return ", ".join(escape_text(name) for name in names[:_NAMED]) + more
 
 
 def targets(config: MixtureConfig, tokens: Mapping[str, int]) -> dict[str, int]:
@@ -195,9 +192,9 @@ def fill_quotas(
 def _next_draws(part: DocumentTokens, copies: I64, seed: int) -> U64:
     """Each document's draw for the first copy that not all documents of its source get."""
     drawn = np.empty(len(part.source), np.uint64)
-    wanted = copies[part.source]
-    for copy in np.unique(wanted).tolist():
-        mine = wanted == copy
+    next_copy = copies[part.source]
+    for copy in np.unique(next_copy).tolist():
+        mine = next_copy == copy
         drawn[mine] = draws(part.key_N2[mine], seed, copy)
     return drawn
 
@@ -223,14 +220,6 @@ class MixtureJob:
     seed: int
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Kept documents of some rows, in order, and which of them are in train."""
-
-    part: DocumentTokens
-    train: npt.NDArray[np.bool_]
-
-
 def _mixture(job: MixtureJob, inputs: Inputs) -> Result:
     """Per tokens shard and row-aligned with it: `source`, an index into the counter `sources`, and
     `copies`."""
@@ -241,11 +230,11 @@ def _mixture(job: MixtureJob, inputs: Inputs) -> Result:
     source = np.empty(sum(job.kept), np.uint32)
     copies = np.empty(sum(job.kept), np.uint16)
     row, left = 0, 0
-    for rows in _kept(path, job.sources):
-        end = row + len(rows.train)
-        source[row:end] = rows.part.source
-        copies[row:end] = np.where(rows.train, copies_of(rows.part, quotas, job.seed), 1)
-        left += int(copies[row:end][rows.train].sum())
+    for part, train in _kept(path, job.sources):
+        end = row + len(train)
+        source[row:end] = part.source
+        copies[row:end] = np.where(train, copies_of(part, quotas, job.seed), 1)
+        left += int(copies[row:end][train].sum())
         row = end
     if row != len(copies):
         raise IntegrityError(f"{path}: {row:,} kept documents; {len(copies):,} were tokenized")
@@ -294,19 +283,19 @@ def _totals(path: Path, job: MixtureJob) -> tuple[I64, I64]:
 def _quotas(path: Path, job: MixtureJob, config: MixtureConfig, tokens: I64) -> tuple[Quota, ...]:
     if config.weights is None:
         return tuple(quota_of_epochs(weight_of(config, name) or 0.0) for name in job.sources)
-    wanted = targets(config, dict(zip(job.sources, tokens.tolist(), strict=True)))
-    target = np.array([wanted[name] for name in job.sources], np.int64)
+    target_tokens = targets(config, dict(zip(job.sources, tokens.tolist(), strict=True)))
+    target = np.array([target_tokens[name] for name in job.sources], np.int64)
     return fill_quotas(target, tokens, lambda: _train(path, job.sources), job.seed)
 
 
 def _train(path: Path, sources: tuple[str, ...]) -> Iterator[DocumentTokens]:
-    for rows in _kept(path, sources):
-        part, train = rows.part, rows.train
+    for part, train in _kept(path, sources):
         yield DocumentTokens(part.key_N2[train], part.source[train], part.tokens[train])
 
 
-def _kept(path: Path, sources: tuple[str, ...]) -> Iterator[_Rows]:
-    """The kept documents of documents.parquet, some rows at a time, in its order."""
+def _kept(path: Path, sources: tuple[str, ...]) -> Iterator[tuple[DocumentTokens, Mask]]:
+    """The kept documents of documents.parquet, some rows at a time, in its order; which of them
+    are in train."""
     names = pa.array(sources, pa.string())
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(_ROWS, columns=_COLUMNS):
@@ -317,7 +306,7 @@ def _kept(path: Path, sources: tuple[str, ...]) -> Iterator[_Rows]:
                 source.to_numpy().astype(np.int64),
                 kept["tokens"].to_numpy().astype(np.int64),
             )
-            yield _Rows(part, pc.equal(kept["split"], TRAIN).to_numpy(zero_copy_only=False))
+            yield part, pc.equal(kept["split"], TRAIN).to_numpy(zero_copy_only=False)
 
 
 def mixture_stage(

@@ -89,8 +89,10 @@ def _read_items(job: IndexJob) -> tuple[list[_ItemText], list[tuple[str, str]]]:
             items += [_ItemText(found.name, name, *field, len(names)) for field in texts]
             names.append((found.name, name))
         if len(items) == before:
-            wanted = f"the fields {', '.join(job.fields)}" if job.fields else "a string"
-            raise InputError(f"{found.location}: no record has {wanted}; see decontaminate.fields")
+            expected = f"the fields {', '.join(job.fields)}" if job.fields else "a string"
+            raise InputError(
+                f"{found.location}: no record has {expected}; see decontaminate.fields"
+            )
     return items, names
 
 

@@ -122,7 +122,7 @@ def _chunks(job: PiecesJob, reader: HashingReader) -> Iterator[Chunk]:
     allowance = allowance_of(file, rules)
 
     def blocks() -> Iterator[tuple[StreamStart, bytes]]:
-        for start, block in resume_blocks(file.shown, reader, compression):  # type: ignore[arg-type]
+        for start, block in resume_blocks(file.shown, reader, compression):
             allowance.use(len(block))
             yield start, block
 

@@ -79,7 +79,7 @@ def _head(file: InputFile) -> bytes:
     if file.has_rows:
         return b""
     with closing(HashingReader(file.location)) as reader:
-        return next(decompress_blocks(file.shown, reader, file.format.compression), b"")  # type: ignore[arg-type]
+        return next(decompress_blocks(file.shown, reader, file.format.compression), b"")
 
 
 def _labels(file: InputFile, rules: RecordRules, head: bytes) -> Iterator[str | None]:

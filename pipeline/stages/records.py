@@ -6,11 +6,9 @@ noted, and leaves out blank lines, bad records and duplicates; path, format and 
 """
 
 import json
-import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -22,67 +20,69 @@ from dedup.arrays import I64
 from pipeline.core.errors import InputError
 from pipeline.core.ids import array_hash, table_hash
 from pipeline.core.manifest import Shard, fingerprint_of
+from pipeline.core.words import require_choice
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
 from pipeline.runs.views import CleanOutput, KeepOutput
-from pipeline.sources.copy import GZIP_LEVEL, ZSTD_LEVEL, copy_records
+from pipeline.sources.copy import copy_records, new_compressor
 from pipeline.sources.files import HashingReader, InputFile, change_error
+from pipeline.sources.output_format import (
+    BUILT_IN,
+    COMPRESSIONS,
+    Form,
+    PluggedForm,
+    find_plugged_form,
+    plugged_outputs,
+)
 from pipeline.sources.record import SOURCE_KEYS, source_label
-from pipeline.sources.streams import zstd
 from pipeline.stages.plan import Reading
 
-Format = Literal["jsonl.zst", "jsonl.gz", "jsonl", "parquet"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 FIELDS = ("text", "meta", "key", "source", "licence")
 """What a record can hold; `text` is always there."""
 
-_GZIP_HEADER = 31
 _BATCH = 1024
+
+
+def choose_form(name: str, option: str = "--format") -> Form:
+    """The output format that is called so. Raises ConfigError when there is none."""
+    require_choice(option, name, [*BUILT_IN, *plugged_outputs()])
+    form = next((form for form in BUILT_IN if form == name), None) or find_plugged_form(name)
+    assert form is not None
+    return form
 
 
 def columns_for(fields: tuple[str, ...]) -> list[str]:
     """The columns of documents/ behind these fields, text and key apart; meta needs the source."""
-    wanted = {*fields, *(["source"] if "meta" in fields else [])}
-    return [name for name in ("meta", "source", "licence") if name in wanted]
+    needed = {*fields, *(["source"] if "meta" in fields else [])}
+    return [name for name in ("meta", "source", "licence") if name in needed]
 
 
-def image(table: pa.Table, form: Format, fields: tuple[str, ...]) -> tuple[bytes, str]:
+def image(table: pa.Table, form: Form, fields: tuple[str, ...]) -> tuple[bytes, str]:
     """The file that holds these rows in order, and the hash of its content.
 
     Columns of `table`: text, doc_key and `columns_for(fields)`.
     """
-    if form == "parquet":
-        columns = {name: _column(table, name) for name in FIELDS if name in fields}
-        rows = pa.table(columns)
+    if form == "parquet" or isinstance(form, PluggedForm):
+        rows = pa.table({name: _column(table, name) for name in FIELDS if name in fields})
+        if isinstance(form, PluggedForm):
+            return b"".join(form.load().write(rows)), table_hash(rows)
         sink = pa.BufferOutputStream()
         pq.write_table(rows, sink, compression="zstd", row_group_size=1 << 14)
         return sink.getvalue().to_pybytes(), table_hash(rows)
-    content, compressor, pieces = xxhash.xxh3_128(), _compressor(form), []
+    content, compressor, pieces = xxhash.xxh3_128(), new_compressor(COMPRESSIONS[form]), []
     for lines in _lines(table, fields):
         content.update(lines)
-        pieces.append(compressor.compress(lines) if compressor else lines)
-    if compressor:
-        pieces.append(compressor.flush())
-    return b"".join(pieces), content.hexdigest()
+        pieces.append(compressor.compress(lines))
+    return b"".join([*pieces, compressor.flush()]), content.hexdigest()
 
 
-def compress_lines(lines: bytes, form: Format) -> bytes:
-    """Lines of records as a file of this format, which is not parquet."""
-    compressor = _compressor(form)
-    return compressor.compress(lines) + compressor.flush() if compressor else lines
-
-
-def _compressor(form: Format) -> Any:
-    if form == "jsonl.zst":
-        options: dict[int, int] = {
-            zstd.CompressionParameter.compression_level: ZSTD_LEVEL,
-            zstd.CompressionParameter.checksum_flag: True,
-        }
-        return zstd.ZstdCompressor(options=options)
-    if form == "jsonl.gz":
-        return zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, _GZIP_HEADER)
-    return None
+def writing_software(form: Form) -> dict[str, str]:
+    """What the bytes of a file depend on."""
+    software = {"msgspec": msgspec.__version__, "pyarrow": pa.__version__}
+    if isinstance(form, PluggedForm):
+        software[f"output format {form}"] = str(form.code)
+    return software
 
 
 def _lines(table: pa.Table, fields: tuple[str, ...]) -> Iterator[bytes]:
@@ -128,7 +128,7 @@ class CleanedJob:
     """One documents shard, the states of its documents, and the format to write."""
 
     index: int
-    form: Format
+    form: Form
     documents: Shard
     keep: Shard
 
@@ -138,19 +138,24 @@ def _cleaned(job: CleanedJob, inputs: Inputs) -> Result:
     state = inputs.table(job.keep, ["state"])["state"].to_numpy()
     kept = table.filter(pa.array(state == STATES.index("kept")))
     data, content = image(kept, job.form, FIELDS)
-    output = Output(layout.shard(layout.CLEANED, job.index, job.form), data, content)
+    output = Output(layout.shard(layout.CLEANED, job.index, str(job.form)), data, content)
     return Result((output,), {"documents": len(kept), "bytes": len(data)})
 
 
-def cleaned_stage(clean: CleanOutput, keep: KeepOutput, form: Format) -> Stage:
+def cleaned_stage(clean: CleanOutput, keep: KeepOutput, form: Form) -> Stage:
     """One task per documents shard."""
     pairs = zip(clean.documents, keep.states, strict=True)
     tasks = tuple(
         Task(f"cleaned records of task {i}", CleanedJob(i, form, *pair), pair, pair[0].size)
         for i, pair in enumerate(pairs)
     )
-    software = {"msgspec": msgspec.__version__, "pyarrow": pa.__version__}
-    return Stage(name="cleaned", version=1, function=_cleaned, tasks=tasks, software=software)
+    return Stage(
+        name="cleaned",
+        version=1,
+        function=_cleaned,
+        tasks=tasks,
+        software=writing_software(form),
+    )
 
 
 @dataclass(frozen=True)

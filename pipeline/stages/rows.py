@@ -107,12 +107,12 @@ def row_shards(split: str, bucket: int, rows: pa.Table, lineage: pa.Table) -> tu
 def _tokens(job: RowsJob, tables: list[pa.Table]) -> Tokens:
     """Tokens from the bucket's start to the end of its last window, EOS behind the stream's end."""
     dtype = tables[0]["tokens"].type.value_type.to_pandas_dtype()
-    wanted = job.bucket_tokens + job.max_sequence_length + 1
-    tokens: npt.NDArray[Any] = np.full(wanted, job.eos_id, dtype)
+    count = job.bucket_tokens + job.max_sequence_length + 1
+    tokens: npt.NDArray[Any] = np.full(count, job.eos_id, dtype)
     filled = 0
     for table in tables:
         for chunk in table["tokens"].chunks:
-            part = chunk.flatten().to_numpy()[: wanted - filled]
+            part = chunk.flatten().to_numpy()[: count - filled]
             tokens[filled : filled + len(part)] = part
             filled += len(part)
     return tokens

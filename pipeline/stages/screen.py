@@ -318,19 +318,19 @@ def rescan_stage(
 ) -> Stage:
     """The same for documents of a finished run, looking for works of registries only; texts that
     are in quarantine are read there."""
-    held = {shard.path: shard for shard in quarantine.texts} if quarantine else {}
+    texts = {shard.path: shard for shard in quarantine.texts} if quarantine else {}
     tasks = []
     for index, shard in enumerate(clean.documents):
-        found = held.get(quarantine_path(shard.path))
+        held = texts.get(quarantine_path(shard.path))
         job = ScreenJob(
             index=index,
             documents=shard,
             files=(),
             looked_for=looked_for,
             works_only=True,
-            held=found,
+            held=held,
         )
-        inputs = (shard, *((found,) if found else ()), *looked_for.shards)
+        inputs = (shard, *((held,) if held else ()), *looked_for.shards)
         tasks.append(Task(f"looking through {shard.path}", job, inputs, shard.size))
     return Stage(name="screen", version=3, function=_screen, tasks=tuple(tasks))
 

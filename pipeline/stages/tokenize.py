@@ -3,7 +3,7 @@
 The tokenizer itself is at the top of the run directory, as Hugging Face libraries read it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pipeline.core.errors import ConfigError
 from pipeline.core.manifest import Shard
+from pipeline.core.plugins import PlugInCode
 from pipeline.core.storage import canonical_json
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, bytes_output
 from pipeline.runs import layout
@@ -20,6 +22,7 @@ from pipeline.runs.views import CleanOutput, CutsOutput, KeepOutput, TokenizerOu
 from pipeline.stages.cuts import cut_texts
 from pipeline.tokenizers.definition import TokenizerDefinition, restore_definition
 from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
+from pipeline.tokenizers.engines import engine_code
 
 Tokens = npt.NDArray[Any]
 """uint16 where every id fits, else uint32."""
@@ -60,6 +63,14 @@ class TokenizeJob:
     cuts: Shard | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class NamedEngineJob(TokenizeJob):
+    """The same with the engine that the config names, and its code if it is a plug-in."""
+
+    engine: str
+    code: PlugInCode | None
+
+
 def token_lists(tokens: Tokens, lengths: npt.NDArray[np.int64]) -> pa.LargeListArray:
     """A flat stream and document lengths as one list per document."""
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -88,7 +99,16 @@ def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
     if job.cuts is not None:
         texts = cut_texts(texts, inputs.table(job.cuts))
     data = inputs.path(job.tokenizer).read_bytes()
-    tokenizer = open_tokenizer(restore_definition(layout.TOKENIZER, data, job.eos_id))
+    definition = restore_definition(layout.TOKENIZER, data, job.eos_id)
+    if isinstance(job, NamedEngineJob):
+        if engine_code(job.engine) != job.code:
+            raise ConfigError(
+                f"tokenize.engine: the run began with {job.engine} of {job.code}, but here it is "
+                f"{engine_code(job.engine)}; install the same on every worker and change nothing "
+                "while a run is under way"
+            )
+        definition = replace(definition, engine=job.engine)
+    tokenizer = open_tokenizer(definition)
     tokens = tokenize_documents(texts.filter(kept), tokenizer)
     names = documents.select(["doc_id", "doc_key"]).filter(kept).combine_chunks()
     table = names.append_column("tokens", tokens)
@@ -116,9 +136,16 @@ def tokenize_stage(
             keep=kept,
             cuts=cut,
         )
+        if tokenizer.engine is not None:
+            job = NamedEngineJob(
+                **vars(job), engine=tokenizer.engine, code=engine_code(tokenizer.engine)
+            )
         inputs = (rules, document, kept) if cut is None else (rules, document, kept, cut)
         tasks.append(Task(f"tokens of {document.path}", job, inputs, document.size))
     software = {"tokenizers": version("tokenizers")}
+    code = tokenizer.engine and engine_code(tokenizer.engine)
+    if code:
+        software[f"tokenizer engine {tokenizer.engine}"] = str(code)
     return Stage(
         name="tokenize",
         version=3,

@@ -208,7 +208,7 @@ def _quarantine(job: QuarantineJob | RetentionJob, inputs: Inputs) -> Result:
 def quarantine_stage(clean: CleanOutput, verdicts: VerdictsOutput, days: int | None) -> Stage:
     """The stage that fills quarantine/; no task where nothing is quarantined."""
     documents, decisions = clean.documents, verdicts.decisions
-    held = [(documents[i], decisions[i]) for i in verdicts.quarantined[0]]
+    pairs = [(documents[i], decisions[i]) for i in verdicts.quarantined[0]]
     tasks = [
         Task(
             f"quarantined texts of {shard.path}",
@@ -216,8 +216,8 @@ def quarantine_stage(clean: CleanOutput, verdicts: VerdictsOutput, days: int | N
             (shard, why),
             shard.size,
         )
-        for shard, why in held
+        for shard, why in pairs
     ]
-    if held and days is not None:
+    if pairs and days is not None:
         tasks.append(Task("retention", RetentionJob(days)))
     return Stage(name=NAME, version=1, function=_quarantine, tasks=tuple(tasks))

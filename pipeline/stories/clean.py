@@ -18,11 +18,12 @@ from pipeline.core.manifest import StageManifest
 from pipeline.engine.stage import Stage
 from pipeline.runs import views
 from pipeline.screening.policy.rules import Policy
+from pipeline.sources.output_format import Form
 from pipeline.stages.batches import Batch, Batches
 from pipeline.stages.decisions import decisions_stage, verdicts_stage
 from pipeline.stages.filters import custom_filters_stage, filters_stage
 from pipeline.stages.keep import keep_stage
-from pipeline.stages.records import Format, cleaned_stage
+from pipeline.stages.records import cleaned_stage
 from pipeline.stages.screen import evidence_stage
 from pipeline.stages.tables import account_stage, documents_stage, sources_stage
 from pipeline.stages.withheld import quarantine_stage
@@ -150,7 +151,7 @@ def _based(filters: FiltersConfig, base: Path) -> FiltersConfig:
 
 
 def _clean(
-    form: Format,
+    form: Form,
     detectors: Sequence[Detector],
     prepared: Preparation,
     run: StageRecord,
@@ -180,7 +181,7 @@ def _clean(
     run(cleaned_stage(clean, keep, form))
 
 
-def make_clean_story(form: Format, detectors: Sequence[Detector] = ()) -> Story:
+def make_clean_story(form: Form, detectors: Sequence[Detector] = ()) -> Story:
     """The story that writes this format. `detectors` are stages of your own that find evidence and
     decide, in the form of the screen stage: see docs/add_a_stage.md."""
     return Story("clean", partial(_clean, form, detectors))

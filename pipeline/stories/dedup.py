@@ -49,7 +49,12 @@ def _compare(
     reading, clean = read_inputs(prepared, run, unchanged)
     keep = deduplicate(prepared.config, prepared.earlier, clean, None, run)
     if not prepared.earlier:
-        _check_key(prepared.config.dedup, SignaturesOutput(run["signatures"]))
+        signatures, key = SignaturesOutput(run["signatures"]), prepared.config.dedup.key
+        if key and any(signatures.counts) and not any(signatures.keyed):
+            raise InputError(
+                f"no document of {sum(signatures.counts):,} has {key!r} in its meta; --key names a "
+                "field of the `meta` object; dots reach nested fields"
+            )
     run(sources_stage(reading, clean))
     documents = DocumentsOutput(run(documents_stage(clean, keep)))
     run(account_stage(clean, documents, {}))
@@ -68,15 +73,6 @@ def _deduplicate(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
 
 BATCH = Story("index", _compare)
 DEDUP = Story("dedup", _deduplicate)
-
-
-def _check_key(dedup: prep.DedupConfig, signatures: SignaturesOutput) -> None:
-    documents = sum(signatures.counts)
-    if dedup.key and documents and not any(signatures.keyed):
-        raise InputError(
-            f"no document of {documents:,} has {dedup.key!r} in its meta; --key names a field of "
-            "the `meta` object; dots reach nested fields"
-        )
 
 
 def duplicates_by_kind(directory: Path) -> dict[str, dict[str, int]]:

@@ -4,7 +4,7 @@ The output is a run directory of its own: an interrupted export resumes, and `pr
 finished one. The run it is made from is only read, also after `prep clean-up`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -24,75 +24,12 @@ from pipeline.engine.stage import Inputs
 from pipeline.runs import layout, views
 from pipeline.runs.run_directory import commit_run, read_finished, read_stage
 from pipeline.runs.splits import TRAIN
+from pipeline.sources.output_format import Form
 from pipeline.stages import export
-from pipeline.stages.records import FIELDS, Format
+from pipeline.stages.records import FIELDS
 from pipeline.stories.loop import StageRecord, Stages, StoryRun
 from pipeline.stories.status import read_story
 from pipeline.takedown.record import read_takedown_state
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportSource:
-    """A run: where it is, its config's name, a hash of its content, its documents shards; parallel
-    to these their rows of documents.parquet, their rows of lines.parquet if lines were cut, and the
-    copies of their documents if there is a mixture; its splits and its seed; tables of documents
-    that were taken down from it since, with their hashes."""
-
-    directory: Path
-    name: str
-    identity: str
-    documents: tuple[Shard, ...]
-    ends: tuple[export.TableRows, ...]
-    cuts: tuple[export.TableRows | None, ...]
-    copies: tuple[Shard | None, ...]
-    splits: tuple[str, ...]
-    seed: int
-    taken_down: tuple[tuple[str, str], ...]
-
-
-def open_source(directory: Path) -> ExportSource:
-    """A finished run whose documents are all there. Raises InputError saying what is missing."""
-    manifest = read_finished(directory)
-    clean = views.CleanOutput(read_stage(directory, "clean"))
-    keep = views.KeepOutput(read_stage(directory, "keep"))
-    for shard in clean.documents:
-        if not (directory / shard.path).is_file():
-            raise InputError(
-                f"{directory / shard.path}: missing, and the text with it; to rebuild it, run "
-                "again the command that made this run"
-            )
-    table = views.DocumentsOutput(read_stage(directory, "documents")).table
-    stages = {stage["stage"] for stage in manifest["stages"]}
-    nothing = (None,) * len(clean.documents)
-    copies = (
-        views.MixtureOutput(read_stage(directory, "mixture")).copies
-        if "mixture" in stages
-        else nothing
-    )
-    return ExportSource(
-        directory=directory.resolve(),
-        name=str(manifest["config"]),
-        identity=fingerprint_of({"stages": manifest["stages"]}),
-        documents=clean.documents,
-        ends=_rows(table, clean.records),
-        cuts=_cuts(directory) if "cut_table" in stages else nothing,
-        copies=copies,
-        splits=(TRAIN, *(name for name, _ in keep.held_out)),
-        seed=views.ScatterOutput(read_stage(directory, "scatter")).seed,
-        taken_down=read_takedown_state(directory).masked,
-    )
-
-
-def _cuts(directory: Path) -> tuple[export.TableRows, ...]:
-    counts = views.CutsOutput(read_stage(directory, "cuts")).counts
-    return _rows(read_stage(directory, "cut_table").find(layout.CUTS), counts)
-
-
-def _rows(table: Shard, counts: list[int]) -> tuple[export.TableRows, ...]:
-    """A table cut into so many rows for each documents shard."""
-    ends = accumulate(counts)
-    return tuple(export.TableRows(table, e - n, n) for e, n in zip(ends, counts, strict=True))
-
 
 STORY = "export"
 SMALLEST_FILE, LARGEST_FILE = 1_000, 2_000_000_000
@@ -106,7 +43,7 @@ class ExportOptions:
     """What of a run is exported, and how. `splits`: names, None for all; `file_bytes`: about so
     much text in one file, which one task holds in memory."""
 
-    form: Format = "jsonl.zst"
+    form: Form = "jsonl.zst"
     splits: tuple[str, ...] | None = None
     fields: tuple[str, ...] = FIELDS
     file_bytes: int = 256_000_000
@@ -133,15 +70,91 @@ class ExportResult:
     reused: bool
 
 
+@dataclass(frozen=True)
+class ExportSource:
+    """A run: where it is, its config's name, a hash of its content; the splits that are asked for,
+    and a job for each of its documents shards."""
+
+    directory: Path
+    name: str
+    identity: str
+    splits: tuple[str, ...]
+    jobs: tuple[export.TextJob, ...]
+
+
+def open_source(directory: Path, request: ExportOptions) -> ExportSource:
+    """A finished run whose documents are all there. Raises InputError saying what is missing,
+    ConfigError for a split that the run does not have."""
+    manifest = read_finished(directory)
+    clean = views.CleanOutput(read_stage(directory, "clean"))
+    keep = views.KeepOutput(read_stage(directory, "keep"))
+    for shard in clean.documents:
+        if not (directory / shard.path).is_file():
+            raise InputError(
+                f"{directory / shard.path}: missing, and the text with it; to rebuild it, run "
+                "again the command that made this run"
+            )
+    table = views.DocumentsOutput(read_stage(directory, "documents")).table
+    stages = {stage["stage"] for stage in manifest["stages"]}
+    nothing = [None] * len(clean.documents)
+    cuts: Iterable[export.TableRows | None] = nothing
+    if "cut_table" in stages:
+        counts = views.CutsOutput(read_stage(directory, "cuts")).counts
+        cuts = _rows(read_stage(directory, "cut_table").find(layout.CUTS), counts)
+    copies: Iterable[Shard | None] = nothing
+    if "mixture" in stages:
+        copies = views.MixtureOutput(read_stage(directory, "mixture")).copies
+    seed = views.ScatterOutput(read_stage(directory, "scatter")).seed
+    taken_down = read_takedown_state(directory).masked
+    splits = _choose_splits((TRAIN, *(name for name, _ in keep.held_out)), request.splits)
+    place = directory.resolve()
+    shards = zip(clean.documents, _rows(table, clean.records), cuts, copies, strict=True)
+    jobs = tuple(
+        export.TextJob(
+            location=str(place),
+            index=index,
+            documents=documents,
+            ends=ends,
+            cuts=cut,
+            copies=copied,
+            splits=splits,
+            fields=request.fields,
+            seed=seed if request.shuffle else None,
+            piece_bytes=request.file_bytes,
+            taken_down=taken_down,
+        )
+        for index, (documents, ends, cut, copied) in enumerate(shards)
+    )
+    identity = fingerprint_of({"stages": manifest["stages"]})
+    return ExportSource(place, str(manifest["config"]), identity, splits, jobs)
+
+
+def _rows(table: Shard, counts: list[int]) -> Iterator[export.TableRows]:
+    """A table cut into so many rows for each documents shard."""
+    for end, count in zip(accumulate(counts), counts, strict=True):
+        yield export.TableRows(table, end - count, count)
+
+
+def _choose_splits(there: tuple[str, ...], asked: tuple[str, ...] | None) -> tuple[str, ...]:
+    for name in asked or ():
+        if name not in there:
+            hint = did_you_mean(name, there)
+            raise ConfigError(
+                f"--split: the run has no split {escape_text(name)!r}{hint}; splits: "
+                f"{', '.join(there)}"
+            )
+    return tuple(name for name in there if asked is None or name in asked)
+
+
 def forecast_export(run: Path, request: ExportOptions) -> tuple[ExportedSplit, ...]:
     """What an export would hold. Lines that are still to be cut count as text. Writes nothing.
 
     Raises InputError for a run that cannot be exported, ConfigError for a split it does not have.
     """
-    source = open_source(run)
-    splits = _splits(source, request)
+    source = open_source(run, request)
+    splits = source.splits
     rows, size = np.zeros((2, len(splits)), np.int64)
-    for job in _jobs(source, request, splits):
+    for job in source.jobs:
         split, copies, text_bytes = _ends(job, Inputs(source.directory))
         rows += np.bincount(split, copies, len(splits)).astype(np.int64)
         size += np.bincount(split, copies * text_bytes, len(splits)).astype(np.int64)
@@ -180,21 +193,20 @@ def export_run(
     The same run and request give byte-identical files for any number of workers and after any
     number of kills. Raises the errors of `pipeline.core.errors`.
     """
-    source = open_source(run)
-    splits = _splits(source, request)
+    source = open_source(run, request)
+    splits = source.splits
     _check_out(source.directory, out)
     work = StoryRun(
         out=out,
         config=source.name,
         story=STORY,
         workers=workers,
-        size=sum(shard.size for shard in source.documents),
+        size=sum(job.documents.size for job in source.jobs),
         progress=progress or Progress(quiet=True),
     )
 
     def tell(run: StageRecord) -> None:
-        jobs = tuple(_jobs(source, request, splits))
-        scatter = views.ScatteredTextOutput(run(export.scatter_text_stage(jobs)))
+        scatter = views.ScatteredTextOutput(run(export.scatter_text_stage(source.jobs)))
         gather = run(
             export.gather_text_stage(
                 scatter, splits, request.form, request.fields, request.file_bytes, request.shuffle
@@ -214,17 +226,6 @@ def export_run(
     return ExportResult(out, found, len(made.reused) == len(made.stages))
 
 
-def _splits(source: ExportSource, request: ExportOptions) -> tuple[str, ...]:
-    for name in request.splits or ():
-        if name not in source.splits:
-            hint = did_you_mean(name, source.splits)
-            raise ConfigError(
-                f"--split: the run has no split {escape_text(name)!r}{hint}; splits: "
-                f"{', '.join(source.splits)}"
-            )
-    return tuple(n for n in source.splits if request.splits is None or n in request.splits)
-
-
 def _check_out(run: Path, out: Path) -> None:
     place = out.resolve()
     if place == run or run in place.parents:
@@ -232,25 +233,6 @@ def _check_out(run: Path, out: Path) -> None:
     begun = any((out / name).exists() for name in (layout.MANIFEST, "manifests", "journal"))
     if begun and read_story(out) != STORY:
         raise ConfigError(f"--out: {out} is the directory of another run; give one of its own")
-
-
-def _jobs(
-    source: ExportSource, request: ExportOptions, splits: tuple[str, ...]
-) -> Iterator[export.TextJob]:
-    for index, document in enumerate(source.documents):
-        yield export.TextJob(
-            location=str(source.directory),
-            index=index,
-            documents=document,
-            ends=source.ends[index],
-            cuts=source.cuts[index],
-            copies=source.copies[index],
-            splits=splits,
-            fields=request.fields,
-            seed=source.seed if request.shuffle else None,
-            piece_bytes=request.file_bytes,
-            taken_down=source.taken_down,
-        )
 
 
 def _found(name: str, gather: views.GatheredTextOutput) -> ExportedSplit:

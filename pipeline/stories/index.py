@@ -4,11 +4,11 @@ Each batch is a run of its own, compared with all batches before it, which stay 
 Whatever is interrupted resumes with the same command.
 """
 
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -142,9 +142,9 @@ def _add(
     entry = _entry(f"{len(finished):06d}", name)
     plan = _prepared(index, files, entry, work).plan
     entry = replace(entry, files=fingerprint_of({"files": [file.path for file in plan.files]}))
-    held = next((e for e in finished if _holds(index, e, name, entry.files, plan)), None)
-    if held is not None:
-        return AddedBatch(held.batch, index.run(held), fresh=False)
+    same = next((e for e in finished if _holds(index, e, name, entry.files, plan)), None)
+    if same is not None:
+        return AddedBatch(same.batch, index.run(same), fresh=False)
     if first and finished:
         raise ConfigError(
             f"{index.directory}: built from other files; `prep dedup index add` adds these"
@@ -172,20 +172,18 @@ def _config(
     index: DedupIndex, files: Sequence[str], entry: IndexBatch, work: IndexOptions
 ) -> LoadedConfig:
     """The config that compares files with every finished batch."""
-    settings = index.settings
+    settings = asdict(index.settings)
+    text_key = settings.pop("text_key")
     dedup = DedupConfig.model_validate(
         {
-            "preset": settings.preset,
-            "verify": settings.verify,
-            "threshold": settings.threshold,
-            "key": settings.key,
+            **settings,
             "indexes": tuple(str(index.run(e)) for e in index.finished),
             "memory": work.memory,
             "max_source_share": work.max_source_share,
         }
     )
     read = ReadConfig(max_bad_share=work.max_bad_share)
-    return make_dedup_config(files, dedup, name=entry.name, text_key=settings.text_key, read=read)
+    return make_dedup_config(files, dedup, name=entry.name, text_key=text_key, read=read)
 
 
 def _prepared(
@@ -214,8 +212,8 @@ def _check_names(
     paths = {file.path for file in plan.files}
     for earlier in finished:
         if earlier.name == entry.name:
-            held = _table(index.run(earlier), "sources", layout.SOURCES, ["path"])["path"]
-            twice = sorted(paths.intersection(held.to_pylist()))
+            earlier_paths = _table(index.run(earlier), "sources", layout.SOURCES, ["path"])["path"]
+            twice = sorted(paths.intersection(earlier_paths.to_pylist()))
             if twice:
                 raise ConfigError(
                     f"batch {earlier.batch} of {index.directory} holds {entry.name}/{twice[0]} "
@@ -233,26 +231,19 @@ def query_index(
     index = read_dedup_index(directory)
     if not index.finished:
         raise InputError(f"{directory}: no finished batch; `prep dedup index build` resumes it")
-    with _workspace(place) as out:
-        asked = replace(work, max_source_share=_NO_ALARM)
-        loaded = _config(index, files, _entry("", _QUERY), asked)
+    workspace = nullcontext(place) if place else TemporaryDirectory(prefix="prep-query-")
+    with workspace as where:
+        out = Path(where)
+        options = replace(work, max_source_share=_NO_ALARM)
+        loaded = _config(index, files, _entry("", _QUERY), options)
         run_preparation(loaded, out, work.workers, progress=work.progress, story=BATCH)
         return _answer(index, out)
-
-
-@contextmanager
-def _workspace(place: Path | None) -> Iterator[Path]:
-    if place is not None:
-        yield place
-        return
-    with tempfile.TemporaryDirectory(prefix="prep-query-") as temporary:
-        yield Path(temporary)
 
 
 def _answer(index: DedupIndex, out: Path) -> IndexAnswer:
     clusters = _table(out, "keep", layout.CLUSTERS)
     found = clusters.filter(pc.not_equal(clusters["index"], "")).to_pylist()
-    asked = _documents(out, [row["member"] for row in found])
+    queried = _documents(out, [row["member"] for row in found])
     batches = {
         entry.batch: _documents(
             index.run(entry), [row["kept"] for row in found if row["index"] == entry.batch]
@@ -260,35 +251,35 @@ def _answer(index: DedupIndex, out: Path) -> IndexAnswer:
         for entry in index.finished
     }
     matches = [
-        _match(row, asked[row["member"]], batches[row["index"]][row["kept"]]) for row in found
+        _match(row, queried[row["member"]], batches[row["index"]][row["kept"]]) for row in found
     ]
     matches.sort(key=lambda match: (match.file, match.line or 0, match.row or 0))
     states = _table(out, "documents", layout.DOCUMENTS, ["state"])["state"]
     return IndexAnswer(pc.sum(pc.not_equal(states, "bad_record")).as_py() or 0, tuple(matches))
 
 
-def _match(row: dict[str, Any], asked: dict[str, Any], held: dict[str, Any]) -> IndexMatch:
+def _match(row: dict[str, Any], queried: dict[str, Any], indexed: dict[str, Any]) -> IndexMatch:
     return IndexMatch(
-        file=asked["file"],
-        line=asked["line"],
-        row=asked["row"],
+        file=queried["file"],
+        line=queried["line"],
+        row=queried["row"],
         kind=row["kind"],
         jaccard=row["jaccard"],
         estimate=row["estimate"],
         document=row["kept"].hex(),
-        source=held["source"],
+        source=indexed["source"],
         batch=row["index"],
-        batch_file=held["file"],
-        batch_line=held["line"],
-        batch_row=held["row"],
+        batch_file=indexed["file"],
+        batch_line=indexed["line"],
+        batch_row=indexed["row"],
     )
 
 
 def _documents(out: Path, keys: list[bytes]) -> dict[bytes, dict[str, Any]]:
     """key -> source, file, and line or row, of these documents of a run."""
     columns = ["doc_key", "source", "path_id", "line", "byte_offset"]
-    wanted = pc.field("doc_key").isin(pa.array(keys, pa.binary(ids.KEY_BYTES)))
-    rows = _table(out, "documents", layout.DOCUMENTS, columns, wanted).to_pylist()
+    chosen = pc.field("doc_key").isin(pa.array(keys, pa.binary(ids.KEY_BYTES)))
+    rows = _table(out, "documents", layout.DOCUMENTS, columns, chosen).to_pylist()
     paths = _table(out, "sources", layout.SOURCES, ["path"])["path"].to_pylist() if rows else []
     return {
         row["doc_key"]: {
@@ -306,10 +297,10 @@ def _table(
     stage: str,
     name: str,
     columns: list[str] | None = None,
-    wanted: pc.Expression | None = None,
+    chosen: pc.Expression | None = None,
 ) -> pa.Table:
     """A verified table of a finished run."""
     manifest = read_manifest(manifest_path(out, stage))
     if manifest is None:
         raise InputError(f"{out}: has no {stage} stage, so it is not a batch of an index")
-    return pq.read_table(Inputs(out).path(manifest.find(name)), columns=columns, filters=wanted)
+    return pq.read_table(Inputs(out).path(manifest.find(name)), columns=columns, filters=chosen)

@@ -19,7 +19,6 @@ from pipeline.filters.rules import has_rules
 from pipeline.runs.catalogue import CAUSES, STAGES, STORIES, stages_left_out
 from pipeline.sources.files import InputHashes
 from pipeline.stages.mixture import is_asked
-from pipeline.stages.plan import ReadPlan
 from pipeline.stories.loop import StageRecord
 from pipeline.stories.preparation import PREPARATION, Preparation, Story
 
@@ -125,15 +124,11 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
     return (cause for cause in CAUSES if given[cause])
 
 
-def _large(plan: ReadPlan) -> int:
-    """Estimated bytes of text that are compressed again: of large files that are compressed."""
-    files = (plan.files[index] for index in plan.large)
-    return sum(f.text_estimate for f in files if f.format.compression is not None)
-
-
 def forecast_stages(prepared: Preparation, story: Story = PREPARATION) -> list[StageForecast]:
     """A line per stage that the config calls for; reused stages cost nothing."""
     text = sum(file.text_estimate for file in prepared.plan.files)
+    large = (prepared.plan.files[index] for index in prepared.plan.large)
+    compressed = sum(f.text_estimate for f in large if f.format.compression is not None)
     largest = max(prepared.plan.estimate)
     states = stage_states(prepared, story)
     left_out = stages_left_out(story.name, _causes(prepared, story.name))
@@ -144,7 +139,7 @@ def forecast_stages(prepared: Preparation, story: Story = PREPARATION) -> list[S
         behind = "run if its inputs change" if _committed(prepared.out, stage) else "run"
         state = states.get(stage, behind)
         rate = STAGES[stage].speed
-        size = _large(prepared.plan) if stage == "pieces" else text
+        size = compressed if stage == "pieces" else text
         seconds = size / 1e6 / rate if rate and state != "reuse" else 0.0
         disk = int(size * STAGES[stage].disk) if state != "reuse" else 0
         memory = _BASE_MEMORY + (6 * largest if rate else 0)

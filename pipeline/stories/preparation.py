@@ -97,18 +97,19 @@ def prepare(loaded: LoadedConfig, out: Path | None) -> Preparation:
     if any(i.path == BUILTIN_QUICKSTART for i in config.inputs):
         builtin[BUILTIN_QUICKSTART] = quickstart.collect() / "*.jsonl.zst"
     out = out or Path("runs") / config.name
-    wanted = selection.check_screening(config, loaded.base, out)
+    request = selection.check_screening(config, loaded.base, out)
     plan = plan_reading(config, loaded.base, builtin, out)
     earlier = load_earlier(config.dedup, loaded.base)
     check_masks(config.clean.mask, config.clean.phone_regions)
     tokenize = config.tokenize
     name = tokenize.tokenizer if tokenize.tokenizer == GPT2 else loaded.base / tokenize.tokenizer
+    definition = load_definition(name, tokenize.eos, tokenize.special_tokens)
     return Preparation(
         config=config,
-        screening=wanted,
+        screening=request,
         plan=plan,
         earlier=earlier,
-        tokenizer=load_definition(name, tokenize.eos, tokenize.special_tokens),
+        tokenizer=replace(definition, engine=tokenize.engine),
         out=out,
         takedowns=read_takedown_state(out),
     )
@@ -202,7 +203,13 @@ def read_inputs(
     run(plan_stage(reading))
     reader = clean_stage(prepared.config, reading, unchanged, prepared.takedowns.files)
     clean = views.CleanOutput(run(reader))
-    _check_read(prepared.config, clean)
+    records, bad, most = sum(clean.records), sum(clean.bad), prepared.config.read.max_bad_share
+    if bad > most * records:
+        raise InputError(
+            f"{bad:,} of {records:,} records are bad ({100 * bad / records:.2f} %), more than "
+            f"read.max_bad_share allows ({100 * most:g} %); drops/ lists them with file and line; "
+            "fix the input or raise the limit"
+        )
     return reading, clean
 
 
@@ -232,32 +239,38 @@ def run_preparation(
     prepared = prepare(loaded, Path(out) if out is not None else None)
     progress = progress or Progress(quiet=True)
     progress.timings.clear()  # a stage that an earlier attempt of this run made is not reused
+    out_directory, screens = prepared.out, STORIES[story.name].screens
 
     def attempt(removed: frozenset[str]) -> Manifest:
-        compile_kernels(prepared.config, progress.note, STORIES[story.name].screens)
+        compile_kernels(prepared.config, progress.note, screens)
         if story is PREPARATION:
             check_engines(prepared.tokenizer, progress.note)
-        now = replace(prepared, takedowns=read_takedown_state(prepared.out))
-        finish_moving(prepared.out)
-        if not STORIES[story.name].screens:
-            restore_texts(prepared.out)
+        now = replace(prepared, takedowns=read_takedown_state(out_directory))
+        finish_moving(out_directory)
+        if not screens:
+            restore_texts(out_directory)
         while True:
             try:
                 return _run_stages(now, story, workers, verify_inputs, progress, removed)
             except TextsApartError as needed:
-                if not restore_texts(prepared.out):
+                if not restore_texts(out_directory):
                     raise
                 progress.note(
                     f"{needed}: they are put back for now, and moved to quarantine again at the end"
                 )
             except FrozenStageError as frozen:
-                now = prepare_rewrite(now, story, frozen)
+                if not screens:
+                    raise InputError(
+                        f"{out_directory}: {frozen}, and documents were taken down from it; remove "
+                        "their lines from the raw shards and choose another --out"
+                    ) from None
+                now = replace(now, takedowns=now.takedowns.written_anew())
                 progress.note(
                     f"{frozen}: writing the data set again without the documents taken down"
                 )
 
     try:
-        return hold_and_run(prepared.out, progress, attempt)
+        return hold_and_run(out_directory, progress, attempt)
     except ReadOnlyError as error:
         return _find_finished(prepared, story, verify_inputs, progress, error)
 
@@ -295,17 +308,6 @@ def _find_finished(
         raise ReadOnlyError(f"{error}, and its stages are of another config; choose another --out")
     progress.note(f"{out} cannot be written to, but it is finished and unchanged")
     return Manifest(out, record.manifests, tuple(runner.reused))
-
-
-def prepare_rewrite(prepared: Preparation, story: Story, frozen: FrozenStageError) -> Preparation:
-    """What was prepared, its documents taken down now to be dropped. Raises InputError for a story
-    that decides nothing."""
-    if not STORIES[story.name].screens:
-        raise InputError(
-            f"{prepared.out}: {frozen}, and documents were taken down from it; remove their "
-            "lines from the raw shards and choose another --out"
-        )
-    return replace(prepared, takedowns=prepared.takedowns.written_anew())
 
 
 def _run_stages(
@@ -362,16 +364,6 @@ def _run_stages(
         frozen=prepared.takedowns.frozen,
     )
     return work.carry_out(removed, tell, publish)
-
-
-def _check_read(config: Config, clean: views.CleanOutput) -> None:
-    records, bad = sum(clean.records), sum(clean.bad)
-    if bad > config.read.max_bad_share * records:
-        raise InputError(
-            f"{bad:,} of {records:,} records are bad ({100 * bad / records:.2f} %), more than "
-            f"read.max_bad_share allows ({100 * config.read.max_bad_share:g} %); drops/ "
-            "lists them with file and line; fix the input or raise the limit"
-        )
 
 
 def check_survivors(keep: views.KeepOutput) -> None:

@@ -103,55 +103,55 @@ def plan_rescan(
 
 
 def rescan_run(
-    asked: RescanRequest, workers: int | None = None, *, progress: Progress | None = None
+    request: RescanRequest, workers: int | None = None, *, progress: Progress | None = None
 ) -> Manifest:
     """Look through the documents; finished work is reused. Raises the errors of
     `pipeline.stories.preparation.run_preparation`."""
     work = StoryRun(
-        out=asked.out,
-        config=asked.config,
+        out=request.out,
+        config=request.config,
         story=STORY,
-        size=asked.bytes,
+        size=request.bytes,
         workers=workers,
         progress=progress or Progress(quiet=True),
     )
-    return work.hold(partial(_tell, asked))
+    return work.hold(partial(_tell, request))
 
 
-def _tell(asked: RescanRequest, run: StageRecord) -> None:
+def _tell(request: RescanRequest, run: StageRecord) -> None:
     def do(stage: Stage) -> StageManifest:
-        return run(borrow(stage, asked.directory.resolve(), (DOCUMENTS, layout.QUARANTINE)))
+        return run(borrow(stage, request.directory.resolve(), (DOCUMENTS, layout.QUARANTINE)))
 
     nothing = screen.Lists(origins=(), artefacts=(), captures=())
-    places, content = asked.registry.directories, asked.registry.content_hash
+    places, content = request.registry.directories, request.registry.content_hash
     looked_for = screen.find_registry_shards(do(screen.registry_stage(nothing, places, content)))
-    found = FindingsOutput(do(screen.rescan_stage(asked.clean, looked_for, asked.quarantine)))
+    found = FindingsOutput(do(screen.rescan_stage(request.clean, looked_for, request.quarantine)))
     decided = DecisionsOutput(
-        do(decisions_stage(asked.clean, asked.policy, looked_for.works, found))
+        do(decisions_stage(request.clean, request.policy, looked_for.works, found))
     )
     do(screen.evidence_stage(decided))
     own = Batch(
         counts=tuple(decided.counts),
-        documents=asked.clean.documents,
+        documents=request.clean.documents,
         decisions=decided.decisions,
     )
-    do(verdicts_stage(asked.policy, decided, Batches((own,))))
+    do(verdicts_stage(request.policy, decided, Batches((own,))))
 
 
-def matched_works(asked: RescanRequest) -> list[MatchedWork]:
+def matched_works(request: RescanRequest) -> list[MatchedWork]:
     """What a finished rescan found, by work, the one with most tokens first."""
     evidence = pq.read_table(
-        asked.out / layout.EVIDENCE, columns=["doc_key", "detector", "work_id"]
+        request.out / layout.EVIDENCE, columns=["doc_key", "detector", "work_id"]
     )
     evidence = evidence.filter(pc.not_equal(evidence["work_id"], ""))
     table = pq.read_table(
-        asked.directory / layout.DOCUMENTS,
+        request.directory / layout.DOCUMENTS,
         columns=["doc_key", "state", "tokens"],
         filters=pc.field("doc_key").isin(pc.unique(evidence["doc_key"])),
     )
     documents = {row["doc_key"]: (row["state"], row["tokens"]) for row in table.to_pylist()}
     titles = dict(
-        zip(*(asked.registry.works[c].to_pylist() for c in ("work_id", "title_raw")), strict=True)
+        zip(*(request.registry.works[c].to_pylist() for c in ("work_id", "title_raw")), strict=True)
     )
     names = sorted(pc.unique(evidence["work_id"]).to_pylist())
     works = [_matched(work, titles, evidence, documents) for work in names]

@@ -255,12 +255,8 @@ class ScreeningRequest:
         return by_rule or any(review.decision == "redact" for review in self.reviews)
 
 
-@dataclass(frozen=True)
-class ScreeningIndexes:
-    """What documents are compared with, published; and the evaluation items, if there are any."""
-
-    looked_for: RegistryShards
-    items: views.EvalIndexOutput | None
+ScreeningIndexes = tuple[RegistryShards, views.EvalIndexOutput | None]
+"""What documents are compared with, published; and the evaluation items, if there are any."""
 
 
 def check_screening(config: Config, base: Path, out: Path) -> ScreeningRequest:
@@ -299,7 +295,7 @@ def compile_screening(request: ScreeningRequest, run: RunStage) -> ScreeningInde
     if request.eval_sets:
         items = views.EvalIndexOutput(run(eval_index_stage(request.eval_sets, request.overlap)))
     registry = run(registry_stage(request.lists, request.registries, request.content))
-    return ScreeningIndexes(find_registry_shards(registry), items)
+    return find_registry_shards(registry), items
 
 
 def screening(
@@ -312,14 +308,14 @@ def screening(
 ) -> Screening:
     """How the documents are screened, for the story of dedup, which needs the decisions in its
     middle. `taken_down`: tables of documents that are dropped, with hashes of their content."""
-    looked_for = compiled.looked_for
+    looked_for, items = compiled
 
     def decide() -> views.DecisionsOutput:
         found = [run(screen_stage(clean, reading, looked_for))]
         if request.detectors:
             found.append(run(custom_detectors_stage(clean, reading, request.detectors)))
-        if compiled.items is not None:
-            found.append(run(overlap_stage(clean, compiled.items, request.overlap)))
+        if items is not None:
+            found.append(run(overlap_stage(clean, items, request.overlap)))
         if request.filters.on:
             found.append(run(filters_stage(clean, request.filters)))
         if functions := request.custom_filters:

@@ -33,16 +33,16 @@ import pyarrow.parquet as pq
 
 from dedup.arrays import I64, Mask
 from pipeline.core import storage
-from pipeline.core.errors import IntegrityError
+from pipeline.core.errors import ConfigError, IntegrityError
 from pipeline.core.manifest import Shard, StageManifest, read_manifest, write_manifest
 from pipeline.engine.runner import STAGE_MANIFESTS, manifest_path
 from pipeline.engine.stage import Output, arrow_output, parquet_output
 from pipeline.runs import layout
 from pipeline.runs.records import wrap_read_errors
-from pipeline.sources.copy import copy_records, trailing_bytes
+from pipeline.sources.copy import copy_records, new_compressor, trailing_bytes
 from pipeline.sources.files import HashingReader, InputFile
+from pipeline.sources.output_format import BUILT_IN, COMPRESSIONS, Format, find_plugged_form
 from pipeline.sources.streams import decompress_blocks
-from pipeline.stages.records import FORMATS, Format, compress_lines
 from pipeline.takedown.copies import RunTables
 from pipeline.takedown.record import read_takedowns
 
@@ -288,12 +288,25 @@ class _Key(msgspec.Struct):
 def _without_keys(path: Path, keys: pa.Array) -> bytes | None:
     """A file of records with `key`, without those of these documents."""
     wanted = {key.hex() for key in keys.to_pylist()}
-    form = next(form for form in FORMATS if path.name.endswith(f".{form}"))
+    form = next((form for form in BUILT_IN if path.name.endswith(f".{form}")), None)
+    if form is None:
+        return _plugged_without(path, wanted)
     if form == "parquet":
         table = pq.read_table(path)
         gone = pc.is_in(table["key"], pa.array(sorted(wanted), pa.string()))
         return _image(table, gone) if pc.any(gone).as_py() else None
     return _lines_without(path, form, wanted)
+
+
+def _plugged_without(path: Path, keys: set[str]) -> bytes | None:
+    """The same of a file that a plug-in wrote."""
+    form = find_plugged_form(path.name)
+    if form is None:
+        raise ConfigError(f"{path}: no plug-in is installed for its output format; install it")
+    output = form.load()
+    table = output.read(path)
+    gone = pc.is_in(table["key"], pa.array(sorted(keys), pa.string()))
+    return b"".join(output.write(table.filter(pc.invert(gone)))) if pc.any(gone).as_py() else None
 
 
 def _image(table: pa.Table, gone: pa.ChunkedArray) -> bytes:
@@ -302,11 +315,12 @@ def _image(table: pa.Table, gone: pa.ChunkedArray) -> bytes:
 
 
 def _lines_without(path: Path, form: Format, wanted: set[str]) -> bytes | None:
-    compression = {"jsonl.zst": "zst", "jsonl.gz": "gz"}.get(form)
+    compression = COMPRESSIONS[form]
     with open(path, "rb") as file:
         lines = b"".join(decompress_blocks(path, file, compression)).splitlines(keepends=True)
     decode: Callable[[bytes], _Key] = msgspec.json.Decoder(_Key).decode
     staying = [line for line in lines if decode(line).key not in wanted]
     if len(staying) == len(lines):
         return None
-    return compress_lines(b"".join(staying), form)
+    compressor = new_compressor(compression)
+    return bytes(compressor.compress(b"".join(staying)) + compressor.flush())

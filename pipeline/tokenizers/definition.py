@@ -1,20 +1,13 @@
-"""What a tokenizer is, and its ids turned back to bytes.
+"""What a tokenizer is (its `tokenizer.json`, the size of its vocabulary, the EOS), and ids to
+bytes.
 
-What a tokenizer is: its `tokenizer.json`, the size of its vocabulary, and the EOS token.
+The JSON is brought to one form: `truncation` and `padding` are dropped, because they would cut or
+fill documents, and keys are sorted, so that the hash depends on nothing but the content.
+`tokenizers` itself reads it once, here, so what it refuses never reaches a worker. A model with BPE
+dropout is refused (its ids are random); post-processors that add tokens (BOS, CLS) are not used.
 
-A definition holds the JSON that every engine is built from (`engines`), brought to one form: the
-sections `truncation` and `padding` are dropped, because they would cut or fill documents, and keys
-are sorted, so that the content hash depends on nothing but the content. `tokenizers` itself reads
-the definition once, here, so what it refuses never reaches a worker.
-
-Limits: a model with BPE dropout is refused (its ids are random). The end of a document is one
-token; post-processors that add others (BOS, CLS) are not used.
-
-Ids back to bytes.
-
-Byte-level tokenizers give every token its exact bytes, so any slice of a stream decodes, also in
-the middle of a character. Others decode by `tokenizers`, whole texts only and not always exactly
-(normalizers and added spaces cannot be undone).
+Byte-level tokenizers give every token its exact bytes, so any slice of a stream decodes. Others
+decode by `tokenizers`, whole texts only and not always exactly.
 """
 
 import functools
@@ -51,6 +44,8 @@ class TokenizerDefinition:
     """Largest id plus one, added tokens included."""
     eos_token: str
     eos_id: int
+    engine: str | None = None
+    """The engine to use; None: the fastest that gives the ids of `tokenizers`."""
 
     @functools.cached_property
     def content_hash(self) -> str:
@@ -292,7 +287,7 @@ def decode_bytes(definition: TokenizerDefinition, ids: npt.NDArray[np.integer]) 
     >>> decode_bytes(load_definition("gpt2"), np.array([15496, 995, 50256]))
     b'Hello world'
     """
-    table = _byte_table(definition)
+    table = byte_table(definition)
     if table is not None:
         return b"".join([table[i] for i in ids.tolist()])
     texts = ids[ids != definition.eos_id].tolist()
@@ -305,12 +300,15 @@ def _tokenizer(definition: TokenizerDefinition) -> Tokenizer:
 
 
 @functools.lru_cache(maxsize=4)
-def _byte_table(definition: TokenizerDefinition) -> list[bytes] | None:
+def byte_table(definition: TokenizerDefinition) -> list[bytes] | None:
     """Bytes of every id of a byte-level tokenizer; None for other tokenizers."""
     content = json.loads(definition.json)
-    if not _is_byte_level(content.get("decoder")):
+    decoder = content.get("decoder")
+    if not isinstance(decoder, dict) or decoder.get("type") != "ByteLevel":
         return None
-    alphabet = {character: byte for byte, character in enumerate(_printable_bytes())}
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}  # as GPT-2's encoder.py
+    others = iter(range(256, 512))
+    alphabet = {chr(b if b in printable else next(others)): b for b in range(256)}
     table = [b""] * definition.vocab_size
     for token, number in content["model"]["vocab"].items():
         if all(character in alphabet for character in token):
@@ -321,14 +319,3 @@ def _byte_table(definition: TokenizerDefinition) -> list[bytes] | None:
         table[added["id"]] = added["content"].encode()
     table[definition.eos_id] = b""
     return table
-
-
-def _is_byte_level(decoder: object) -> bool:
-    return isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"
-
-
-def _printable_bytes() -> str:
-    """The character that stands for each byte in a byte-level vocabulary (GPT-2's encoder.py)."""
-    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = iter(range(256, 512))
-    return "".join(chr(byte if byte in printable else next(others)) for byte in range(256))

@@ -20,13 +20,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dedup.arrays import I64
-from pipeline.core.errors import InputError
+from pipeline.core.errors import ConfigError, InputError
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 from pipeline.tokenizers.engines import (
     ENGINES,
     REFERENCE,
     Engine,
     FlatTokens,
+    build_engine,
     installed_version,
     verdict,
 )
@@ -62,14 +63,22 @@ def open_tokenizer(
 @functools.lru_cache(maxsize=4)
 def _open(definition: TokenizerDefinition) -> TextTokenizer:
     name, reason = choose_engine(definition)
-    return TextTokenizer(definition, name, reason, ENGINES[name](definition))
+    return TextTokenizer(definition, name, reason, build_engine(name, definition))
 
 
 def choose_engine(definition: TokenizerDefinition) -> tuple[str, str]:
     """The fastest engine that may be used, and in one line why it, and why not those before it.
 
-    An engine is checked once on a machine, which takes about a second.
+    An engine is checked once on a machine, which takes about a second. Raises ConfigError where the
+    definition names an engine that does not exist or gives other ids.
     """
+    if definition.engine == REFERENCE:
+        return REFERENCE, "the config names it"
+    if definition.engine is not None:
+        found = verdict(definition.engine, definition)
+        if not found.passed:
+            raise ConfigError(f"tokenize.engine: {found.reason}")
+        return definition.engine, found.reason
     reasons = []
     for name in ENGINES:
         if name == REFERENCE:

@@ -1,6 +1,5 @@
-"""Engines, and whether one may be used for a tokenizer.
-
-The programs that can turn text into ids, behind one interface, each on one thread.
+"""The programs that can turn text into ids, on one thread each, and which may be used for a
+tokenizer.
 
   | engine | what it is | special tokens in text stay text by |
   |---|---|---|
@@ -8,28 +7,22 @@ The programs that can turn text into ids, behind one interface, each on one thre
   | gigatoken | Rust, caches that grow for ever | a tokenizer.json without special added tokens |
   | tokenizers | the oracle | `encode_special_tokens` |
 
-None but the oracle is trusted: the self-check below decides which of them may be used for a
-tokenizer. The first two are optional and imported by name, so that a missing one costs nothing.
+Only the oracle is trusted: another engine may be used if it repeats the oracle's ids on the
+battery. The verdict is kept in the user's cache under everything that could change it: the builds
+of both, the tokenizer's content, the battery's version, and the processor, because engines choose
+their code by its features. A check by examples can miss a defect that only some rare text shows;
+the million fuzzed strings of the slow tests look for those.
 
 Limits: one word without any break (64 MiB of one letter) takes the engines about half a minute and
 3 GB, and `tokenizers` more: BPE keeps the whole word in memory. Documents are never cut.
-
-Whether an engine may be used for a tokenizer: only if it repeats the oracle's ids on the battery.
-
-The verdict is kept in the user's cache under everything that could change it: the builds of the
-engine and of `tokenizers` (versions and the hashes of their files), the tokenizer's content, the
-version of the battery, and the processor, because engines choose their code by its features.
-
-Limits: a check by examples. It finds another regex, Unicode table, merge order or block border; a
-defect that only some rare text shows it can miss, which is what the million fuzzed strings of the
-slow tests are for.
 """
 
 import contextlib
+import functools
 import json
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
@@ -41,8 +34,10 @@ import numpy as np
 
 from dedup.arrays import I64, U32
 from dedup.user_cache import user_cache
-from pipeline.core.errors import ResourceError, escape_text
+from pipeline.core.errors import ConfigError, ResourceError, escape_text
+from pipeline.core.plugins import PlugIn, PlugInCode, load_plug_ins
 from pipeline.core.storage import canonical_json, hash_bytes, write_json
+from pipeline.core.words import did_you_mean_or_all
 from pipeline.tokenizers.battery import VERSION, battery
 from pipeline.tokenizers.definition import TokenizerDefinition, reference_tokenizer
 
@@ -67,12 +62,18 @@ class FlatTokens:
 
 
 class Engine(Protocol):
-    """Ids of texts for one tokenizer; built from its definition."""
+    """A program that turns texts into ids, for one tokenizer, on one thread.
+
+    It is built in every worker from `definition.json`, a Hugging Face tokenizer.json, and is used
+    only where it gives the ids of `tokenizers` on some thousand strings (`prep` checks that once
+    for each version). What it raises when it is built or encodes counts as "cannot be used".
+    """
 
     def __init__(self, definition: TokenizerDefinition) -> None: ...
 
     def encode(self, texts: Sequence[str]) -> FlatTokens:
-        """Ids without any added BOS or EOS; special-token strings are text."""
+        """Return the ids of all texts, without any added BOS or EOS; the text of special tokens is
+        text like any other."""
         ...
 
 
@@ -157,6 +158,39 @@ ENGINES: dict[str, type[Engine]] = {
 """Every engine, the preferred one first; the name is also that of its distribution."""
 
 
+PLUG_INS = "wafermill.tokenizers"
+"""Entry points of this group are classes that are an `Engine`."""
+
+
+@functools.cache
+def plugged_engines() -> Mapping[str, PlugIn[type]]:
+    """The engines of plug-ins by name. Raises ConfigError for a broken one."""
+    plug_ins = load_plug_ins(PLUG_INS, type, ENGINES)
+    for plug_in in plug_ins.values():
+        if not callable(getattr(plug_in.value, "encode", None)):
+            raise plug_in.refuse("is a class without a method encode")
+    return plug_ins
+
+
+def engine_code(name: str) -> PlugInCode | None:
+    """The code of an engine that a plug-in brings; None for a built-in one. Raises ConfigError for
+    one that does not exist."""
+    if name in ENGINES:
+        return None
+    if name not in plugged_engines():
+        hint = did_you_mean_or_all(name, [*ENGINES, *plugged_engines()])
+        raise ConfigError(f"tokenize.engine: there is no engine {escape_text(name)!r}{hint}")
+    return plugged_engines()[name].code
+
+
+def build_engine(name: str, definition: TokenizerDefinition) -> Engine:
+    """The engine of this name for a tokenizer. Raises ConfigError for one that does not exist."""
+    engine_code(name)
+    made = ENGINES.get(name) or plugged_engines()[name].value
+    engine: Engine = made(definition)
+    return engine
+
+
 def _interleaved(parts: Sequence[tuple[Sequence[int], FlatTokens]]) -> FlatTokens:
     """Tokens of texts that were encoded in parts; each part names the places of its texts."""
     rows = {
@@ -175,6 +209,9 @@ def _joined(rows: Sequence[U32]) -> FlatTokens:
 
 def installed_build(name: str) -> str | None:
     """Version of an engine's distribution and a hash of the list of its files, or None."""
+    code = engine_code(name)
+    if code is not None:
+        return str(code)
     try:
         found = distribution(name)
     except PackageNotFoundError:
@@ -184,7 +221,8 @@ def installed_build(name: str) -> str | None:
 
 def installed_version(name: str) -> str:
     """Version of an engine that is installed, for messages."""
-    return distribution(name).version
+    code = engine_code(name)
+    return distribution(name).version if code is None else code.version
 
 
 def _use_one_thread() -> None:
@@ -218,7 +256,9 @@ def verdict(name: str, definition: TokenizerDefinition, cache: Path | None = Non
     root = cache if cache is not None else user_cache()
     if root is None:
         return _check(name, definition)
-    path = root / "tokenizer-checks" / f"{_key(name, build, definition)}.json"
+    oracle = installed_build(REFERENCE)
+    parts = [name, build, oracle, definition.content_hash, VERSION, _processor()]
+    path = root / "tokenizer-checks" / f"{hash_bytes(canonical_json(parts))}.json"
     kept = _read(path)
     if kept is not None:
         return kept
@@ -250,7 +290,7 @@ def _check(name: str, definition: TokenizerDefinition) -> Verdict:
     texts = battery(oracle.tokenizer, definition.added_tokens)
     label = f"{name} {installed_version(name)}"
     try:
-        difference = first_difference(ENGINES[name](definition), oracle, texts)
+        difference = first_difference(build_engine(name, definition), oracle, texts)
     except BaseException as error:  # any failure of an engine passes it over; a panic in Rust is
         # no Exception, but neither are signals and interrupts
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
@@ -282,11 +322,6 @@ def _difference(text: str, wrong: U32, right: U32) -> str:
     at = int(unequal[0]) if len(unequal) else both
     found, expected = (ids[at : at + 6].tolist() for ids in (wrong, right))
     return f"in {escape_text(repr(text), 80)} from token {at} on {found}, expected {expected}"
-
-
-def _key(name: str, build: str, definition: TokenizerDefinition) -> str:
-    parts = [name, build, installed_build(REFERENCE), definition.content_hash, VERSION]
-    return hash_bytes(canonical_json([*parts, _processor()]))
 
 
 def _processor() -> str:

@@ -1,12 +1,8 @@
-"""Training a tokenizer, and how well one fits.
+"""Train a byte-level BPE tokenizer on texts by `tokenizers`, and measure how well one fits a
+source.
 
-Training a byte-level BPE tokenizer on texts, by `tokenizers`.
-
-The result is a `tokenizer.json` that encodes any text without an unknown token (all 256 bytes are
-in the vocabulary) and has one special token, the EOS. Equal texts and equal settings give equal
-bytes, in any order and on any number of threads: the trainer breaks ties between pairs by ids.
-
-Which characters make a word decides how far merges can reach (`words`):
+Equal texts and equal settings give equal bytes, in any order and on any number of threads. Which
+characters make a word decides how far merges can reach (`words`):
 
 * `gpt2`: letters, numbers or other characters, with one space before (GPT-2, Radford et al. 2019).
   Combining marks are "other", so vocalised Arabic and Indic scripts fall into pieces.
@@ -14,12 +10,8 @@ Which characters make a word decides how far merges can reach (`words`):
   follows small letters, numbers are cut into groups of three.
 
 Limits: `tokenizers` counts all words in memory before it merges (40 MB of text: 0.3 GB on one
-thread, 0.65 GB on seven). Train on a sample.
-
-How well a tokenizer fits each source of a corpus: bytes per token and tokens per word.
-
-A word is a run between white space (`str.split`), so fertility compares tokenizers on one language
-rather than languages with each other: Chinese has few such words.
+thread, 0.65 GB on seven): train on a sample. Fertility counts words between white space, so it
+compares tokenizers on one language: Chinese has few such words.
 """
 
 import json

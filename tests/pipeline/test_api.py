@@ -265,7 +265,7 @@ def test_options_that_are_refused(small_run: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name: "):
         pipeline.dedup(raw, out=tmp_path, name="a b")
     with pytest.raises(ConfigError, match="format"):
-        pipeline.clean(raw, out=tmp_path, format="csv")  # type: ignore[arg-type]
+        pipeline.clean(raw, out=tmp_path, format="csv")
     with pytest.raises(ConfigError, match="nothing to clean"):
         pipeline.clean(out=tmp_path)
     with pytest.raises(ConfigError, match=r"^config: sede: unknown key; did you mean.*seed"):

@@ -15,12 +15,12 @@ import pytest
 import pipeline
 from pipeline.config.prep import Config
 from pipeline.core.errors import InputError
-from pipeline.hdf5.verify import count_rows
 from pipeline.lineage.trace import trace_row
 from pipeline.sources import files
 from pipeline.sources.record import Record, RecordRules
 from pipeline.stories.verify import verify_run
 from tests.forked import prep_in_fork
+from tests.pipeline.hdf5.foreign_rows import count_rows
 
 pytestmark = pytest.mark.shared_data
 

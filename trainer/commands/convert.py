@@ -7,7 +7,7 @@ import typer
 
 from pipeline.core.errors import ConfigError
 from pipeline.core.words import pluralise
-from trainer.commands.options import Targets, one_line_errors
+from trainer.commands.options import Targets, describe_command, one_line_errors
 
 app = typer.Typer(
     cls=Targets,
@@ -16,38 +16,9 @@ app = typer.Typer(
 )
 
 
-def register(program: typer.Typer) -> None:
-    """Add `train convert` to the `train` app."""
-    program.add_typer(app, name="convert")
-
-
 TargetFormat = Literal["hf", "wafermill", "mdl"]
 ModelName = Literal["gpt2", "gptj", "gpt_neox", "llama", "btlm", "jais"]
 """The names of `trainer.convert.families`."""
-
-EXAMPLES = """\b
-Examples:
-  train convert out --src-fmt wafermill --tgt-fmt hf --out exported
-  train convert gpt2-large --src-fmt hf --tgt-fmt wafermill --out tuned
-  train convert checkpoint_5000.mdl --src-fmt cs-2.2 --params params.yaml --tgt-fmt hf --out hf
-  train convert diff exported again --tolerance 1e-6
-  train convert --list
-
-\b
-`train convert diff --help` explains how to compare. Exit codes: 0 success; 2 config,
-3 input, 4 integrity or 5 resource error.
-"""
-
-
-DIFF_EXAMPLES = """\b
-Examples:
-  train convert diff exported again
-  train convert diff out/checkpoints/step_0000200 tuned --tolerance 1e-6
-
-\b
-Exit codes: 0 equal, 1 different, 2 to 5 as for the other commands.
-"""
-
 
 UnsafePickle = Annotated[
     bool,
@@ -55,59 +26,25 @@ UnsafePickle = Annotated[
 ]
 
 
-def _print_listing(wanted: bool) -> None:
-    if wanted:
+def _print_listing(requested: bool) -> None:
+    if requested:
         from trainer.convert.conversion import list_formats
 
         print(list_formats())
         raise typer.Exit
 
 
-@app.command(name=Targets.RUN, epilog=EXAMPLES)
 def convert(
-    checkpoint: Annotated[
-        Path,
-        typer.Argument(help="A checkpoint, a model directory, a Hugging Face directory or a file."),
-    ],
-    src_fmt: Annotated[
-        str,
-        typer.Option(
-            "--src-fmt",
-            help="Format of the checkpoint: wafermill, hf, mdl or cs-1.7 to cs-2.9.",
-        ),
-    ],
-    tgt_fmt: Annotated[TargetFormat, typer.Option("--tgt-fmt", help="Format to write.")],
-    out: Annotated[Path, typer.Option("--out", help="New directory for the result.")],
-    params: Annotated[
-        Path | None,
-        typer.Option("--params", help="params.yaml of the model; needed for mdl and cs-X.Y."),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", help="config.json of the model, if it is not next to the weights."
-        ),
-    ] = None,
-    model: Annotated[
-        ModelName | None,
-        typer.Option("--model", help="Model family to export as; default: the one that fits."),
-    ] = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(
-            "--tokenizer",
-            help="tokenizer.json to copy into an export; default: that of GPT-2 for 50,257 ids.",
-        ),
-    ] = None,
-    hf_shard_size: Annotated[
-        str, typer.Option("--hf-shard-size", help="Largest size of one weights file.")
-    ] = "5 GB",
-    drop_unmatched_keys: Annotated[
-        bool,
-        typer.Option(
-            "--drop-unmatched-keys", help="Leave out tensors that the model does not need."
-        ),
-    ] = False,
+    checkpoint: Path,
+    src_fmt: str,
+    tgt_fmt: TargetFormat,
+    out: Path,
+    params: Path | None = None,
+    config: Path | None = None,
+    model: ModelName | None = None,
+    tokenizer: str | None = None,
+    hf_shard_size: str = "5 GB",
+    drop_unmatched_keys: bool = False,
     unsafe_pickle: UnsafePickle = False,
     _: Annotated[
         bool,
@@ -119,7 +56,29 @@ def convert(
         ),
     ] = False,
 ) -> None:
-    """Convert the weights of one model from one format to another."""
+    """Convert the weights of one model from one format to another.
+
+    CHECKPOINT: A checkpoint, a model directory, a Hugging Face directory or a file.
+    --src-fmt: Format of the checkpoint: wafermill, hf, mdl or cs-1.7 to cs-2.9.
+    --tgt-fmt: Format to write.
+    --out: New directory for the result.
+    --params: params.yaml of the model; needed for mdl and cs-X.Y.
+    --config: config.json of the model, if it is not next to the weights.
+    --model: Model family to export as; default: the one that fits.
+    --tokenizer: tokenizer.json to copy into an export; default: that of GPT-2 for 50,257 ids.
+    --hf-shard-size: Largest size of one weights file.
+    --drop-unmatched-keys: Leave out tensors that the model does not need.
+
+    Examples:
+      train convert out --src-fmt wafermill --tgt-fmt hf --out exported
+      train convert gpt2-large --src-fmt hf --tgt-fmt wafermill --out tuned
+      train convert checkpoint_5000.mdl --src-fmt cs-2.2 --params params.yaml --tgt-fmt hf --out hf
+      train convert diff exported again --tolerance 1e-6
+      train convert --list
+
+    `train convert diff --help` explains how to compare. Exit codes: 0 success; 2 config,
+    3 input, 4 integrity or 5 resource error.
+    """
     from trainer.convert.conversion import CheckpointConvertOptions
     from trainer.convert.conversion import convert_checkpoint as run
 
@@ -140,27 +99,32 @@ def convert(
         run(request, lambda line: print(line, flush=True))
 
 
-@app.command(epilog=DIFF_EXAMPLES)
 def diff(
-    left: Annotated[Path, typer.Argument(help="Checkpoint, in any format of `train convert`.")],
-    right: Annotated[Path, typer.Argument(help="Checkpoint in the same format.")],
-    tolerance: Annotated[
-        float, typer.Option("--tolerance", help="Largest absolute difference that counts as equal.")
-    ] = 0.0,
-    unsafe_pickle: UnsafePickle = False,
+    left: Path, right: Path, tolerance: float = 0.0, unsafe_pickle: UnsafePickle = False
 ) -> None:
-    """Compare two checkpoints: names, shapes, dtypes and values of all tensors."""
+    """Compare two checkpoints: names, shapes, dtypes and values of all tensors.
+
+    LEFT: Checkpoint, in any format of `train convert`.
+    RIGHT: Checkpoint in the same format.
+    --tolerance: Largest absolute difference that counts as equal.
+
+    Examples:
+      train convert diff exported again
+      train convert diff out/checkpoints/step_0000200 tuned --tolerance 1e-6
+
+    Exit codes: 0 equal, 1 different, 2 to 5 as for the other commands.
+    """
     from trainer.convert.conversion import compare_checkpoints
 
     with one_line_errors():
-        found = compare_checkpoints(left, right, tolerance, unsafe_pickle)
-        for difference in found.differences:
+        result = compare_checkpoints(left, right, tolerance, unsafe_pickle)
+        for difference in result.differences:
             print(f"{difference.name}: {difference.what}")
         print(
-            f"{pluralise(found.tensors, 'tensor')}, {len(found.differences):,} different, "
-            f"largest difference {found.largest:g}"
+            f"{pluralise(result.tensors, 'tensor')}, {len(result.differences):,} different, "
+            f"largest difference {result.largest:g}"
         )
-        raise typer.Exit(1 if found.differences else 0)
+        raise typer.Exit(1 if result.differences else 0)
 
 
 def _shard_bytes(text: str) -> int:
@@ -175,3 +139,10 @@ def _shard_bytes(text: str) -> int:
     if size < 1:
         raise ConfigError(f"--hf-shard-size {text}: expected at least 1 byte")
     return size
+
+
+def register(program: typer.Typer) -> None:
+    """Add `train convert` to the `train` app."""
+    describe_command(app, convert, Targets.RUN)
+    describe_command(app, diff)
+    program.add_typer(app, name="convert")

@@ -15,63 +15,34 @@ from trainer.commands.options import one_line_errors, read_model
 if TYPE_CHECKING:
     from trainer.generation.loaded import LoadedModel
 
-EVALUATE_EXAMPLES = """\b
-Examples:
-  train evaluate out --data runs/web
-  train evaluate out/checkpoints/step_0000200 --data runs/web --split test --json
-  train evaluate out --data runs/web --reference-tokenizer gpt2
-"""
-LM_EVAL_EXAMPLES = """\b
-Examples:
-  train lm-eval --model_dir out --data-dir tasks --num_fewshot 0
-  train lm-eval --model_dir out --data-dir tasks --tasks piqa,arc_easy --num_fewshot 5 --limit 100
-
-\b
-Needs the extra: pip install 'wafermill[eval]'. Nothing is downloaded: DATA_DIR/TASK/SPLIT.jsonl
-holds the documents of a task, one JSON object per line, with the fields of its data set:
-  hellaswag       validation  activity_label, ctx_a, ctx_b, endings, label
-  piqa            validation  goal, sol1, sol2, label
-  winogrande      validation  sentence, option1, option2, answer
-  lambada_openai  test        text
-  arc_easy        test        question, choices {text, label}, answerKey
-  arc_challenge   test        question, choices {text, label}, answerKey
-  openbookqa      test        question_stem, choices {text, label}, answerKey
-The examples of --num_fewshot are taken from train.jsonl. How to get the files: docs/evaluation.md.
-"""
-CROWS_PAIRS_EXAMPLES = """\b
-Examples:
-  train crows-pairs --model_dir out --data-file crows_pairs_anonymized.csv
-"""
-
 
 def evaluate(
-    path: Annotated[
-        Path, typer.Argument(help="A checkpoint, or a model directory for its last one.")
-    ],
-    data: Annotated[
-        Path, typer.Option("--data", help="A prep run directory, or a directory of shards.")
-    ],
-    split: Annotated[
-        str, typer.Option("--split", help="Split to measure, such as validation or test.")
-    ] = "validation",
-    target: Annotated[
-        options.TargetName, typer.Option("--target", help="Where to run, as for `train`.")
-    ] = "CPU",
+    path: Path,
+    data: Path,
+    split: str = "validation",
+    target: options.TargetName = "CPU",
     batch_size: options.BatchSize = 8,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="CPU threads.")] = 1,
-    eval_steps: Annotated[
-        int | None, typer.Option("--eval_steps", min=1, help="Number of batches; default: all.")
-    ] = None,
-    reference_tokenizer: Annotated[
-        Path | None,
-        typer.Option(
-            "--reference-tokenizer",
-            help="gpt2 or a tokenizer.json: also report the loss per token of this tokenizer.",
-        ),
-    ] = None,
+    threads: options.Positive = 1,
+    eval_steps: options.PositiveOrNone = None,
+    reference_tokenizer: Path | None = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Measure a checkpoint's loss on a split of a run, overall and by source."""
+    """Measure a checkpoint's loss on a split of a run, overall and by source.
+
+    PATH: A checkpoint, or a model directory for its last one.
+    --data: A prep run directory, or a directory of shards.
+    --split: Split to measure, such as validation or test.
+    --target: Where to run, as for `train`.
+    --threads: CPU threads.
+    --eval_steps: Number of batches; default: all.
+    --reference-tokenizer: gpt2 or a tokenizer.json: also report the loss per token of this
+        tokenizer.
+
+    Examples:
+      train evaluate out --data runs/web
+      train evaluate out/checkpoints/step_0000200 --data runs/web --split test --json
+      train evaluate out --data runs/web --reference-tokenizer gpt2
+    """
     from trainer.evaluation.checkpoint_loss import LossOptions, evaluate_checkpoint, print_losses
 
     request = LossOptions(
@@ -100,35 +71,48 @@ def evaluate(
 
 
 def lm_eval(
-    data_dir: Annotated[
-        Path, typer.Option("--data-dir", help="Directory of the files TASK/SPLIT.jsonl.")
-    ],
+    data_dir: Path,
     model_dir: options.TrainedModelDir = None,
     checkpoint: options.CheckpointDir = None,
-    tasks: Annotated[
-        str | None, typer.Option("--tasks", help="Tasks, separated by commas; default: all seven.")
-    ] = None,
-    num_fewshot: Annotated[
-        int, typer.Option("--num_fewshot", min=0, help="Examples in each prompt.")
-    ] = 0,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Documents per task; default: all.")
-    ] = None,
+    tasks: str | None = None,
+    num_fewshot: Annotated[int, typer.Option(min=0)] = 0,
+    limit: options.PositiveOrNone = None,
     batch_size: options.BatchSize = 8,
     tokenizer: options.ModelTokenizer = None,
     device: options.DeviceOption = "cpu",
     as_json: options.AsJson = False,
 ) -> None:
-    """Run tasks of lm-eval on local files."""
+    """Run tasks of lm-eval on local files.
+
+    --data-dir: Directory of the files TASK/SPLIT.jsonl.
+    --tasks: Tasks, separated by commas; default: all seven.
+    --num_fewshot: Examples in each prompt.
+    --limit: Documents per task; default: all.
+
+    Examples:
+      train lm-eval --model_dir out --data-dir tasks --num_fewshot 0
+      train lm-eval --model_dir out --data-dir tasks --tasks piqa,arc_easy --num_fewshot 5 --limit 100
+
+    Needs the extra: pip install 'wafermill[eval]'. Nothing is downloaded: DATA_DIR/TASK/SPLIT.jsonl
+    holds the documents of a task, one JSON object per line, with the fields of its data set:
+      hellaswag       validation  activity_label, ctx_a, ctx_b, endings, label
+      piqa            validation  goal, sol1, sol2, label
+      winogrande      validation  sentence, option1, option2, answer
+      lambada_openai  test        text
+      arc_easy        test        question, choices {text, label}, answerKey
+      arc_challenge   test        question, choices {text, label}, answerKey
+      openbookqa      test        question_stem, choices {text, label}, answerKey
+    The examples of --num_fewshot are taken from train.jsonl. How to get the files: docs/evaluation.md.
+    """  # noqa: E501 - as the help shows it
     from trainer.evaluation import lm_eval_tasks
     from trainer.evaluation.checkpoint_loss import print_scores
 
     with one_line_errors():
         names = lm_eval_tasks.parse_task_names(tasks)
-        wanted = lm_eval_tasks.TaskOptions(names, data_dir, num_fewshot, limit, batch_size)
+        request = lm_eval_tasks.TaskOptions(names, data_dir, num_fewshot, limit, batch_size)
         loaded, vocabulary = read_model(model_dir, checkpoint, tokenizer, device)
         results = lm_eval_tasks.run_tasks(
-            loaded, vocabulary, wanted, lambda line: print(line, file=sys.stderr)
+            loaded, vocabulary, request, lambda line: print(line, file=sys.stderr)
         )
     mean = lm_eval_tasks.mean_accuracy(results)
     if as_json:
@@ -144,20 +128,23 @@ def lm_eval(
 
 
 def crows_pairs(
-    data_file: Annotated[
-        Path, typer.Option("--data-file", help="crows_pairs_anonymized.csv, or a .jsonl file.")
-    ],
+    data_file: Path,
     model_dir: options.TrainedModelDir = None,
     checkpoint: options.CheckpointDir = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Use only the first N pairs.")
-    ] = None,
+    limit: options.PositiveOrNone = None,
     batch_size: options.BatchSize = 8,
     tokenizer: options.ModelTokenizer = None,
     device: options.DeviceOption = "cpu",
     as_json: options.AsJson = False,
 ) -> None:
-    """Measure bias with CrowS-Pairs, overall and in nine categories."""
+    """Measure bias with CrowS-Pairs, overall and in nine categories.
+
+    --data-file: crows_pairs_anonymized.csv, or a .jsonl file.
+    --limit: Use only the first N pairs.
+
+    Examples:
+      train crows-pairs --model_dir out --data-file crows_pairs_anonymized.csv
+    """
     from trainer.evaluation.checkpoint_loss import print_scores
     from trainer.evaluation.scoring import likelihoods, measure_bias, read_pairs
 
@@ -180,9 +167,5 @@ def _identity(model: "LoadedModel") -> dict[str, Any]:
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the `train` app."""
-    for name, command, examples in (
-        ("evaluate", evaluate, EVALUATE_EXAMPLES),
-        ("lm-eval", lm_eval, LM_EVAL_EXAMPLES),
-        ("crows-pairs", crows_pairs, CROWS_PAIRS_EXAMPLES),
-    ):
-        app.command(name=name, epilog=examples)(command)
+    for command in (evaluate, lm_eval, crows_pairs):
+        options.describe_command(app, command, command.__name__.replace("_", "-"))

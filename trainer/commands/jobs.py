@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from pipeline.core.words import format_duration
-from trainer.commands.options import one_line_errors
+from trainer.commands.options import describe_command, one_line_errors
 from trainer.runs.jobs import Job, JobStore, current_user, job_to_json, parse_labels
 
 HEAD = ("NAME", "AGE", "DURATION", "PHASE", "SYSTEMS", "USER", "LABELS")
@@ -46,22 +46,6 @@ Examples:
 The list is kept in $WAFERMILL_JOBS; if it is not set, in wafermill/jobs of the cache directory.
 """
 
-GET_EXAMPLES = """\b
-Examples:
-  train jobs get
-  train jobs get -a -o json
-"""
-
-CANCEL_EXAMPLES = """\b
-Example:
-  train jobs cancel job wsjob-000001
-"""
-
-LABEL_EXAMPLES = """\b
-Example:
-  train jobs label job wsjob-000001 team=nlp old-
-"""
-
 app = typer.Typer(
     invoke_without_command=True,
     rich_markup_mode=None,
@@ -83,7 +67,6 @@ def own(context: typer.Context) -> None:
             print(format_jobs(mine, time.time()))
 
 
-@app.command(epilog=GET_EXAMPLES)
 def get(
     everything: Annotated[
         bool, typer.Option("--all-states", "-a", help="Also list jobs that have ended.")
@@ -92,7 +75,12 @@ def get(
         Literal["table", "json"], typer.Option("--output", "-o", help="Output format.")
     ] = "table",
 ) -> None:
-    """List the jobs that are queued or running, or all jobs."""
+    """List the jobs that are queued or running, or all jobs.
+
+    Examples:
+      train jobs get
+      train jobs get -a -o json
+    """
     with one_line_errors():
         jobs = [job for job in JobStore.default().jobs() if everything or job.active]
         if output == "json":
@@ -101,21 +89,23 @@ def get(
             print(format_jobs(jobs, time.time()))
 
 
-@app.command(epilog=CANCEL_EXAMPLES)
 def cancel(
     words: Annotated[
         list[str],
         typer.Argument(metavar="[job] ID", help="ID of the job; the word `job` may be left out."),
     ],
 ) -> None:
-    """Stop a run: it writes a checkpoint and exits with code 143."""
+    """Stop a run: it writes a checkpoint and exits with code 143.
+
+    Example:
+      train jobs cancel job wsjob-000001
+    """
     with one_line_errors():
         for name in _without_noun(words):
             JobStore.default().cancel(name)
             print("Job canceled successfully")
 
 
-@app.command(epilog=LABEL_EXAMPLES)
 def label(
     words: Annotated[
         list[str],
@@ -125,11 +115,19 @@ def label(
         ),
     ],
 ) -> None:
-    """Set and remove labels of a job."""
+    """Set and remove labels of a job.
+
+    Example:
+      train jobs label job wsjob-000001 team=nlp old-
+    """
     with one_line_errors():
         name, *labels = _without_noun(words)
         JobStore.default().label(name, parse_labels(labels, removals=True))
         print(f"{name} labeled")
+
+
+for _command in (get, cancel, label):
+    describe_command(app, _command)
 
 
 def _without_noun(words: list[str]) -> list[str]:

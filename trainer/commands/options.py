@@ -6,15 +6,18 @@ Zoo, an option that takes several values takes them in one go: `--mount_dirs a b
 import torch at the top.
 """
 
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from pipeline.commands.usage import declare
 from pipeline.core.errors import ConfigError, PrepError, escape_text
 
 if TYPE_CHECKING:
@@ -36,8 +39,8 @@ class Targets(TyperGroup):
     ) -> Any:
         """The context of the group when `args` name a sub-command, else that of the run."""
         completing = extra.get("resilient_parsing") and not args
-        known = {*self.commands, *COMPLETION} - {self.RUN}
-        if completing or (args and args[0] in known):
+        subcommands = {*self.commands, *COMPLETION} - {self.RUN}
+        if completing or (args and args[0] in subcommands):
             return super().make_context(info_name, args, parent, **extra)
         words = list(one_value_each(args))
         return self.commands[self.RUN].make_context(info_name, words, parent, **extra)
@@ -73,7 +76,7 @@ def one_value_each(words: Sequence[str]) -> Iterator[str]:
         yield word
 
 
-_LENGTH, _START, _CLUSTER = "Length", "Starting point", "Cluster"
+_START = "Starting point"
 _UNUSED = "Accepted for compatibility with Model Zoo, without effect here"
 
 
@@ -132,60 +135,6 @@ Mode = Annotated[
 ModelDir = Annotated[
     Path, typer.Option("--model_dir", "-o", help="Directory of the run: checkpoints, logs, report.")
 ]
-Data = Annotated[
-    Path | None,
-    typer.Option(
-        "--data",
-        help="A prep run directory, a directory of .h5 files, or a prep config that is run first.",
-    ),
-]
-Seed = Annotated[
-    int | None, typer.Option("--seed", help="Seed for weights, dropout and data order.")
-]
-CompileOnly = Annotated[
-    bool, typer.Option("--compile_only", help="Print the plan of the run and exit; needs no data.")
-]
-ValidateOnly = Annotated[
-    bool,
-    typer.Option(
-        "--validate_only", help="Check config, cluster and model, and exit; needs no data."
-    ),
-]
-JobLabels = Annotated[
-    list[str] | None,
-    typer.Option("--job_labels", metavar="K=V...", help="Labels for this run in `train jobs`."),
-]
-Logging = Annotated[
-    LogLevel,
-    typer.Option(
-        "--logging",
-        help="WARNING and ERROR print errors only; latest_run.log always has every line.",
-    ),
-]
-
-NumSteps = Annotated[
-    int | None,
-    typer.Option(
-        "--num_steps",
-        rich_help_panel=_LENGTH,
-        help="Number of the last step, counted from the start of the run, so that the same command "
-        "resumes. (Model Zoo counts from the checkpoint it loads.)",
-    ),
-]
-MaxSteps = Annotated[
-    int | None, typer.Option("--max_steps", rich_help_panel=_LENGTH, help="Same as --num_steps.")
-]
-NumEpochs = Annotated[
-    int | None,
-    typer.Option("--num_epochs", rich_help_panel=_LENGTH, help="Passes over the training data."),
-]
-EvalSteps = Annotated[
-    int | None,
-    typer.Option(
-        "--eval_steps", rich_help_panel=_LENGTH, help="Batches per evaluation; default: all."
-    ),
-]
-
 CheckpointPath = Annotated[
     Path | None,
     typer.Option(
@@ -213,32 +162,6 @@ NotStrict = Annotated[
     ),
 ]
 
-NumCsx = Annotated[
-    int | None,
-    typer.Option(
-        "--num_csx",
-        rich_help_panel=_CLUSTER,
-        help="Emulated CS-2 systems; results are bit-equal with any number.",
-    ),
-]
-Transport = Annotated[
-    TransportOption | None,
-    typer.Option(
-        "--transport",
-        rich_help_panel=_CLUSTER,
-        help="How the emulated roles communicate; results are bit-equal with each.",
-    ),
-]
-WeightServers = Annotated[
-    int | None,
-    typer.Option(
-        "--num_wgt_servers",
-        rich_help_panel=_CLUSTER,
-        help="Most weight servers (runconfig.max_wgt_servers); results are bit-equal with any "
-        "number.",
-    ),
-]
-
 Workers = Annotated[int | None, _unused("num_workers_per_csx")]
 ActServers = Annotated[int | None, _unused("num_act_servers")]
 CompileDir = Annotated[Path | None, _unused("compile_dir")]
@@ -248,6 +171,17 @@ MountDirs = Annotated[list[Path] | None, _unused("mount_dirs", metavar="DIR...")
 PythonPaths = Annotated[list[Path] | None, _unused("python_paths", metavar="DIR...")]
 MgmtAddress = Annotated[str | None, _unused("mgmt_address")]
 Credentials = Annotated[Path | None, _unused("credentials_path")]
+
+
+def describe_command(
+    app: typer.Typer, function: Callable[..., None], name: str | None = None, **settings: Any
+) -> None:
+    """Add a command whose docstring is its manual (`pipeline.commands.usage`); the help shows what
+    begins with its examples as it is."""
+    text = declare(function)[0]
+    _, examples, rest = re.split(r"^(Examples?:)$", cleandoc(function.__doc__ or ""), flags=re.M)
+    epilog = "\n\n".join(f"\b\n{part}" for part in f"{examples}{rest}\n".split("\n\n"))
+    app.command(name, help=text, epilog=epilog, **settings)(function)
 
 
 def without_effect(options: Mapping[str, object]) -> str | None:
@@ -273,6 +207,8 @@ ModelTokenizer = Annotated[
     ),
 ]
 DeviceOption = Annotated[DeviceName, typer.Option("--device", help="Device to compute on.")]
+Positive = Annotated[int, typer.Option(min=1)]
+PositiveOrNone = Annotated[int | None, typer.Option(min=1)]
 BatchSize = Annotated[int, typer.Option("--batch_size", min=1, help="Texts or rows per batch.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -286,9 +222,9 @@ def read_model(
 
     if (model_dir is None) == (checkpoint is None):
         raise ConfigError("give --model_dir DIR or --checkpoint DIR")
-    found = find_checkpoint(checkpoint or model_dir or Path())
-    vocabulary = tokenizer_for(tokenizer, found)
-    return load_model(found, device), vocabulary
+    saved = find_checkpoint(checkpoint or model_dir or Path())
+    vocabulary = tokenizer_for(tokenizer, saved)
+    return load_model(saved, device), vocabulary
 
 
 _LONGEST = 2000  # characters of a line of a message

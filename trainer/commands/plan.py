@@ -7,22 +7,9 @@ from typing import Annotated
 
 import typer
 
+from trainer.commands import options
 from trainer.commands.options import one_line_errors
 from trainer.runs.console import parse_amount
-
-EXAMPLES = """\b
-Examples:
-  train plan --params-count 111M
-  train plan --flops 1e19 --num_csx 4
-  train plan --tokens 2.2B --data runs/pile --write params.yaml
-  train plan --params-count 256M --tokens 50B --inference-tokens 1T
-  train plan --params cerebras_gpt/13b --num_csx 16 --json
-
-\b
-Two of --params-count, --flops and --tokens together depart from the compute-optimal ratio of 20
-tokens per parameter; the plan says what that costs. Rules, sources and keys of --json:
-docs/plan.md.
-"""
 
 
 def _amount(text: str) -> float:
@@ -32,55 +19,46 @@ def _amount(text: str) -> float:
         raise typer.BadParameter(str(error)) from None
 
 
+Amount = Annotated[float | None, typer.Option(parser=_amount)]
+
+
 def plan(
-    params_count: Annotated[
-        str | None,
-        typer.Option(
-            "--params-count", metavar="NUMBER", help="Number of parameters, such as 111M or 1.3B."
-        ),
-    ] = None,
-    flops: Annotated[
-        float | None,
-        typer.Option(
-            "--flops", parser=_amount, metavar="NUMBER", help="Training FLOPs, such as 1e19."
-        ),
-    ] = None,
-    tokens: Annotated[
-        float | None,
-        typer.Option(
-            "--tokens", parser=_amount, metavar="NUMBER", help="Training tokens, such as 2.2B."
-        ),
-    ] = None,
+    params_count: str | None = None,
+    flops: Amount = None,
+    tokens: Amount = None,
     params: Annotated[
         Path | None,
         typer.Option("--params", "-p", help="A params.yaml, or the name of a shipped one."),
     ] = None,
-    mup: Annotated[
-        bool, typer.Option("--mup", help="Use the muP parametrization instead of the standard one.")
-    ] = False,
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", help="A prep run, whose vocabulary, MSL and size are used."),
-    ] = None,
-    num_csx: Annotated[
-        int | None,
-        typer.Option("--num_csx", min=1, help="CS-2 systems to simulate. [default: 16]"),
-    ] = None,
-    inference_tokens: Annotated[
-        float | None,
-        typer.Option(
-            "--inference-tokens",
-            parser=_amount,
-            metavar="NUMBER",
-            help="Tokens that the finished model will read and write in use.",
-        ),
-    ] = None,
-    write: Annotated[
-        Path | None, typer.Option("--write", help="Write a params file for this model.")
-    ] = None,
+    mup: bool = False,
+    data: Path | None = None,
+    num_csx: options.PositiveOrNone = None,
+    inference_tokens: Amount = None,
+    write: Path | None = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Estimate the cost and the loss of a training run, without running it."""
+    """Estimate the cost and the loss of a training run, without running it.
+
+    --params-count NUMBER: Number of parameters, such as 111M or 1.3B.
+    --flops NUMBER: Training FLOPs, such as 1e19.
+    --tokens NUMBER: Training tokens, such as 2.2B.
+    --mup: Use the muP parametrization instead of the standard one.
+    --data: A prep run, whose vocabulary, MSL and size are used.
+    --num_csx: CS-2 systems to simulate. [default: 16]
+    --inference-tokens NUMBER: Tokens that the finished model will read and write in use.
+    --write: Write a params file for this model.
+
+    Examples:
+      train plan --params-count 111M
+      train plan --flops 1e19 --num_csx 4
+      train plan --tokens 2.2B --data runs/pile --write params.yaml
+      train plan --params-count 256M --tokens 50B --inference-tokens 1T
+      train plan --params cerebras_gpt/13b --num_csx 16 --json
+
+    Two of --params-count, --flops and --tokens together depart from the compute-optimal ratio of 20
+    tokens per parameter; the plan says what that costs. Rules, sources and keys of --json:
+    docs/plan.md.
+    """
     from trainer.plan.run import inspect_data, plan_run
     from trainer.plan.sections import table_lines
     from trainer.plan.settings import PlanOptions, choose_model, write_planned_params
@@ -106,4 +84,4 @@ def plan(
 
 def register(app: typer.Typer) -> None:
     """Add `train plan` to the `train` app."""
-    app.command(name="plan", epilog=EXAMPLES)(plan)
+    options.describe_command(app, plan)

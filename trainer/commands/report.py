@@ -5,27 +5,8 @@ from typing import Annotated
 
 import typer
 
+from trainer.commands import options
 from trainer.commands.options import one_line_errors
-
-_REPORT_EXAMPLES = """\b
-Examples:
-  train report out
-  train report out --data runs/pile
-
-\b
-The page works offline: losses, learning rate, stability, data read by source, config, hashes.
-Without --data, the prep runs of the last report are read again.
-"""
-
-_CARD_EXAMPLES = """\b
-Examples:
-  train card out --data runs/pile
-  train card out --out exported/README.md
-
-\b
-The card states only what the files of the run record; the rest is marked as unknown, for you to
-complete.
-"""
 
 _ModelDir = Annotated[
     Path, typer.Argument(metavar="MODEL_DIR", help="Directory of a training run.")
@@ -41,21 +22,33 @@ _Data = Annotated[
 
 
 def report(model_dir: _ModelDir, data: _Data = None) -> None:
-    """Write the training report, MODEL_DIR/report.html."""
+    """Write the training report, MODEL_DIR/report.html.
+
+    Examples:
+      train report out
+      train report out --data runs/pile
+
+    The page works offline: losses, learning rate, stability, data read by source, config, hashes.
+    Without --data, the prep runs of the last report are read again.
+    """
     from trainer.report import write_report
 
     with one_line_errors():
         print(write_report(model_dir, data or ()))
 
 
-def card(
-    model_dir: _ModelDir,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="File to write. [default: MODEL_DIR/README.md]")
-    ] = None,
-    data: _Data = None,
-) -> None:
-    """Write a model card in Markdown."""
+def card(model_dir: _ModelDir, out: Path | None = None, data: _Data = None) -> None:
+    """Write a model card in Markdown.
+
+    --out: File to write. [default: MODEL_DIR/README.md]
+
+    Examples:
+      train card out --data runs/pile
+      train card out --out exported/README.md
+
+    The card states only what the files of the run record; the rest is marked as unknown, for you to
+    complete.
+    """
     from trainer.report import write_card
 
     with one_line_errors():
@@ -64,5 +57,5 @@ def card(
 
 def register(app: typer.Typer) -> None:
     """Add `train report` and `train card` to the `train` app."""
-    app.command(name="report", epilog=_REPORT_EXAMPLES)(report)
-    app.command(name="card", epilog=_CARD_EXAMPLES)(card)
+    for command in (report, card):
+        options.describe_command(app, command)

@@ -8,7 +8,7 @@ import typer
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
-from trainer.commands.options import AsJson, one_line_errors
+from trainer.commands.options import AsJson, describe_command, one_line_errors
 from trainer.runs.console import parse_amount
 
 EXAMPLES = """\b
@@ -25,29 +25,6 @@ app = typer.Typer(
 )
 
 
-def register(program: typer.Typer) -> None:
-    """Add `train scaling` to the `train` app."""
-    program.add_typer(app, name="scaling")
-
-
-FIT_EXAMPLES = """\b
-Examples:
-  train scaling fit runs/size_* --out law.json --plot law.svg
-  train scaling fit points.csv --irreducible 0.5066
-
-\b
-A model directory gives its last validation loss (eval.jsonl); a CSV file has the columns flops,
-loss and, if you like, name. What the intervals mean: docs/scaling.md.
-"""
-
-PREDICT_EXAMPLES = """\b
-Examples:
-  train scaling predict --flops 1e20 --law law.json
-  train scaling predict --flops 1e20
-"""
-
-
-@app.command(epilog=FIT_EXAMPLES)
 def fit(
     runs: Annotated[
         list[Path],
@@ -55,22 +32,24 @@ def fit(
             metavar="RUN...", help="Model directories, or CSV files of losses and FLOPs."
         ),
     ],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="JSON file to write the law to.")
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot", help="File to plot the law to, next to that of the paper: .svg or .png."
-        ),
-    ] = None,
-    irreducible: Annotated[
-        float | None,
-        typer.Option("--irreducible", help="Fix c to this value, which makes three points enough."),
-    ] = None,
+    out: Path | None = None,
+    plot: Path | None = None,
+    irreducible: float | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit loss = (flops / a) ** -b + c to runs."""
+    """Fit loss = (flops / a) ** -b + c to runs.
+
+    --out: JSON file to write the law to.
+    --plot: File to plot the law to, next to that of the paper: .svg or .png.
+    --irreducible: Fix c to this value, which makes three points enough.
+
+    Examples:
+      train scaling fit runs/size_* --out law.json --plot law.svg
+      train scaling fit points.csv --irreducible 0.5066
+
+    A model directory gives its last validation loss (eval.jsonl); a CSV file has the columns flops,
+    loss and, if you like, name. What the intervals mean: docs/scaling.md.
+    """
     from trainer.scaling import files
     from trainer.scaling.power_law import fit_power_law
 
@@ -86,29 +65,32 @@ def fit(
             print("\n".join(files.describe_fit(law)))
 
 
-@app.command(epilog=PREDICT_EXAMPLES)
-def predict(
-    flops: Annotated[
-        str, typer.Option("--flops", metavar="NUMBER", help="Training FLOPs, such as 1e20.")
-    ],
-    law: Annotated[
-        Path | None,
-        typer.Option(
-            "--law", help="A law written by `train scaling fit`. [default: equation 1 of the paper]"
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Predict the loss of a compute-optimal model."""
+def predict(flops: str, law: Path | None = None, as_json: AsJson = False) -> None:
+    """Predict the loss of a compute-optimal model.
+
+    --flops NUMBER: Training FLOPs, such as 1e20.
+    --law: A law written by `train scaling fit`. [default: equation 1 of the paper]
+
+    Examples:
+      train scaling predict --flops 1e20 --law law.json
+      train scaling predict --flops 1e20
+    """
     from trainer.scaling import files
 
     with one_line_errors():
-        found = None if law is None else files.read_law(law)
+        fitted = None if law is None else files.read_law(law)
         try:
-            prediction = files.prediction(found, parse_amount(flops))
+            prediction = files.prediction(fitted, parse_amount(flops))
         except ValueError as error:
             raise ConfigError(f"--flops {error}") from None
         if as_json:
             print(json.dumps(prediction, indent=1))
         else:
             print("\n".join(files.describe_prediction(prediction)))
+
+
+def register(program: typer.Typer) -> None:
+    """Add `train scaling` to the `train` app."""
+    for command in (fit, predict):
+        describe_command(app, command)
+    program.add_typer(app, name="scaling")

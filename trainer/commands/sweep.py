@@ -6,54 +6,41 @@ from typing import Annotated
 import typer
 
 from pipeline.core.errors import ConfigError
+from trainer.commands import options
 from trainer.commands.options import one_line_errors
-
-EXAMPLES = """\b
-Examples:
-  train sweep tiny --out sweeps/tiny --data runs/quickstart
-  train sweep mup_proxy --out sweeps/proxy --dry-run
-  train sweep mup_proxy --out sweeps/proxy --data runs/pile --jobs 2
-  train sweep mup_proxy --out sweeps/proxy --data runs/pile \\
-      --transfer my_1.3b_mup.yaml --write tuned.yaml
-
-\b
-Each trial is an ordinary run in OUT/trials. The same command resumes; once all trials have ended,
-it prints the table again. OUT/report.html plots the loss against each parameter. Keys of the file
-and what muTransfer needs: docs/sweep.md.
-"""
 
 
 def sweep(
     file: Annotated[
         Path, typer.Argument(metavar="SWEEP", help="A sweep.yaml, or the name of a shipped one.")
     ],
-    out: Annotated[Path, typer.Option("--out", help="Directory of the sweep.")],
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data", help="Data for the trials, as for `train`; overrides key data of the file."
-        ),
-    ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Trials to run at the same time.")] = 1,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the trials without running them.")
-    ] = False,
-    transfer: Annotated[
-        Path | None,
-        typer.Option(
-            "--transfer",
-            metavar="PARAMS",
-            help="muP params.yaml of the target model, to get the values of the best trial.",
-        ),
-    ] = None,
-    write: Annotated[
-        Path | None,
-        typer.Option(
-            "--write", metavar="FILE", help="With --transfer: file to write the tuned params to."
-        ),
-    ] = None,
+    out: Path,
+    data: Path | None = None,
+    jobs: options.Positive = 1,
+    dry_run: bool = False,
+    transfer: Path | None = None,
+    write: Path | None = None,
 ) -> None:
-    """Search hyperparameters on a small proxy model, and transfer the best to a large one (muP)."""
+    """Search hyperparameters on a small proxy model, and transfer the best to a large one (muP).
+
+    --out: Directory of the sweep.
+    --data: Data for the trials, as for `train`; overrides key data of the file.
+    --jobs: Trials to run at the same time.
+    --dry-run: List the trials without running them.
+    --transfer PARAMS: muP params.yaml of the target model, to get the values of the best trial.
+    --write FILE: With --transfer: file to write the tuned params to.
+
+    Examples:
+      train sweep tiny --out sweeps/tiny --data runs/quickstart
+      train sweep mup_proxy --out sweeps/proxy --dry-run
+      train sweep mup_proxy --out sweeps/proxy --data runs/pile --jobs 2
+      train sweep mup_proxy --out sweeps/proxy --data runs/pile \\
+          --transfer my_1.3b_mup.yaml --write tuned.yaml
+
+    Each trial is an ordinary run in OUT/trials. The same command resumes; once all trials have ended,
+    it prints the table again. OUT/report.html plots the loss against each parameter. Keys of the file
+    and what muTransfer needs: docs/sweep.md.
+    """  # noqa: E501 - as the help shows it
     with one_line_errors():
         if (transfer is None) != (write is None):
             raise ConfigError(
@@ -86,4 +73,4 @@ def sweep(
 
 def register(app: typer.Typer) -> None:
     """Add `train sweep` to the `train` app."""
-    app.command(name="sweep", epilog=EXAMPLES)(sweep)
+    options.describe_command(app, sweep)

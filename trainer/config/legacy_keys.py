@@ -272,10 +272,10 @@ def _input(draft: Draft, section: str) -> None:
     values, model = draft.section(section), draft.section("model")
     pairs = {"max_sequence_length": "max_position_embeddings", "vocab_size": "vocab_size"}
     for key, of_model in pairs.items():
-        given = values.pop(key, None)
-        if given is not None and given != model.get(of_model):
+        value = values.pop(key, None)
+        if value is not None and value != model.get(of_model):
             raise draft.error(
-                f"{section}.{key}", f"{given} differs from model.{of_model}, {model.get(of_model)}"
+                f"{section}.{key}", f"{value} differs from model.{of_model}, {model.get(of_model)}"
             )
     leaf = values.get("micro_batch_size", "auto")
     if leaf is None or leaf == "explore" or isinstance(leaf, dict):

@@ -20,17 +20,17 @@ Shapes = dict[str, tuple[int, ...]]
 def shapes(config: ModelConfig) -> Shapes:
     """Name -> shape of every parameter of `trainer.model.GPT(config)`; tied ones once."""
     width, vocabulary = config.hidden_size, config.vocab_size
-    found: Shapes = {"token_embedding.weight": (vocabulary, width)}
+    named: Shapes = {"token_embedding.weight": (vocabulary, width)}
     if config.position_embedding_type == "learned":
-        found["position_embedding.weight"] = (config.max_position_embeddings, width)
+        named["position_embedding.weight"] = (config.max_position_embeddings, width)
     for index in range(config.num_hidden_layers):
-        found |= _block(config, f"blocks.{index}.")
-    found |= _norm(config, "final_norm")
+        named |= _block(config, f"blocks.{index}.")
+    named |= _norm(config, "final_norm")
     if not config.share_embedding_weights:
-        found["read_out.weight"] = (vocabulary, width)
+        named["read_out.weight"] = (vocabulary, width)
     if config.use_bias_in_output:
-        found["read_out.bias"] = (vocabulary,)
-    return found
+        named["read_out.bias"] = (vocabulary,)
+    return named
 
 
 def qkv_rows(config: ModelConfig) -> tuple[int, int]:
@@ -42,35 +42,35 @@ def qkv_rows(config: ModelConfig) -> tuple[int, int]:
 def _block(config: ModelConfig, prefix: str) -> Shapes:
     width, filter_size = config.hidden_size, config.filter_size
     q_rows, k_rows = qkv_rows(config)
-    found = _norm(config, f"{prefix}attention_norm")
-    found |= _linear(
+    named = _norm(config, f"{prefix}attention_norm")
+    named |= _linear(
         f"{prefix}attention.qkv",
         (q_rows + 2 * k_rows, width),
         config.use_projection_bias_in_attention,
     )
-    found |= _linear(f"{prefix}attention.output", (width, width), config.use_ffn_bias_in_attention)
+    named |= _linear(f"{prefix}attention.output", (width, width), config.use_ffn_bias_in_attention)
     if config.use_untied_layer_norm or not config.parallel_block:
-        found |= _norm(config, f"{prefix}feed_forward_norm")
+        named |= _norm(config, f"{prefix}feed_forward_norm")
     inner = ["input", "gate"] if config.nonlinearity == "swiglu" else ["input"]
     for name in inner:
-        found |= _linear(f"{prefix}feed_forward.{name}", (filter_size, width), config.use_ffn_bias)
-    return found | _linear(
+        named |= _linear(f"{prefix}feed_forward.{name}", (filter_size, width), config.use_ffn_bias)
+    return named | _linear(
         f"{prefix}feed_forward.output", (width, filter_size), config.use_ffn_bias
     )
 
 
 def _linear(name: str, shape: tuple[int, int], bias: bool) -> Shapes:
-    found: Shapes = {f"{name}.weight": shape}
+    named: Shapes = {f"{name}.weight": shape}
     if bias:
-        found[f"{name}.bias"] = shape[:1]
-    return found
+        named[f"{name}.bias"] = shape[:1]
+    return named
 
 
 def _norm(config: ModelConfig, name: str) -> Shapes:
-    found: Shapes = {f"{name}.weight": (config.hidden_size,)}
+    named: Shapes = {f"{name}.weight": (config.hidden_size,)}
     if config.norm_type == "layernorm":
-        found[f"{name}.bias"] = (config.hidden_size,)
-    return found
+        named[f"{name}.bias"] = (config.hidden_size,)
+    return named
 
 
 def gpt_shape(model: ModelConfig) -> GPTShape:

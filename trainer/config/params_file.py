@@ -116,8 +116,8 @@ class Draft:
 
     def section(self, name: str) -> dict[str, Any]:
         """A section to change; an empty one, which is not kept, where there is none."""
-        found = self.sections.get(name)
-        return found if isinstance(found, dict) else {}
+        values = self.sections.get(name)
+        return values if isinstance(values, dict) else {}
 
     def written(self, dotted: str) -> str:
         """The key as it stands in the file."""
@@ -134,8 +134,8 @@ class Draft:
 
     def unknown(self, dotted: str, names: Iterable[str]) -> ConfigError:
         """The error for a key that is none of `names`."""
-        known = sorted(set(names))
-        hint = did_you_mean_or_all(dotted.rpartition(".")[2], known)
+        valid = sorted(set(names))
+        hint = did_you_mean_or_all(dotted.rpartition(".")[2], valid)
         return self.error(dotted, f"unknown key{hint}")
 
     def remark(self, dotted: str, message: str) -> None:

@@ -35,7 +35,7 @@ def resolve_groups(
 ) -> tuple[SparsityGroup, ...]:
     """The groups, each with a `param_filter` of names here. Raises FilterError for a filter that
     takes nothing, a part of QKV, or channels that do not fall into the groups."""
-    found: list[SparsityGroup] = []
+    resolved: list[SparsityGroup] = []
     all_shapes = shapes(model)
     rest = list(all_shapes)
     for index, group in enumerate(groups):
@@ -46,8 +46,8 @@ def resolve_groups(
         _check_balance(group, index, {name: all_shapes[name] for name in taken})
         filters = _as_globs(taken, model.num_hidden_layers)
         update = {"param_filter": filters, "param_name_patterns": None}
-        found.append(group.model_copy(update=update))
-    return tuple(found)
+        resolved.append(group.model_copy(update=update))
+    return tuple(resolved)
 
 
 def sparse_names(group: SparsityConfig, model: ModelConfig) -> list[str]:
@@ -77,8 +77,8 @@ def _taken(group: SparsityConfig, index: int, all_shapes: Shapes) -> list[str]:
     if patterns is None:
         return [name for name, shape in all_shapes.items() if _by_default(name, shape)]
     names = list(all_shapes)
-    found = [_match(pattern, group, index) for pattern in patterns]
-    for pattern, matches in zip(patterns, found, strict=True):
+    matchers = [_match(pattern, group, index) for pattern in patterns]
+    for pattern, matches in zip(patterns, matchers, strict=True):
         if not any(any(_hits(matches, name)) for name in names):
             raise FilterError(
                 _key(group, index),
@@ -87,7 +87,7 @@ def _taken(group: SparsityConfig, index: int, all_shapes: Shapes) -> list[str]:
             )
     taken = []
     for name in names:
-        hits = _hits(lambda each: any(matches(each) for matches in found), name)
+        hits = _hits(lambda each: any(matches(each) for matches in matchers), name)
         if any(hits) and not all(hits):
             raise FilterError(
                 _key(group, index),

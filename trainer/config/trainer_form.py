@@ -160,22 +160,22 @@ class _Form:
         self.root = root
 
     def value(self, path: str) -> Any:
-        found: Any = self.root
+        value: Any = self.root
         for name in path.split("."):
-            found = found.get(name) if isinstance(found, dict) else None
-        return found
+            value = value.get(name) if isinstance(value, dict) else None
+        return value
 
     def mapping(self, path: str, names: tuple[str, ...] = ()) -> dict[str, Any]:
         """The mapping at a path, {} for none; with `names`, the keys it may have."""
-        found = self.value(path)
-        if found is None:
+        value = self.value(path)
+        if value is None:
             return {}
-        if not isinstance(found, dict):
+        if not isinstance(value, dict):
             raise self.draft.error(path, "expected a mapping")
-        for key in found if names else ():
+        for key in value if names else ():
             if key not in names:
                 raise self.draft.unknown(f"{path}.{key}", names)
-        return found
+        return value
 
     def section(self, name: str, path: str) -> None:
         self.draft.spelled[name] = path

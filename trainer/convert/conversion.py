@@ -25,7 +25,7 @@ from trainer.config.model_parameters import shapes
 from trainer.convert import sources, targets
 from trainer.convert.families import FAMILIES, PLANNED, family_of
 from trainer.convert.lazy_tensors import LazyTensor
-from trainer.convert.targets import tokenizer_of
+from trainer.convert.targets import find_tokenizer
 from trainer.convert.weights import RELEASES, from_hf, from_model_zoo, to_hf
 from trainer.data.prepare import TOKENIZER_FILES
 from trainer.runs import checkpoint
@@ -41,8 +41,8 @@ def begin_output(out: Path, identity: dict[str, Any]) -> bool:
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: this is a file; give a directory")
     if (out / CONVERSION_FILE).is_file():
-        known = sources.read_json_object(out / CONVERSION_FILE)
-        before = known.get("conversion")
+        recorded = sources.read_json_object(out / CONVERSION_FILE)
+        before = recorded.get("conversion")
         before = before if isinstance(before, dict) else {}
         for key in sorted(identity.keys() | before.keys()):
             if before.get(key) != identity.get(key):
@@ -50,8 +50,8 @@ def begin_output(out: Path, identity: dict[str, Any]) -> bool:
                     f"--out {out}: it holds another conversion ({key} was "
                     f"{str(before.get(key))[:80]}); give a new directory"
                 )
-        if "files" in known:
-            for name, entry in known["files"].items():
+        if "files" in recorded:
+            for name, entry in recorded["files"].items():
                 storage.verify_file(out / name, entry["hash"])
             return True
     elif out.exists() and not all(p.name.startswith(storage.TEMP_MARK) for p in out.iterdir()):
@@ -112,7 +112,7 @@ def convert_checkpoint(request: CheckpointConvertOptions, say: Say) -> None:
             files = targets.write_mdl(request.out, read.state, read.config, read.step)
         else:
             tensors, hf_config = to_hf(read.state, read.config, request.model)
-            tokenizer = tokenizer_of(request.tokenizer, read.config)
+            tokenizer = find_tokenizer(request.tokenizer, read.config)
             known = "none is known; give --tokenizer" if tokenizer is None else tokenizer.name
             say(f"{hf_config['architectures'][0]}; tokenizer: {known}")
             size = request.shard_bytes
@@ -200,10 +200,10 @@ def _of_wafermill(
             ) from error
     expected = shapes(config)
     for name in sorted(expected.keys() | opened.tensors.keys()):
-        found = opened.tensors[name].shape if name in opened.tensors else None
-        if found != expected.get(name):
+        shape = opened.tensors[name].shape if name in opened.tensors else None
+        if shape != expected.get(name):
             raise InputError(
-                f"{opened.place}: {name} has shape {found}, but the config expects "
+                f"{opened.place}: {name} has shape {shape}, but the config expects "
                 f"{expected.get(name)}"
             )
     state = {name: opened.tensors[name] for name in expected}
@@ -221,7 +221,7 @@ def _identity(request: CheckpointConvertOptions, read: _SourceModel) -> dict[str
     }
     if request.target != "hf":
         return identity
-    tokenizer = tokenizer_of(request.tokenizer, read.config)
+    tokenizer = find_tokenizer(request.tokenizer, read.config)
     return identity | {
         "family": family_of(read.config, request.model).name,
         "tokenizer": None if tokenizer is None else tokenizer.content_hash,
@@ -310,13 +310,13 @@ def compare_checkpoints(
             raise ConfigError(
                 f"{left} has format {left_form}, {right} has {form}; convert one of them first"
             )
-        found, largest = [], 0.0
+        differing, largest = [], 0.0
         for name in dict.fromkeys([*ours, *theirs]):
             what, size = _difference(ours.get(name), theirs.get(name), tolerance)
             largest = max(largest, size)
             if what:
-                found.append(TensorDifference(name, what))
-        return CheckpointComparison(len(ours.keys() | theirs.keys()), tuple(found), largest)
+                differing.append(TensorDifference(name, what))
+        return CheckpointComparison(len(ours.keys() | theirs.keys()), tuple(differing), largest)
 
 
 def _difference(

@@ -212,14 +212,14 @@ PLANNED = ("bloom", "falcon", "gemma2", "mistral", "mixtral", "mpt", "qwen2", "s
 """Families that Model Zoo converts and this does not yet."""
 
 
-def family_of(config: ModelConfig, wanted: str | None = None) -> ModelFamily:
+def family_of(config: ModelConfig, name: str | None = None) -> ModelFamily:
     """The family that a model of this config is exported as, or the wanted one. Raises
     ConfigError naming the field that does not fit."""
-    if wanted is not None:
-        refusal = FAMILIES[wanted].refusal(config)
+    if name is not None:
+        refusal = FAMILIES[name].refusal(config)
         if refusal is not None:
-            raise ConfigError(f"--model {wanted} cannot hold this model: {refusal}")
-        return FAMILIES[wanted]
+            raise ConfigError(f"--model {name} cannot hold this model: {refusal}")
+        return FAMILIES[name]
     refusals = []
     for family in FAMILIES.values():
         refusal = family.refusal(config)
@@ -233,8 +233,8 @@ def family_of(config: ModelConfig, wanted: str | None = None) -> ModelFamily:
 
 def with_biases(config: ModelConfig, family: ModelFamily) -> ModelConfig:
     """The config with every bias that the family always has; those of ours are zeros there."""
-    wanted = set(family.biases)
+    flags = set(family.biases)
     attention = ("use_projection_bias_in_attention", "use_ffn_bias_in_attention")
     if family is LLAMA and any(getattr(config, flag) for flag in attention):
-        wanted |= set(attention)
-    return config.model_copy(update=dict.fromkeys(wanted, True))
+        flags |= set(attention)
+    return config.model_copy(update=dict.fromkeys(flags, True))

@@ -133,16 +133,16 @@ def open_wafermill(path: Path, everything: bool = False) -> SourceCheckpoint:
     """A checkpoint directory, or the newest of a model directory; its files are verified.
     `everything`: the optimizer's state too. Raises ConfigError, IntegrityError."""
     directory = path if (path / "manifest.json").is_file() else checkpoint.find_newest(path) or path
-    found = checkpoint.open_checkpoint(directory)
+    saved = checkpoint.open_checkpoint(directory)
     tensors: dict[str, LazyTensor] = {}
-    for name in sorted(found.files):
+    for name in sorted(saved.files):
         if name.startswith("weights-") or (everything and name.startswith("optimizer-")):
-            storage.verify_file(directory / name, found.files[name]["hash"])
+            storage.verify_file(directory / name, saved.files[name]["hash"])
             read = lazy_tensors.read_safetensors(directory / name)
             kind = "" if name.startswith("weights-") else "optimizer."
             tensors |= {f"{kind}{key}": tensor for key, tensor in read.items()}
     return SourceCheckpoint(
-        tensors, found.hash, found.step, found.state.get("model", {}), str(directory)
+        tensors, saved.hash, saved.step, saved.state.get("model", {}), str(directory)
     )
 
 

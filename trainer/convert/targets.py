@@ -27,15 +27,15 @@ from wafer_backend.storage import checkpoint as mdl_storage
 from wafer_backend.storage.checkpoint import DeferredTensor
 
 
-def tokenizer_of(wanted: str | None, config: ModelConfig) -> TokenizerDefinition | None:
+def find_tokenizer(name: str | None, config: ModelConfig) -> TokenizerDefinition | None:
     """The tokenizer to write: the named one, or GPT-2's for a vocabulary of its size, or none.
     Raises ConfigError when it has more ids than the model has embeddings."""
-    if wanted is None and config.vocab_size != load_definition(GPT2).vocab_size:
+    if name is None and config.vocab_size != load_definition(GPT2).vocab_size:
         return None
-    definition = load_definition(wanted or GPT2)
+    definition = load_definition(name or GPT2)
     if definition.vocab_size > config.vocab_size:
         raise ConfigError(
-            f"--tokenizer {wanted}: it has {definition.vocab_size:,} ids, but model.vocab_size is "
+            f"--tokenizer {name}: it has {definition.vocab_size:,} ids, but model.vocab_size is "
             f"{config.vocab_size:,}"
         )
     return definition

@@ -81,7 +81,7 @@ def _pairing(heads: int, head: int, rotary: int, to_neighbours: bool) -> Tensor:
 
 def to_layout(state: State, config: ModelConfig, layout: CheckpointLayout) -> dict[str, LazyTensor]:
     """Their tensors from ours."""
-    found: dict[str, LazyTensor] = {}
+    theirs: dict[str, LazyTensor] = {}
     for name, tensor in state.items():
         if QKV in name:
             q, k, v = split_qkv(tensor, config)
@@ -93,10 +93,10 @@ def to_layout(state: State, config: ModelConfig, layout: CheckpointLayout) -> di
                 if layout.per_head:
                     whole = lazy_tensors.reorder_rows(whole, order_per_head(config))
                 parts = [lazy_tensors.transpose(whole) if layout.conv1d else whole]
-            found |= dict(zip(layout.all_names(name), parts, strict=True))
+            theirs |= dict(zip(layout.all_names(name), parts, strict=True))
         else:
-            found[layout.name(name)] = _turned(tensor, name, layout)
-    return found
+            theirs[layout.name(name)] = _turned(tensor, name, layout)
+    return theirs
 
 
 def from_layout(

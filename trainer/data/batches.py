@@ -87,17 +87,17 @@ class BatchPrefetcher:
         started = time.monotonic()
         with self._changed:
             self._changed.wait_for(lambda: self._ready)
-            found = self._ready[0]
-            if not isinstance(found, BaseException):
+            result = self._ready[0]
+            if not isinstance(result, BaseException):
                 self._ready.popleft()
                 self._next += 1
                 self._changed.notify_all()
         self.stall_seconds += time.monotonic() - started
-        if isinstance(found, PrepError):
-            raise type(found)(f"step {step}: {found}") from found
-        if isinstance(found, BaseException):
-            raise found
-        return found
+        if isinstance(result, PrepError):
+            raise type(result)(f"step {step}: {result}") from result
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
     def close(self) -> None:
         """End the thread and let go of what is ready; once more does nothing."""
@@ -120,14 +120,14 @@ class BatchPrefetcher:
                 if self._closed:
                     return
             try:
-                found: Batch | BaseException = self._data.batch(step)
+                result: Batch | BaseException = self._data.batch(step)
             except BaseException as error:  # noqa: BLE001 - raised by `batch`, in the step it is of
-                found = error
+                result = error
             with self._changed:
                 if not self._closed:
-                    self._ready.append(found)
+                    self._ready.append(result)
                     self._changed.notify_all()
-            if isinstance(found, BaseException):
+            if isinstance(result, BaseException):
                 return
 
 

@@ -33,11 +33,11 @@ class DataDirectories:
 
 def data_directories(data: Path | None) -> DataDirectories:
     """What `--data` stands for. A prep config is run first (finished work is reused)."""
-    found = find_data_directories(data)
-    if found is None:
+    directories = find_data_directories(data)
+    if directories is None:
         assert data is not None
-        found = _of_run(pipeline.run(data).directory)
-    return found
+        directories = _of_run(pipeline.run(data).directory)
+    return directories
 
 
 def find_data_directories(data: Path | None) -> DataDirectories | None:

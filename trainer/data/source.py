@@ -164,11 +164,11 @@ def open_training(
     """The data sets of a section, or `override`. Raises ConfigError when nothing is named, one
     does not fit the model or the others, is named twice, or has a weight that reads no row;
     InputError for one that cannot be read."""
-    wanted = _wanted(section, override)
-    datasets = tuple(open_checked(place, model, section.use_vsl) for place, _ in wanted)
+    places = _list_places(section, override)
+    datasets = tuple(open_checked(place, model, section.use_vsl) for place, _ in places)
     _check_together(datasets)
     parts = []
-    for dataset, (place, weight) in zip(datasets, wanted, strict=True):
+    for dataset, (place, weight) in zip(datasets, places, strict=True):
         part = OrderPart(dataset.rows, samples_of_weight(dataset.rows, weight))
         if part.per_epoch < 1:
             raise ConfigError(
@@ -193,7 +193,7 @@ def open_evaluation(
     return open_training(section, model, override)
 
 
-def _wanted(section: SampleInputConfig, override: Path | None) -> list[tuple[Path, float]]:
+def _list_places(section: SampleInputConfig, override: Path | None) -> list[tuple[Path, float]]:
     if override is not None:
         return [(override, 1.0)]
     if section.mixture:

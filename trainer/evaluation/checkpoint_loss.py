@@ -46,8 +46,8 @@ class LossMeasurement:
 
 def evaluate_checkpoint(request: LossOptions, say: Callable[[str], None]) -> LossMeasurement:
     """Measure the loss; nothing is written. Raises PrepError."""
-    found = find_checkpoint(request.path)
-    loaded = load_model(found)
+    saved = find_checkpoint(request.path)
+    loaded = load_model(saved)
     directory = split_directory(request.data, request.split)
     model = loaded.config
     dataset = open_any(directory, model.max_position_embeddings, model.vocab_size)
@@ -80,7 +80,7 @@ def evaluate_checkpoint(request: LossOptions, say: Callable[[str], None]) -> Los
         reference=reference,
     )
     measured = evaluator.measure()
-    return LossMeasurement(found.step, found.hash, source.datasets[0].dataset_hash, measured)
+    return LossMeasurement(saved.step, saved.hash, source.datasets[0].dataset_hash, measured)
 
 
 def split_directory(data: Path, split: str) -> Path:
@@ -95,16 +95,16 @@ def split_directory(data: Path, split: str) -> Path:
         )
     directory = data / "hdf5" / split
     if not directory.is_dir():
-        known = ", ".join(sorted(d.name for d in (data / "hdf5").iterdir() if d.is_dir()))
-        raise ConfigError(f"--split {split}: not in {data}, which has {known or 'no splits'}")
+        splits = ", ".join(sorted(d.name for d in (data / "hdf5").iterdir() if d.is_dir()))
+        raise ConfigError(f"--split {split}: not in {data}, which has {splits or 'no splits'}")
     return directory
 
 
-def print_losses(found: Evaluation) -> None:
+def print_losses(evaluation: Evaluation) -> None:
     """One line a source, and one for all."""
-    amounts = {**found.per_source, "all": found.total}
-    has_bytes = found.total.bits_per_byte is not None
-    has_reference = found.total.reference_loss is not None
+    amounts = {**evaluation.per_source, "all": evaluation.total}
+    has_bytes = evaluation.total.bits_per_byte is not None
+    has_reference = evaluation.total.reference_loss is not None
     heads = ["source", "labels", "loss", "perplexity"] + ["bits/byte"] * has_bytes
     heads += ["reference tokens", "loss/reference token"] * has_reference
     rows = []
@@ -113,10 +113,10 @@ def print_losses(found: Evaluation) -> None:
         row += [_number(amount.bits_per_byte)] * has_bytes
         row += [f"{amount.reference_tokens:,}", _number(amount.reference_loss)] * has_reference
         rows.append(row)
-    print_table(heads, rows)
+    print_numbers(heads, rows)
 
 
-def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_numbers(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Rows of text, which may come from data; all columns but the first are numbers."""
     table = Table(box=None, pad_edge=False)
     for place, head in enumerate(heads):
@@ -134,7 +134,7 @@ def print_scores(results: Mapping[str, Mapping[str, float | int | None]]) -> Non
     """Name -> (column -> value), one line a name."""
     heads = list(dict.fromkeys(key for row in results.values() for key in row))
     rows = [[name, *(_cell(row.get(head)) for head in heads)] for name, row in results.items()]
-    print_table(["", *heads], rows)
+    print_numbers(["", *heads], rows)
 
 
 def _cell(value: float | int | None) -> str:

@@ -73,13 +73,13 @@ class Amount:
 
     def described(self) -> dict[str, Any]:
         """As JSON values; what is not known is left out."""
-        known = {
+        optional = {
             "bits_per_byte": self.bits_per_byte,
             "reference_tokens": self.reference_tokens,
             "loss_per_reference_token": self.reference_loss,
         }
         fields: dict[str, Any] = {"loss": self.loss, "n_counted": self.n_counted}
-        return fields | {name: value for name, value in known.items() if value is not None}
+        return fields | {name: value for name, value in optional.items() if value is not None}
 
 
 Rows = npt.NDArray[np.int32]
@@ -88,14 +88,14 @@ _ENCODE_AT_ONCE = 256
 
 def tokenizer_of_data(source: SampleSource) -> TokenizerDefinition | None:
     """The tokenizer of the run directories of the data sets; None where one has none or another."""
-    found: list[TokenizerDefinition] = []
+    definitions: list[TokenizerDefinition] = []
     for dataset in source.datasets:
         path = dataset.directory.parent.parent / layout.TOKENIZER
         if not path.is_file():
             return None
-        found.append(restore_definition(str(path), path.read_bytes(), dataset.eos_id))
-    same = all(definition.content_hash == found[0].content_hash for definition in found)
-    return found[0] if same else None
+        definitions.append(restore_definition(str(path), path.read_bytes(), dataset.eos_id))
+    same = all(definition.content_hash == definitions[0].content_hash for definition in definitions)
+    return definitions[0] if same else None
 
 
 @functools.lru_cache(maxsize=4)
@@ -196,7 +196,7 @@ class KnownLabels:
         return Amount(loss_sum, n_counted, n_bytes, other)
 
 
-def known_labels(
+def find_known_labels(
     source: SampleSource, reference: TokenizerDefinition | None, say: Callable[[str], None]
 ) -> KnownLabels:
     """What the run directories of `source` record; says what they do not. Raises ConfigError

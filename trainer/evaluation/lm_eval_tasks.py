@@ -168,20 +168,20 @@ def read_task(data_dir: Path, name: str, num_fewshot: int) -> LocalTask:
 def read_task_documents(path: Path, document: type[msgspec.Struct]) -> list[bytes]:
     """The lines of a file as JSON of `document` alone; empty lines are skipped. Raises
     InputError naming the line that is no `document`."""
-    decoder, found = msgspec.json.Decoder(document), []
+    decoder, documents = msgspec.json.Decoder(document), []
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 place = f"{path}, line {number}"
                 if line.strip():
-                    found.append(msgspec.json.encode(decoder.decode(line)))
+                    documents.append(msgspec.json.encode(decoder.decode(line)))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"{place}: {error}; expected {_fields(document)}") from error
-    if not found:
+    if not documents:
         raise InputError(f"{path}: no documents; expected lines with {_fields(document)}")
-    return found
+    return documents
 
 
 def _fields(document: type[msgspec.Struct]) -> str:
@@ -230,12 +230,12 @@ class TaskScores:
 def run_tasks(
     loaded: LoadedModel,
     tokenizer: TokenizerDefinition,
-    wanted: TaskOptions,
+    request: TaskOptions,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, TaskScores]:
     """Scores of every task by name. Raises ConfigError without the extra, InputError for missing
     or damaged files and for an answer of more tokens than the model sees."""
-    local = [read_task(wanted.data_dir, name, wanted.num_fewshot) for name in wanted.tasks]
+    local = [read_task(request.data_dir, name, request.num_fewshot) for name in request.tasks]
     if importlib.util.find_spec("lm_eval") is None:
         raise ConfigError("lm-eval is not installed; pip install 'wafermill[eval]'")
     from lm_eval.evaluator import evaluate
@@ -245,14 +245,14 @@ def run_tasks(
     for task in local:
         if task.examples == task.evaluated:
             say(f"{task.name}: examples are other documents of {task.evaluated}.jsonl itself")
-    model = WafermillLM(loaded, tokenizer, wanted.batch_size)
+    model = WafermillLM(loaded, tokenizer, request.batch_size)
     with tempfile.TemporaryDirectory(prefix="lm-eval-") as scratch:
-        tasks = load_tasks(local, wanted.num_fewshot, Path(scratch))
+        tasks = load_tasks(local, request.num_fewshot, Path(scratch))
         # Without bootstrap: lm-eval's starts processes and prints to stdout.
-        found = evaluate(
-            model, {"tasks": tasks}, limit=wanted.limit, bootstrap_iters=0, log_samples=False
+        results = evaluate(
+            model, {"tasks": tasks}, limit=request.limit, bootstrap_iters=0, log_samples=False
         )
-    return {task.name: _scores(task, found, model.n_truncated(task.name)) for task in local}
+    return {task.name: _scores(task, results, model.n_truncated(task.name)) for task in local}
 
 
 def load_tasks(local: Sequence[LocalTask], num_fewshot: int, directory: Path) -> dict[str, Any]:
@@ -332,20 +332,20 @@ def parse_task_names(text: str | None) -> tuple[str, ...]:
     """
     if text is None:
         return tuple(TASKS)
-    found = [part.strip() for part in text.split(",") if part.strip()]
-    strange = [name for name in found if name not in TASKS]
-    if strange or not found:
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    strange = [name for name in names if name not in TASKS]
+    if strange or not names:
         shown = ", ".join(strange) or repr(text)
         raise ConfigError(
             f"--tasks {shown}: expected names separated by commas, from {', '.join(TASKS)}"
         )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(names))
 
 
-def _scores(task: LocalTask, found: Mapping[str, Any], truncated: int) -> TaskScores:
+def _scores(task: LocalTask, results: Mapping[str, Any], truncated: int) -> TaskScores:
     """lm-eval calls a metric `acc,none`: its name, then the filter of answers."""
-    samples, metrics = int(found["n-samples"][task.name]["effective"]), {}
-    for name, value in found["results"][task.name].items():
+    samples, metrics = int(results["n-samples"][task.name]["effective"]), {}
+    for name, value in results["results"][task.name].items():
         metric, _, filtered = name.partition(",")
         if filtered and isinstance(value, int | float):
             metrics[metric] = float(value)

@@ -24,7 +24,7 @@ from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.words import pluralise
 from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer.data import Batch, SampleSource, to_batch
-from trainer.evaluation.labels import Amount, KnownLabels, known_labels
+from trainer.evaluation.labels import Amount, KnownLabels, find_known_labels
 from trainer.model.decoder import LabelLosses
 from trainer.runs import console, metrics
 from trainer.runs.metrics import Events
@@ -163,20 +163,22 @@ class Evaluator:
     def run(self, step: int) -> Evaluation:
         """Evaluate after `step`, print the Model Zoo line and add one line to eval.jsonl."""
         started = time.monotonic()
-        found = self.measure()
+        evaluation = self.measure()
         seconds = time.monotonic() - started
         if self.writes:
-            line = {"step": step, **found.described()}
+            line = {"step": step, **evaluation.described()}
             metrics.append_metrics(self.model_dir / metrics.EVALUATION, line)
         if self.events is not None:
-            by_source = {f"loss/{name}": amount.loss for name, amount in found.per_source.items()}
-            bits = {"bits_per_byte": found.total.bits_per_byte}
-            self.events.add(step, {"loss": found.loss, **bits, **by_source})
+            by_source = {
+                f"loss/{name}": amount.loss for name, amount in evaluation.per_source.items()
+            }
+            bits = {"bits_per_byte": evaluation.total.bits_per_byte}
+            self.events.add(step, {"loss": evaluation.loss, **bits, **by_source})
         self.say(
             f"| Eval Device={self.compiled.config.target}, GlobalStep={step}, "
-            f"Loss={found.loss:.5f}, Rate={found.samples / seconds:.2f} samples/sec"
+            f"Loss={evaluation.loss:.5f}, Rate={evaluation.samples / seconds:.2f} samples/sec"
         )
-        return found
+        return evaluation
 
     def close(self) -> None:
         """Close the file of events."""
@@ -186,38 +188,38 @@ class Evaluator:
     def measure(self) -> Evaluation:
         """Measure the mean loss. Raises InputError when no label counts, IntegrityError when
         lineage does not know one."""
-        known, rows, size = self._known, self.source.rows, self.batch_size
+        labels, rows, size = self._known, self.source.rows, self.batch_size
         if self.max_batches is not None:
             rows = min(rows, self.max_batches * size)
-        sums = GroupSums(self.compiled, known.groups)
-        text_2G = np.zeros((2, known.groups), np.int64)
+        sums = GroupSums(self.compiled, labels.groups)
+        text_2G = np.zeros((2, labels.groups), np.int64)
         loss_sum, counted, samples = 0.0, 0, 0
         with sums.listening():
             for first in range(0, rows, size):
                 console.doing(f"evaluating, row {first + 1:,} of {rows:,}")
                 rows_B = np.arange(first, min(first + size, rows), dtype=np.int64)
-                rows_BCS, group_BS = self.source.read(rows_B), known.group_of(rows_B)
+                rows_BCS, group_BS = self.source.read(rows_B), labels.group_of(rows_B)
                 batch_loss, batch_counted = self.compiled.evaluate(
                     sums.tagged(to_batch(rows_BCS), group_BS),
                     micro_batch_size=self.micro_batch_size,
                     between_leaves=self.between_leaves,
                 )
                 sums.take()
-                text_2G += known.text_of(rows_BCS, group_BS)
+                text_2G += labels.text_of(rows_BCS, group_BS)
                 loss_sum += batch_loss
                 counted += batch_counted
                 samples += len(rows_B)
         if counted == 0:
             places = ", ".join(str(dataset.directory) for dataset in self.source.datasets)
             raise InputError(f"{places}: no token counts towards the loss: every loss mask is zero")
-        total = known.amount(loss_sum, counted, text_2G.sum(axis=1))
+        total = labels.amount(loss_sum, counted, text_2G.sum(axis=1))
         per_source = {
-            name: known.amount(float(sums.loss[g]), int(sums.counted[g]), text_2G[:, g])
-            for g, name in enumerate(known.names)
+            name: labels.amount(float(sums.loss[g]), int(sums.counted[g]), text_2G[:, g])
+            for g, name in enumerate(labels.names)
             if sums.counted[g]
         }
         return Evaluation(total, samples, per_source)
 
     @functools.cached_property
     def _known(self) -> KnownLabels:
-        return known_labels(self.source, self.reference, self.say)
+        return find_known_labels(self.source, self.reference, self.say)

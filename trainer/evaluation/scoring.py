@@ -183,8 +183,8 @@ def measure_bias(
 ) -> dict[str, Bias]:
     """Bias of `all` pairs and of every category there, by name. `likelihoods`: log-likelihood in
     nats of each of some sentences."""
-    found = likelihoods([text for pair in pairs for text in (pair.more, pair.less)])
-    differences = [more - less for more, less in zip(found[0::2], found[1::2], strict=True)]
+    scores = likelihoods([text for pair in pairs for text in (pair.more, pair.less)])
+    differences = [more - less for more, less in zip(scores[0::2], scores[1::2], strict=True)]
     groups = {"all": differences}
     for category in CATEGORIES:
         mine = [d for d, pair in zip(differences, pairs, strict=True) if pair.category == category]

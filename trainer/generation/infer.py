@@ -65,24 +65,24 @@ def continue_greedily(
     columns = longest + max(rooms)
     cache = KVCache.empty(loaded.config, pads, columns, loaded.device)
     new = [[_PAD] * n + list(prompt) for n, prompt in zip(pads, prompts, strict=True)]
-    made: list[list[int]] = [[] for _ in prompts]
-    found: dict[int, Continuation] = {}
+    written: list[list[int]] = [[] for _ in prompts]
+    ended_texts: dict[int, Continuation] = {}
     going = list(range(len(prompts)))
     while going:
         with torch.inference_mode():
             rows_BN = torch.tensor(new, device=loaded.device)
             logits_BV = loaded.model.next_logits(rows_BN, cache)[:, :ids].cpu().numpy()
         for text, token in zip(going, logits_BV.argmax(axis=1).tolist(), strict=True):
-            made[text].append(token)
-            ended = _ended(made[text], len(prompts[text]), ending, length)
+            written[text].append(token)
+            ended = _ended(written[text], len(prompts[text]), ending, length)
             if ended is not None:
-                found[text] = ended
-        left = [place for place, text in enumerate(going) if text not in found]
+                ended_texts[text] = ended
+        left = [place for place, text in enumerate(going) if text not in ended_texts]
         if left and len(left) < len(going):
             cache = cache.only(left)
         going = [going[place] for place in left]
-        new = [made[text][-1:] for text in going]
-    return [found[text] for text in range(len(prompts))]
+        new = [written[text][-1:] for text in going]
+    return [ended_texts[text] for text in range(len(prompts))]
 
 
 def _ended(made: list[int], prompt: int, ending: Ending, length: int) -> Continuation | None:
@@ -209,17 +209,17 @@ def _place(section: InferenceInput, directories: DataDirectories) -> Path:
     return directories.validation
 
 
-def _tokenizer(directories: DataDirectories, found: Checkpoint) -> TokenizerDefinition:
+def _tokenizer(directories: DataDirectories, saved: Checkpoint) -> TokenizerDefinition:
     """That of `--data`, which must be the model's, else the one beside the model, else GPT-2's."""
     run = directories.run
     if run is None or not (run / layout.TOKENIZER).is_file():
         return tokenizer_for(
-            None, found, hint="give --data RUN, the prep run that its data comes from"
+            None, saved, hint="give --data RUN, the prep run that its data comes from"
         )
-    tokenizer, vocabulary = tokenizer_for(run, found), read_model_config(found).vocab_size
+    tokenizer, vocabulary = tokenizer_for(run, saved), read_model_config(saved).vocab_size
     if tokenizer.vocab_size != vocabulary:
         raise ConfigError(
             f"--data {run}: its tokenizer has {tokenizer.vocab_size:,} ids, but model.vocab_size "
-            f"of {found.path} is {vocabulary:,}; give the run that the model was trained on"
+            f"of {saved.path} is {vocabulary:,}; give the run that the model was trained on"
         )
     return tokenizer

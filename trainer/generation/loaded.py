@@ -59,52 +59,52 @@ def find_checkpoint(path: Path) -> Checkpoint:
     return checkpoint.open_checkpoint(path)
 
 
-def load_model(found: Checkpoint, device: str = "cpu") -> LoadedModel:
+def load_model(saved: Checkpoint, device: str = "cpu") -> LoadedModel:
     """The model of a checkpoint on `device`. Raises InputError when weights and config disagree,
     ConfigError for a device that is not there."""
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: torch finds no CUDA device on this machine; use cpu")
     with torch.device("meta"):
-        model = GPT(read_model_config(found), seed=0)
-    _put(model, checkpoint.read_weights(found), found.path)
+        model = GPT(read_model_config(saved), seed=0)
+    _put(model, checkpoint.read_weights(saved), saved.path)
     model.eval().requires_grad_(False)
-    return LoadedModel(model.to(device), found)
+    return LoadedModel(model.to(device), saved)
 
 
-def read_model_config(found: Checkpoint) -> ModelConfig:
+def read_model_config(saved: Checkpoint) -> ModelConfig:
     """Section `model` of a checkpoint. Raises InputError for one of another release."""
     try:
-        return ModelConfig.model_validate_json(json.dumps(found.state.get("model")))
+        return ModelConfig.model_validate_json(json.dumps(saved.state.get("model")))
     except ValidationError as error:
         raise InputError(
-            f"{found.path}/state.json: section model does not fit this release "
+            f"{saved.path}/state.json: section model does not fit this release "
             f"({pluralise(error.error_count(), 'wrong key')})"
         ) from error
 
 
 def tokenizer_for(
-    wanted: Path | None, found: Checkpoint, *, hint: str = _TOKENIZER_HINT
+    name: Path | None, saved: Checkpoint, *, hint: str = _TOKENIZER_HINT
 ) -> TokenizerDefinition:
     """The tokenizer of a model: the named one, that of its model directory, or GPT-2's for a
     vocabulary of its size. Raises ConfigError, with `hint`, when there is none, or when it has
     more ids than the model."""
-    vocabulary = read_model_config(found).vocab_size
-    beside = found.path.parent.parent / layout.TOKENIZER
-    if wanted is not None:
-        definition = load_definition(GPT2 if str(wanted) == GPT2 else wanted)
+    vocabulary = read_model_config(saved).vocab_size
+    beside = saved.path.parent.parent / layout.TOKENIZER
+    if name is not None:
+        definition = load_definition(GPT2 if str(name) == GPT2 else name)
     elif beside.is_file():
         definition = load_definition(beside)
     elif vocabulary == load_definition(GPT2).vocab_size:
         definition = load_definition(GPT2)
     else:
         raise ConfigError(
-            f"{found.path}: the tokenizer is not known: the vocabulary of {vocabulary:,} is not "
+            f"{saved.path}: the tokenizer is not known: the vocabulary of {vocabulary:,} is not "
             f"that of GPT-2; {hint}"
         )
     if definition.vocab_size > vocabulary:
         raise ConfigError(
             f"tokenizer {definition.name} has {definition.vocab_size:,} ids, but "
-            f"model.vocab_size of {found.path} is {vocabulary:,}"
+            f"model.vocab_size of {saved.path} is {vocabulary:,}"
         )
     return definition
 
@@ -112,11 +112,11 @@ def tokenizer_for(
 def _put(model: GPT, weights: Mapping[str, Tensor], place: Path) -> None:
     """Give a model without storage its weights; tied ones stay tied."""
     expected = {name: tuple(p.shape) for name, p in model.named_parameters()}
-    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    for name in sorted(expected.keys() | given.keys()):
-        if expected.get(name) != given.get(name):
+    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    for name in sorted(expected.keys() | shapes.keys()):
+        if expected.get(name) != shapes.get(name):
             raise InputError(
-                f"{place}: {name} has shape {given.get(name)}, but its config expects "
+                f"{place}: {name} has shape {shapes.get(name)}, but its config expects "
                 f"{expected.get(name)}"
             )
     for name, tensor in weights.items():

@@ -19,7 +19,7 @@ from wafer_backend.compiled import BackendConfig, CompiledModule, Target
 from wafer_backend.profiler import ProfiledSteps, StepProfile
 
 
-def training(
+def build_run(
     params: Params, request: TrainOptions, source: SampleSource, stop: StopRequest, say: Say
 ) -> TrainingRun:
     """A run, brought to the state it starts from; `runconfig.max_steps` is its last step. Raises
@@ -33,11 +33,11 @@ def training(
         order=params.train_input.order,
     )
     micro_batch = batches.train_micro_batch(params)
-    known = record.describe_run(params, data, micro_batch)
+    identity = record.describe_run(params, data, micro_batch)
     start = resume.choose_start(model_dir, params.runconfig, say)
-    known |= start.origin
-    resume.check_start(start, model_dir, known, source)
-    resume.check_architecture(start, known, strict=strict)
+    identity |= start.origin
+    resume.check_start(start, model_dir, identity, source)
+    resume.check_architecture(start, identity, strict=strict)
     compiled = compile_model(params, request.target, micro_batch)
     masks = resume.load_start(start, params, compiled, strict=strict, say=say)
     writes = ranks.is_writing_rank(params)
@@ -47,12 +47,12 @@ def training(
     if writes and chosen is not None:
         steps = ProfiledSteps(chosen.start_step, chosen.end_step)
         profile = StepProfile(steps, model_dir / "profile")
-    made = TrainingRun(
+    run = TrainingRun(
         params=params,
         model_dir=model_dir,
         compiled=compiled,
         data=data,
-        record=known,
+        record=identity,
         stop=stop,
         log=StepLog(
             params=params,
@@ -61,7 +61,7 @@ def training(
             path=model_dir / metrics.TRAINING if writes else None,
             events=_events(params, request, metrics.TRAINING_EVENTS, start.step),
             say=say,
-            sparsity=sparsity.levels_of(masks, compiled) if masks else None,
+            sparsity=sparsity.make_level_meter(masks, compiled) if masks else None,
         ),
         watch=Watch(
             params=params,
@@ -79,8 +79,8 @@ def training(
         step=start.step,
         masks=masks,
     )
-    _record(made, start)
-    return made
+    _record(run, start)
+    return run
 
 
 def _prepare_directory(
@@ -98,29 +98,29 @@ def _prepare_directory(
         metrics.cut_back(request.model_dir / name, step)
 
 
-def _record(made: TrainingRun, start: resume.RunStart) -> None:
+def _record(run: TrainingRun, start: resume.RunStart) -> None:
     """Write run.json where it is not there yet, or the data sets have changed by masking."""
-    before = record.read_run_record(made.model_dir)
+    before = record.read_run_record(run.model_dir)
     earlier = before
     if before is None and start.found is not None and start.states is None:
         earlier = start.found.state
     entries = None if earlier is None else earlier["datasets"]
-    made.record["datasets"] = datasets_from(entries, made.record["datasets"], made.step)
-    if before is not None and record.complete_record(before) == made.record:
+    run.record["datasets"] = datasets_from(entries, run.record["datasets"], run.step)
+    if before is not None and record.complete_record(before) == run.record:
         return
     hashes = [
         entry["dataset_hash"]
-        for entry in made.record["datasets"]
-        if entry["from_step"] == made.step + 1 > 1
+        for entry in run.record["datasets"]
+        if entry["from_step"] == run.step + 1 > 1
     ]
     if hashes:
-        names = ", ".join(made.data.source.takedowns)
-        made.say(
-            f"From step {made.step + 1} on, documents of data set {', '.join(hashes)} are masked "
+        names = ", ".join(run.data.source.takedowns)
+        run.say(
+            f"From step {run.step + 1} on, documents of data set {', '.join(hashes)} are masked "
             f"(takedowns {names})"
         )
-    if made.writes:
-        storage.write_json(made.model_dir / record.NAME, made.record)
+    if run.writes:
+        storage.write_json(run.model_dir / record.NAME, run.record)
 
 
 def _events(params: Params, request: TrainOptions, name: str, step: int | None) -> Events | None:
@@ -131,7 +131,7 @@ def _events(params: Params, request: TrainOptions, name: str, step: int | None) 
     return Events(request.model_dir / name, None if step is None else step + 1)
 
 
-def evaluator(
+def build_evaluator(
     compiled: CompiledModule,
     params: Params,
     request: TrainOptions,

@@ -73,19 +73,19 @@ def measure_need(run: RunConfig, checkpoint_bytes: int, step: int, standing: int
     return DiskNeed(max(0, most - standing), checkpoint_bytes, logs + _FIXED_BYTES)
 
 
-def check_disk_space(model_dir: Path, wanted: DiskNeed, say: Say) -> None:
+def check_disk_space(model_dir: Path, need: DiskNeed, say: Say) -> None:
     """Say what the run needs. Raises ResourceError when it does not fit."""
     free = shutil.disk_usage(model_dir).free
-    one = format_bytes(wanted.checkpoint_bytes)
-    if wanted.total > free:
+    one = format_bytes(need.checkpoint_bytes)
+    if need.total > free:
         raise ResourceError(
             f"{model_dir}: not enough disk space: "
-            f"{pluralise(wanted.checkpoints, 'more checkpoint')} of {one} and "
-            f"{format_bytes(wanted.logs)} of logs need {format_bytes(wanted.total)}, but "
+            f"{pluralise(need.checkpoints, 'more checkpoint')} of {one} and "
+            f"{format_bytes(need.logs)} of logs need {format_bytes(need.total)}, but "
             f"{format_bytes(free)} is free; free some space, lower runconfig.max_checkpoints or "
             "use another --model_dir"
         )
     say(
         f"Checkpoints: {one} each, and as much memory while one is being written; disk: "
-        f"{format_bytes(wanted.total)} needed, {format_bytes(free)} free"
+        f"{format_bytes(need.total)} needed, {format_bytes(free)} free"
     )

@@ -233,8 +233,8 @@ class TrainingRun:
             return
         with self.profile.step(self.compiled, step):
             yield
-        wanted = self.params.runconfig.op_profiler_config
-        if wanted is not None and step == wanted.end_step:
+        chosen = self.params.runconfig.op_profiler_config
+        if chosen is not None and step == chosen.end_step:
             self.say(self.profile.table())
 
     def _next_pause(self) -> int:

@@ -77,14 +77,14 @@ class RunStart:
 def choose_start(model_dir: Path, run: RunConfig, say: Say) -> RunStart:
     """What to start from. Raises ConfigError where options contradict one another or what is in
     `model_dir`."""
-    asked, states = run.checkpoint_path, _states(run)
+    path, states = run.checkpoint_path, _states(run)
     own = checkpoint.find_newest(model_dir)
-    if asked is None and own is None:
+    if path is None and own is None:
         return RunStart()
-    if asked is None or (own is not None and states is not None):
+    if path is None or (own is not None and states is not None):
         assert own is not None
-        if asked is not None and states is not None:
-            _check_origin(model_dir, own, asked, states)
+        if path is not None and states is not None:
+            _check_origin(model_dir, own, path, states)
         if not run.autoload_last_checkpoint:
             raise ConfigError(
                 f"{model_dir} holds {own.name}, but runconfig.autoload_last_checkpoint is false: "
@@ -92,47 +92,47 @@ def choose_start(model_dir: Path, run: RunConfig, say: Say) -> RunStart:
                 "start again"
             )
         return RunStart(checkpoint.open_checkpoint(own))
-    inside = asked.resolve().is_relative_to(model_dir.resolve())
-    found = checkpoint.open_checkpoint(asked)
-    if own is not None and checkpoint.open_checkpoint(own).step > found.step:
+    inside = path.resolve().is_relative_to(model_dir.resolve())
+    other = checkpoint.open_checkpoint(path)
+    if own is not None and checkpoint.open_checkpoint(own).step > other.step:
         if inside or not run.autoload_last_checkpoint:
             raise ConfigError(
-                f"{model_dir} holds {own.name}, newer than {asked}; "
+                f"{model_dir} holds {own.name}, newer than {path}; "
                 "use another --model_dir to start again from there"
             )
-        say(f"{model_dir} has continued from {asked} to {own.name}")
+        say(f"{model_dir} has continued from {path} to {own.name}")
         return RunStart(checkpoint.open_checkpoint(own))
-    return RunStart(found, states)
+    return RunStart(other, states)
 
 
 def _states(run: RunConfig) -> tuple[str, ...] | None:
-    asked = run.checkpoint_path
+    path = run.checkpoint_path
     if run.load_checkpoint_states in (None, "all"):
-        if asked is not None and run.disable_strict_checkpoint_loading:
+        if path is not None and run.disable_strict_checkpoint_loading:
             raise ConfigError(
                 "--disable_strict_checkpoint_loading is for a new run that begins with weights of "
                 "another one: add --load_checkpoint_states model"
             )
         return None
-    if asked is None:
+    if path is None:
         raise ConfigError(
             "--load_checkpoint_states needs --checkpoint_path, the checkpoint to load them from"
         )
     words = (run.load_checkpoint_states or "").split(",")
-    given = tuple(word.strip() for word in words if word.strip())
-    if "model" not in given or set(given) - set(STATES):
+    states = tuple(word.strip() for word in words if word.strip())
+    if "model" not in states or set(states) - set(STATES):
         raise ConfigError(
             f"--load_checkpoint_states {run.load_checkpoint_states!r}: expected model, or "
             "model,optimizer, or nothing for all of a checkpoint (order of the data and step too)"
         )
-    return tuple(state for state in STATES if state in given)
+    return tuple(state for state in STATES if state in states)
 
 
-def _check_origin(model_dir: Path, own: Path, asked: Path, states: tuple[str, ...]) -> None:
+def _check_origin(model_dir: Path, own: Path, path: Path, states: tuple[str, ...]) -> None:
     """Refuse to go on with a run that began with other weights than those asked for."""
-    known = checkpoint.open_checkpoint(own).state.get(ORIGIN)
-    now = {"path": str(asked.resolve()), "states": list(states)}
-    before = None if known is None else {key: known[key] for key in now}
+    origin = checkpoint.open_checkpoint(own).state.get(ORIGIN)
+    now = {"path": str(path.resolve()), "states": list(states)}
+    before = None if origin is None else {key: origin[key] for key in now}
     if before != now:
         began = "from scratch" if before is None else f"with {before['states']} of {before['path']}"
         raise ConfigError(
@@ -185,14 +185,14 @@ def check_architecture(start: RunStart, now: dict[str, Any], *, strict: bool) ->
         )
 
 
-def _other_tensors(found: Checkpoint, model: dict[str, Any]) -> str:
-    held = {name: tuple(weight.shape) for name, weight in checkpoint.read_weights(found).items()}
-    wanted = shapes(ModelConfig.model_validate_json(json.dumps(model)))
-    differing = [n for n in {**wanted, **held} if held.get(n) != wanted.get(n)]
+def _other_tensors(saved: Checkpoint, model: dict[str, Any]) -> str:
+    theirs = {name: tuple(weight.shape) for name, weight in checkpoint.read_weights(saved).items()}
+    ours = shapes(ModelConfig.model_validate_json(json.dumps(model)))
+    differing = [n for n in {**ours, **theirs} if theirs.get(n) != ours.get(n)]
     if not differing:
         return ""
     named = ", ".join(
-        f"{name} ({_shape(held.get(name))} there, {_shape(wanted.get(name))} here)"
+        f"{name} ({_shape(theirs.get(name))} there, {_shape(ours.get(name))} here)"
         for name in differing[:_TENSORS_NAMED]
     )
     return (
@@ -211,27 +211,29 @@ def load_start(
     """Bring the model to where it starts; returns the masks of sparse weights, None for a dense
     run. Raises IntegrityError for a damaged file, and what MemoryX raises; nothing is changed
     then."""
-    found = start.found
-    if found is not None and start.states is None:
-        masks = sparsity.put_on(params, compiled)  # first, or the first masks would cut the weights
-        checkpoint.load_into(found, compiled.memoryx)
+    saved = start.found
+    if saved is not None and start.states is None:
+        masks = sparsity.put_masks(
+            params, compiled
+        )  # first, or the first masks would cut the weights
+        checkpoint.load_into(saved, compiled.memoryx)
         if masks is not None:
-            sparsity.restore_masks(masks, checkpoint.read_masks(found), found.state[sparsity.STATE])
+            sparsity.restore_masks(masks, checkpoint.read_masks(saved), saved.state[sparsity.STATE])
         if compiled.loss_scale is not None:
-            compiled.loss_scale.load_state_dict(found.state["loss_scale"])
-        say(f"Loaded checkpoint {found.path} (step {found.step})")
+            compiled.loss_scale.load_state_dict(saved.state["loss_scale"])
+        say(f"Loaded checkpoint {saved.path} (step {saved.step})")
         return masks
-    if found is not None:
-        _load_states(found, start.states or (), compiled, strict=strict, say=say)
-    masks = sparsity.put_on(params, compiled)  # masks may follow from the weights that are there
-    _tell_of_masks(found, masks, say)
+    if saved is not None:
+        _load_states(saved, start.states or (), compiled, strict=strict, say=say)
+    masks = sparsity.put_masks(params, compiled)  # masks may follow from the weights that are there
+    _tell_of_masks(saved, masks, say)
     return masks
 
 
 def _load_states(
-    found: Checkpoint, states: tuple[str, ...], compiled: CompiledModule, *, strict: bool, say: Say
+    saved: Checkpoint, states: tuple[str, ...], compiled: CompiledModule, *, strict: bool, say: Say
 ) -> None:
-    weights, own = checkpoint.read_weights(found), compiled.memoryx.parameters
+    weights, own = checkpoint.read_weights(saved), compiled.memoryx.parameters
     if not strict:
         for name in own.keys() - weights.keys():
             say(f"{name} is not in the checkpoint and keeps its initial value")
@@ -240,13 +242,13 @@ def _load_states(
         weights = {name: weights.get(name, parameter.detach()) for name, parameter in own.items()}
     optimizer = None
     if "optimizer" in states:
-        optimizer = {n: f for n, f in checkpoint.read_optimizer(found).items() if n in own}
+        optimizer = {n: f for n, f in checkpoint.read_optimizer(saved).items() if n in own}
     compiled.memoryx.load(weights, optimizer)
-    say(f"A new run, with {' and '.join(states)} of {found.path} (step {found.step})")
+    say(f"A new run, with {' and '.join(states)} of {saved.path} (step {saved.step})")
 
 
-def _tell_of_masks(found: Checkpoint | None, masks: Group | None, say: Say) -> None:
-    was_sparse = found is not None and record.SPARSITY in found.state
+def _tell_of_masks(saved: Checkpoint | None, masks: Group | None, say: Say) -> None:
+    was_sparse = saved is not None and record.SPARSITY in saved.state
     if masks is None:
         if was_sparse:
             say("Its pruned weights start as zeros and are trained: this run is dense")
@@ -254,7 +256,7 @@ def _tell_of_masks(found: Checkpoint | None, masks: Group | None, say: Say) -> N
     pruned, elements = sparsity.pruned_share(masks)
     loaded = (
         "; the first masks of this run are applied to the loaded weights"
-        if found is not None
+        if saved is not None
         else ""
     )
     say(f"Sparsity: {pruned:,} of {elements:,} weights of sparse matrices are pruned{loaded}")

@@ -116,9 +116,9 @@ def _train(params: Params, request: TrainOptions, directories: DataDirectories, 
     params = options.resolve_length(params, source.epoch_samples)
     console.doing("building the model")
     with _in_directory(params, request, log) as say, catch_signals() as stop:
-        training = build.training(params, request, source, stop, say)
+        training = build.build_run(params, request, source, stop, say)
         if validation is not None:
-            training.validation = build.evaluator(
+            training.validation = build.build_evaluator(
                 training.compiled, params, request, validation, stop, say, purge_after=training.step
             )
         if training.writes:
@@ -147,16 +147,16 @@ def _evaluate(
     params: Params, request: TrainOptions, directories: DataDirectories, log: RunLog
 ) -> int:
     source = prepare.open_validation(params, directories)
-    found = [checkpoint.open_checkpoint(path) for path in _to_evaluate(request, params.runconfig)]
+    saved = [checkpoint.open_checkpoint(path) for path in _to_evaluate(request, params.runconfig)]
     model = {"model": record.model_section(params)}
-    for each in found:
-        known = {"model": record.complete_record(each.state)["model"]}
-        record.refuse_difference(each.path, known, model)
+    for each in saved:
+        theirs = {"model": record.complete_record(each.state)["model"]}
+        record.refuse_difference(each.path, theirs, model)
     with _in_directory(params, request, log) as say, catch_signals() as stop:
         compiled = compile_model(params, request.target, batches.train_micro_batch(params))
-        validation = build.evaluator(compiled, params, request, source, stop, say)
+        validation = build.build_evaluator(compiled, params, request, source, stop, say)
         with contextlib.closing(validation):
-            for each in found:
+            for each in saved:
                 checkpoint.load_into(each, compiled.memoryx)
                 say(f"Loaded checkpoint {each.path} (step {each.step})")
                 try:
@@ -170,10 +170,10 @@ def _infer(params: Params, request: TrainOptions, directories: DataDirectories, 
     """Continue prompts with one checkpoint; of several ranks one does it."""
     if not ranks.is_writing_rank(params):
         return 0
-    found = checkpoint.open_checkpoint(_to_evaluate(request, params.runconfig)[-1])
-    start, model = resume.RunStart(found, ("model",)), {"model": record.model_section(params)}
+    saved = checkpoint.open_checkpoint(_to_evaluate(request, params.runconfig)[-1])
+    start, model = resume.RunStart(saved, ("model",)), {"model": record.model_section(params)}
     resume.check_architecture(start, model, strict=True)
-    work = infer.prepare_inference(params, directories, found, request.target)
+    work = infer.prepare_inference(params, directories, saved, request.target)
     with _in_directory(params, request, log) as say, catch_signals() as stop:
         try:
             work.run(request.model_dir, say, stop.check)
@@ -186,12 +186,12 @@ def _to_evaluate(request: TrainOptions, run: RunConfig) -> list[Path]:
     """The checkpoints to evaluate, the last one or all. Raises InputError when there are none."""
     if request.mode != "eval_all" and run.checkpoint_path is not None:
         return [run.checkpoint_path]
-    found = checkpoint.list_committed(request.model_dir)
-    if not found:
+    saved = checkpoint.list_committed(request.model_dir)
+    if not saved:
         hint = "" if request.mode == "eval_all" else "; give --checkpoint_path"
         what = "infer with" if request.mode == "infer" else "evaluate"
         raise InputError(f"{request.model_dir}: no checkpoint to {what}{hint}")
-    return found if request.mode == "eval_all" else found[-1:]
+    return saved if request.mode == "eval_all" else saved[-1:]
 
 
 def train_to_the_end(training: TrainingRun) -> None:

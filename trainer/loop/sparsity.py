@@ -22,7 +22,7 @@ STATE = "sparsity_state"
 """Key of state.json with the counters of every group."""
 
 
-def put_on(params: Params, compiled: CompiledModule) -> Group | None:
+def put_masks(params: Params, compiled: CompiledModule) -> Group | None:
     """Give the weights that are there their first masks; None for a dense run."""
     if not params.sparsity:
         return None
@@ -33,12 +33,12 @@ def put_on(params: Params, compiled: CompiledModule) -> Group | None:
         if "steps" in values.get("update", {}):
             values["update"] = {"steps": values["update"]["steps"]}
         groups.append({"seed": params.runconfig.seed, **values})
-    made = configure(groups)
-    compiled.module.apply(made)
+    masks = configure(groups)
+    compiled.module.apply(masks)
     optimizer = compiled.memoryx.optimizer
     assert optimizer is not None, "build.compile_model sets it"
-    made(optimizer)
-    return made
+    masks(optimizer)
+    return masks
 
 
 def counters(masks: Group) -> list[dict[str, int]]:
@@ -58,7 +58,7 @@ def restore_masks(
         )
 
 
-def levels_of(masks: Group, compiled: CompiledModule) -> Callable[[], dict[str, float]]:
+def make_level_meter(masks: Group, compiled: CompiledModule) -> Callable[[], dict[str, float]]:
     """A function that measures the share of weights that are pruned now, by `POSITION.algorithm`
     of the groups. All ranks call it; each counts the parameters whose weight server it hosts."""
     ranks, rank = compiled.transport.processes, compiled.transport.rank
@@ -84,13 +84,15 @@ def levels_of(masks: Group, compiled: CompiledModule) -> Callable[[], dict[str, 
 
 def pruned_share(masks: Group) -> tuple[int, int]:
     """(pruned weights, weights) of all parameters that have a mask."""
-    found = [
+    masks_of_all = [
         mask
         for _, algorithm in masks.groups
         for parameter in algorithm.parameters.values()
         if (mask := mask_of(parameter)) is not None
     ]
-    return sum(int((~mask).sum()) for mask in found), sum(mask.numel() for mask in found)
+    return sum(int((~mask).sum()) for mask in masks_of_all), sum(
+        mask.numel() for mask in masks_of_all
+    )
 
 
 def mask_bytes(params: Params) -> int:

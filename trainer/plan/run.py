@@ -38,14 +38,14 @@ def inspect_data(directory: Path, corpus_length: int = SEQUENCE_LENGTH) -> DataP
     """The training split of a prep run directory, or a directory of shards; a corpus is cut into
     rows of `corpus_length`. Raises InputError."""
     split = directory if holds_shards(directory) else directory / "hdf5" / "train"
-    found = open_any(split, corpus_length)
+    dataset = open_any(split, corpus_length)
     return DataPlan(
         directory=split.as_posix(),
-        rows=found.rows,
-        tokens=found.rows * found.max_sequence_length,
-        bytes=sum((split / shard.name).stat().st_size for shard in found.shards),
-        vocab_size=found.vocab_size,
-        max_sequence_length=found.max_sequence_length,
+        rows=dataset.rows,
+        tokens=dataset.rows * dataset.max_sequence_length,
+        bytes=sum((split / shard.name).stat().st_size for shard in dataset.shards),
+        vocab_size=dataset.vocab_size,
+        max_sequence_length=dataset.max_sequence_length,
     )
 
 
@@ -188,10 +188,10 @@ def _notes(chosen: ModelChoice, loss: LossPlan, data: DataPlan | None) -> list[s
         notes.append(f"the loss law was fitted to runs of {low:.2g} to {high:.2g} FLOPs only")
     if data is None:
         return notes
-    found = (data.vocab_size, data.max_sequence_length)
-    if found != (shape.vocabulary, shape.sequence_length):
+    actual = (data.vocab_size, data.max_sequence_length)
+    if actual != (shape.vocabulary, shape.sequence_length):
         notes.append(
-            f"the data set has vocabulary {found[0]:,} and MSL {found[1]:,}, but the "
+            f"the data set has vocabulary {actual[0]:,} and MSL {actual[1]:,}, but the "
             f"model {shape.vocabulary:,} and {shape.sequence_length:,}: `train` would refuse it"
         )
     if data.epochs > MOST_EPOCHS:

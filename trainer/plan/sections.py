@@ -195,12 +195,14 @@ def _loss(plan: RunPlan) -> Iterator[str]:
         )
 
 
-def _inference(found: InferencePlan) -> Iterator[str]:
+def _inference(inference: InferencePlan) -> Iterator[str]:
     def describe(use: ModelUse) -> str:
         return f"{use.training_flops:.3g} + {use.inference_flops:.3g} = {use.total_flops:.3g} FLOPs"
 
-    yield _line("with inference", f"{short(found.tokens)} tokens: {describe(found.this)} (eq 2)")
-    best = found.optimum
+    yield _line(
+        "with inference", f"{short(inference.tokens)} tokens: {describe(inference.this)} (eq 2)"
+    )
+    best = inference.optimum
     if best is None:
         yield _line("", "no model of the family reaches this loss")
         return

@@ -187,14 +187,14 @@ def optimum(loss: float, inference_tokens: float) -> ModelUse | None:
     taus = np.geomspace(TOKENS_PER_PARAMETER, _MOST_TOKENS_PER_PARAMETER, _POINTS)
     sizes = np.geomspace(1e5, 1e14, _POINTS)
     costs = np.log([training_flops_per_token(n) * n for n in sizes])
-    found: list[ModelUse] = []
+    candidates: list[ModelUse] = []
     for tau in taus.tolist():
         training = recipe.flops_for(loss / (1 + recipe.degradation(tau)))
         if not math.isfinite(training):
             continue
         parameters = float(np.exp(np.interp(math.log(training / tau), costs, np.log(sizes))))
-        found.append(use(parameters, tau * parameters, training, inference_tokens))
-    return min(found, key=lambda one: one.total_flops, default=None)
+        candidates.append(use(parameters, tau * parameters, training, inference_tokens))
+    return min(candidates, key=lambda one: one.total_flops, default=None)
 
 
 def use(

@@ -100,18 +100,18 @@ def read_prepared(run: Path, split: str) -> PrepRun:
 
 
 def _counted(run: Path, split: str) -> _SplitCounts:
-    found = _SplitCounts()
+    counts = _SplitCounts()
     for _, part in DocumentTable(run).parts(_COLUMNS):
         decided = part.filter(pc.not_equal(part["rule"], ""))
         for row in _grouped(decided, ["decision", "rule"]):
-            found.decisions[row["decision"], row["rule"]] += row["tokens_count"]
+            counts.decisions[row["decision"], row["rule"]] += row["tokens_count"]
         mine = part.filter(pc.and_(pc.equal(part["split"], split), pc.equal(part["state"], "kept")))
         for row in _grouped(mine, ["source", "licence"]):
             source, licence = row["source"], row["licence"] or UNKNOWN
-            found.documents[source] += row["tokens_count"]
-            found.tokens[source] += row["tokens_sum"]
-            found.licences.setdefault(source, Counter())[licence] += row["tokens_sum"]
-    return found
+            counts.documents[source] += row["tokens_count"]
+            counts.tokens[source] += row["tokens_sum"]
+            counts.licences.setdefault(source, Counter())[licence] += row["tokens_sum"]
+    return counts
 
 
 def _grouped(table: pa.Table, keys: list[str]) -> Iterator[dict[str, Any]]:
@@ -172,9 +172,9 @@ def locate_data_sets(
     without them those of the last time), in the order of its record. Raises InputError when a
     given place holds no data set of the run."""
     training = read_training(model_dir)
-    given = bool(places)
-    found: dict[int, ReadDataSet] = {}
-    if not given and (model_dir / NAME).is_file():
+    is_given = bool(places)
+    by_part: dict[int, ReadDataSet] = {}
+    if not is_given and (model_dir / NAME).is_file():
         try:
             listed = json.loads((model_dir / NAME).read_bytes())["directories"]
             places = [Path(str(place)) for place in listed]
@@ -184,15 +184,15 @@ def locate_data_sets(
         try:
             data_set = _opened(training, place, samples)
         except PrepError:
-            if given:
+            if is_given:
                 raise
             continue
-        found[data_set.part] = data_set
-    known = tuple(found[part] for part in sorted(found))
-    if given:
-        listed = [str(data_set.directory.resolve()) for data_set in known]
+        by_part[data_set.part] = data_set
+    data_sets = tuple(by_part[part] for part in sorted(by_part))
+    if is_given:
+        listed = [str(data_set.directory.resolve()) for data_set in data_sets]
         storage.write_json(model_dir / NAME, {"format": 1, "directories": listed})
-    return known
+    return data_sets
 
 
 def _opened(training: TrainingRecord, place: Path, samples: int) -> ReadDataSet:
@@ -249,21 +249,21 @@ class ReportedDataSet:
 
 
 def find_data_sets(
-    record: Mapping[str, Any], found: Sequence[ReadDataSet]
+    record: Mapping[str, Any], located: Sequence[ReadDataSet]
 ) -> tuple[ReportedDataSet, ...]:
     """The data sets of a record, in its order; raises as `read_prepared`. One that was masked
     has an entry for each of its hashes, the last with what is known of it."""
-    by_part = {data_set.part: data_set for data_set in found}
+    by_part = {data_set.part: data_set for data_set in located}
     entries = record["datasets"]
     last = {entry.get("part", 0): index for index, entry in enumerate(entries)}
-    made = []
+    reported = []
     for index, entry in enumerate(entries):
         part = entry.get("part", 0)
         here = by_part.get(part) if last[part] == index else None
         prepared = None
         if here is not None and here.run is not None:
             prepared = read_prepared(here.run, here.directory.name)
-        made.append(
+        reported.append(
             ReportedDataSet(
                 from_step=entry["from_step"],
                 dataset_hash=entry["dataset_hash"],
@@ -273,4 +273,4 @@ def find_data_sets(
                 prepared=prepared,
             )
         )
-    return tuple(made)
+    return tuple(reported)

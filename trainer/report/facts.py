@@ -53,7 +53,7 @@ def read_curves(
 ) -> Curves:
     """Both files; one that is missing has no series, a line that a kill has cut off is left out.
     Raises InputError for a line that is none."""
-    found: Series = {}
+    series: Series = {}
     skipped, spikes, warnings = 0, [], []
     for line in _lines(training):
         skipped += line.get("skipped") is True
@@ -66,7 +66,7 @@ def read_curves(
             line[TOKENS_PER_SECOND] = rate * sequence_length
             if stalled is not None:
                 line[STALL_SHARE] = stalled * rate / batch_size_at(line[STEP], schedule)
-        _add(found, line)
+        _add(series, line)
     evaluations: Series = {}
     per_source: Series = {}
     for line in _lines(validation):
@@ -74,7 +74,7 @@ def read_curves(
         _add(evaluations, line)
         _add(per_source, {STEP: line[STEP]} | {n: each.get("loss") for n, each in sources.items()})
     return Curves(
-        training=found,
+        training=series,
         validation=evaluations,
         per_source=per_source,
         skipped=skipped,
@@ -229,14 +229,14 @@ class RunFacts:
 def read_run_facts(model_dir: Path) -> RunFacts:
     """All facts of a run. Raises InputError for a directory without one, IntegrityError for
     damage."""
-    known = record.read_run_record(model_dir)
-    if known is None:
+    recorded = record.read_run_record(model_dir)
+    if recorded is None:
         raise InputError(f"{model_dir}: not a model directory: no {record.NAME}")
-    known = record.complete_record(known)
+    recorded = record.complete_record(recorded)
     try:
-        model = ModelConfig.model_validate_json(json.dumps(known["model"]))
-        optimizer = ANY_OPTIMIZER.validate_json(json.dumps(known["optimizer"]))
-        schedule = tuple((int(step), int(size)) for step, size in known["batch_size_schedule"])
+        model = ModelConfig.model_validate_json(json.dumps(recorded["model"]))
+        optimizer = ANY_OPTIMIZER.validate_json(json.dumps(recorded["optimizer"]))
+        schedule = tuple((int(step), int(size)) for step, size in recorded["batch_size_schedule"])
     except (KeyError, TypeError, ValueError, ValidationError) as error:
         raise InputError(
             f"{model_dir / record.NAME}: not the record of a run: {error!r}"
@@ -255,7 +255,7 @@ def read_run_facts(model_dir: Path) -> RunFacts:
             software.append((name, version(name)))
     return RunFacts(
         model_dir=model_dir,
-        record=known,
+        record=recorded,
         model=model,
         optimizer=optimizer,
         schedule=schedule,

@@ -90,12 +90,12 @@ class Panel:
 
 def render_training_report(facts: RunFacts, data: Sequence[ReportedDataSet]) -> bytes:
     """The page in UTF-8; a pure function of what was read."""
-    found = facts.curves
+    numbers = facts.curves
     loss = _panel(
         "Training and validation",
         "nats per token",
-        Curve("training", found.training.get("loss", [])),
-        Curve("validation", found.validation.get("loss", []), dots=True),
+        Curve("training", numbers.training.get("loss", [])),
+        Curve("validation", numbers.validation.get("loss", []), dots=True),
         log=True,
         width=WIDE,
     )
@@ -105,9 +105,9 @@ def render_training_report(facts: RunFacts, data: Sequence[ReportedDataSet]) -> 
         facts=facts,
         data=data,
         loss=loss,
-        sources=_by_source(found),
-        steps=[panel for panel in _steps(found) if panel.chart],
-        stability=_stability(found),
+        sources=_by_source(numbers),
+        steps=[panel for panel in _steps(numbers) if panel.chart],
+        stability=_stability(numbers),
         traces=_traces(facts, data),
         software=facts.software,
     )
@@ -125,12 +125,12 @@ def _panel(
     return Panel(title, unit, curves(given, width=width), logarithmic, note)
 
 
-def _by_source(found: Curves) -> Panel | None:
-    names = sorted(found.per_source, key=lambda name: -found.per_source[name][-1][1])
+def _by_source(numbers: Curves) -> Panel | None:
+    names = sorted(numbers.per_source, key=lambda name: -numbers.per_source[name][-1][1])
     if not names:
         return None
     note = f"The {_MOST_SOURCES} sources with the largest last loss, out of {len(names)}."
-    lines = [Curve(name, found.per_source[name], dots=True) for name in names[:_MOST_SOURCES]]
+    lines = [Curve(name, numbers.per_source[name], dots=True) for name in names[:_MOST_SOURCES]]
     return _panel(
         "Validation loss by source",
         "nats per token",
@@ -141,32 +141,32 @@ def _by_source(found: Curves) -> Panel | None:
     )
 
 
-def _steps(found: Curves) -> Iterator[Panel]:
+def _steps(numbers: Curves) -> Iterator[Panel]:
     note = (
-        f"{words.pluralise(found.skipped, 'step')} skipped after an overflow."
-        if found.skipped
+        f"{words.pluralise(numbers.skipped, 'step')} skipped after an overflow."
+        if numbers.skipped
         else ""
     )
-    waiting = [(x, 100 * y) for x, y in found.training.get(STALL_SHARE, [])]
-    yield _panel("Learning rate", "", _one(found, "learning_rate"))
-    yield _panel("Gradient norm", "before clipping", _one(found, "grad_norm"), log=True)
-    yield _panel("Throughput", "tokens per second", _one(found, TOKENS_PER_SECOND))
+    waiting = [(x, 100 * y) for x, y in numbers.training.get(STALL_SHARE, [])]
+    yield _panel("Learning rate", "", _one(numbers, "learning_rate"))
+    yield _panel("Gradient norm", "before clipping", _one(numbers, "grad_norm"), log=True)
+    yield _panel("Throughput", "tokens per second", _one(numbers, TOKENS_PER_SECOND))
     yield _panel("Waiting for data", "percent of a step", Curve("waiting", waiting))
-    yield _panel("Loss scale", "float16", _one(found, "loss_scale"), log=True, note=note)
+    yield _panel("Loss scale", "float16", _one(numbers, "loss_scale"), log=True, note=note)
 
 
-def _one(found: Curves, name: str) -> Curve:
-    return Curve(name.replace("_", " "), found.training.get(name, []))
+def _one(numbers: Curves, name: str) -> Curve:
+    return Curve(name.replace("_", " "), numbers.training.get(name, []))
 
 
-def _stability(found: Curves) -> list[Panel]:
+def _stability(numbers: Curves) -> list[Panel]:
     """Whatever else the lines of metrics.jsonl hold: a chart for every figure, with a curve for
     each of what it was measured of (`stability.kinds.qkv.std`: figure std, of qkv)."""
     figures: dict[str, list[Curve]] = {}
-    for name in sorted(set(found.training) - _NOT_STABILITY):
+    for name in sorted(set(numbers.training) - _NOT_STABILITY):
         owner, _, figure = name.removeprefix(f"{STABILITY}.").rpartition(".")
         label = owner.removeprefix("kinds.").replace("_", " ") or figure
-        figures.setdefault(figure, []).append(Curve(label, found.training[name], dots=True))
+        figures.setdefault(figure, []).append(Curve(label, numbers.training[name], dots=True))
     return [
         _panel(
             _FIGURES.get(figure, figure.replace("_", " ")),
@@ -185,20 +185,22 @@ def _traces(facts: RunFacts, data: Sequence[ReportedDataSet]) -> list[tuple[str,
     run = next((d.run_argument for d in reversed(data) if d.run_argument != "RUN"), "RUN")
     model_dir = shlex.quote(str(facts.model_dir))
     about = f"prep trace {run if run == 'RUN' else shlex.quote(run)} --train {model_dir}"
-    asked = [("the last step", f"--step {facts.step}")]
-    asked += [(why, f"--step {step}") for why, step in _asked(facts.curves)]
+    questions = [("the last step", f"--step {facts.step}")]
+    questions += [(why, f"--step {step}") for why, step in _asked(facts.curves)]
     if facts.checkpoints:
         newest = facts.checkpoints[-1].name
-        asked.append(("everything the newest checkpoint was trained on", f"--checkpoint {newest}"))
-    return [(why, f"{about} {what}") for why, what in asked]
+        questions.append(
+            ("everything the newest checkpoint was trained on", f"--checkpoint {newest}")
+        )
+    return [(why, f"{about} {what}") for why, what in questions]
 
 
-def _asked(found: Curves) -> list[tuple[str, int]]:
+def _asked(numbers: Curves) -> list[tuple[str, int]]:
     """(why, step): spikes that the stability watch told of, else the steps at which the loss of a
     run of some length rose most."""
-    if found.spikes:
-        return [("a spike of the loss", step) for step in found.spikes[-_SPIKES:]]
-    losses = found.training.get("loss", [])
+    if numbers.spikes:
+        return [("a spike of the loss", step) for step in numbers.spikes[-_SPIKES:]]
+    losses = numbers.training.get("loss", [])
     if len(losses) <= _SHORT:
         return []
     rises = [(b[1] - a[1], int(b[0])) for a, b in itertools.pairwise(losses)]

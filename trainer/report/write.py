@@ -131,8 +131,8 @@ def _prepared(each: ReportedDataSet, run: PrepRun) -> Iterator[str]:
         f"each row was read {format_number(each.found.epochs)} times on average."
     )
     yield ""
-    known, rows = [source for source in run.sources if source.tokens], []
-    for s in known[:_MOST_SOURCES]:
+    sources, rows = [source for source in run.sources if source.tokens], []
+    for s in sources[:_MOST_SOURCES]:
         named = [f"{to_markdown(n[:60])} {format_percent(t, s.tokens)}" for n, t in s.licences[:4]]
         named += [f"{len(s.licences) - 4} more"] if len(s.licences) > 4 else []
         licences = ", ".join(named) or UNKNOWN
@@ -141,9 +141,9 @@ def _prepared(each: ReportedDataSet, run: PrepRun) -> Iterator[str]:
         ("source", "documents", "tokens", "licences, by tokens"),
         rows,
     )
-    if len(known) > _MOST_SOURCES:
+    if len(sources) > _MOST_SOURCES:
         yield ""
-        yield f"Not shown: {pluralise(len(known) - _MOST_SOURCES, 'smaller source')}."
+        yield f"Not shown: {pluralise(len(sources) - _MOST_SOURCES, 'smaller source')}."
     yield ""
     yield (
         "Licences are those that the documents declare; what they permit was not checked. Before "

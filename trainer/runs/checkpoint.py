@@ -181,12 +181,12 @@ def find_newest(model_dir: Path) -> Path | None:
 def list_committed(model_dir: Path) -> list[Path]:
     """The committed checkpoints in order of step."""
     root = model_dir / "checkpoints"
-    found = []
+    directories = []
     for path in root.iterdir() if root.is_dir() else ():
         match = _DIRECTORY.match(path.name)
         if match and (path / "manifest.json").is_file():
-            found.append((int(match[1]), path))
-    return [path for _, path in sorted(found)]
+            directories.append((int(match[1]), path))
+    return [path for _, path in sorted(directories)]
 
 
 def prune(model_dir: Path, keep: int) -> None:

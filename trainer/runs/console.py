@@ -31,10 +31,10 @@ def parse_amount(text: str) -> float:
 
     Raises ValueError.
     """
-    found = _NUMBER.match(text.strip().replace(",", ""))
-    if not found or float(found[1]) <= 0:
+    match = _NUMBER.match(text.strip().replace(",", ""))
+    if not match or float(match[1]) <= 0:
         raise ValueError(f"{text!r}: expected a positive number such as 111M, 1.3B or 1e19")
-    return float(found[1]) * _SUFFIXES[found[2].upper()]
+    return float(match[1]) * _SUFFIXES[match[2].upper()]
 
 
 Say = Callable[[str], None]

@@ -91,12 +91,12 @@ class Events:
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
-        known = [
+        points = [
             Summary.Value(tag=name, simple_value=value)
             for name, value in values.items()
             if value is not None
         ]
-        event = Event(wall_time=time.time(), step=step, summary=Summary(value=known))
+        event = Event(wall_time=time.time(), step=step, summary=Summary(value=points))
         storage.make_directory(self._directory)
         try:
             writer = self._opened()

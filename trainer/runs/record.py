@@ -111,8 +111,8 @@ def complete_record(known: dict[str, Any]) -> dict[str, Any]:
     full = dict(known)
     for name, kind in sections.items():
         with contextlib.suppress(ValidationError):
-            found = kind.validate_json(json.dumps(known.get(name)))
-            values = kind.dump_python(found, mode="json")
+            section = kind.validate_json(json.dumps(known.get(name)))
+            values = kind.dump_python(section, mode="json")
             unused = _NOT_RECORDED - known[name].keys()
             full[name] = {key: value for key, value in values.items() if key not in unused}
     return full

@@ -63,13 +63,13 @@ def read_points(paths: Sequence[Path]) -> tuple[Point, ...]:
     header. Raises InputError naming the path and what is missing there."""
     points: list[Point] = []
     for path in paths:
-        points += [point_of_run(path)] if path.is_dir() else points_of_csv(path)
+        points += [read_run_point(path)] if path.is_dir() else read_csv_points(path)
     return tuple(points)
 
 
-def point_of_run(model_dir: Path) -> Point:
+def read_run_point(model_dir: Path) -> Point:
     """The last evaluation of a run. Raises InputError."""
-    known = read_json(model_dir / record.NAME, "model directory")
+    recorded = read_json(model_dir / record.NAME, "model directory")
     evaluations = model_dir / metrics.EVALUATION
     if not evaluations.is_file() or not (lines := evaluations.read_bytes().splitlines()):
         raise InputError(
@@ -78,8 +78,8 @@ def point_of_run(model_dir: Path) -> Point:
         )
     try:
         last = json.loads(lines[-1])
-        model = ModelConfig.model_validate_json(json.dumps(known["model"]))
-        schedule = tuple((step, size) for step, size in known["batch_size_schedule"])
+        model = ModelConfig.model_validate_json(json.dumps(recorded["model"]))
+        schedule = tuple((step, size) for step, size in recorded["batch_size_schedule"])
         samples = samples_in(last["step"], schedule)
         loss = float(last["loss"])
     except (ValueError, KeyError, TypeError, ValidationError) as error:
@@ -90,7 +90,7 @@ def point_of_run(model_dir: Path) -> Point:
     return Point(model_dir.name, float(spent), loss)
 
 
-def points_of_csv(path: Path) -> list[Point]:
+def read_csv_points(path: Path) -> list[Point]:
     """Lines of a CSV file. Raises InputError naming the line."""
     if not path.is_file():
         raise InputError(f"{path}: neither a model directory nor a CSV file")

@@ -196,11 +196,11 @@ class _Problem:
         low, high = math.log(_EXPONENTS[0]), math.log(_EXPONENTS[1])
         for _ in range(_ROUNDS):
             b_B = np.exp(np.linspace(low, high, _GRID))
-            found = self.laws(b_B)
-            at = int(np.argmin(found.squares))
+            laws = self.laws(b_B)
+            at = int(np.argmin(laws.squares))
             step = (high - low) / (_GRID - 1)
             low, high = math.log(b_B[at]) - 2 * step, math.log(b_B[at]) + 2 * step
-        return found.only(np.arange(_GRID) == at)
+        return laws.only(np.arange(_GRID) == at)
 
     def region(self, best: _Laws, freedom: int) -> tuple[_Laws, Array]:
         """Laws within the threshold, and what is left of it at each of them."""
@@ -209,8 +209,8 @@ class _Problem:
         near_B = best.b * np.exp(np.linspace(-0.05, 0.05, 4 * _GRID))
         laws = self.laws(np.sort(np.concatenate([grid_B, near_B, best.b])))
         inside = laws.squares <= limit * (1 + 1e-9)
-        found = laws.only(inside)
-        return found, np.maximum(limit - found.squares, 0.0)
+        inside_laws = laws.only(inside)
+        return inside_laws, np.maximum(limit - inside_laws.squares, 0.0)
 
     def scale(self, log_of_share: float) -> float:
         """a for its logarithm relative to `middle`; infinite beyond what a float holds."""

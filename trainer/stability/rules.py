@@ -36,7 +36,7 @@ def figures(by_name: Mapping[str, Sums], eps: float, first: Figures | None) -> F
     found: Figures = {"kinds": {k: of_kind(kinds[k], eps) for k in KINDS if k in kinds}}
     biases = [sums for sums in by_name.values() if sums.key_values]
     if biases:
-        found["key_bias"] = of_key_bias(biases)
+        found["key_bias"] = describe_key_bias(biases)
     base = found if first is None else first
     for kind, now in found["kinds"].items():
         now |= _growth(now, base["kinds"].get(kind, {}))
@@ -88,7 +88,7 @@ def eps_limit(sums: Sums) -> float:
     return math.sqrt(sums.moment_total / sums.moments) / EPS_MARGIN
 
 
-def of_key_bias(group: Sequence[Sums]) -> Figures:
+def describe_key_bias(group: Sequence[Sums]) -> Figures:
     """`norm` of all K biases; `ratio` of their root mean square to that of Q and V biases."""
     key, others = _sum(group, "key_values"), _sum(group, "values") - _sum(group, "key_values")
     norm, other = (math.sqrt(_sum(group, f"{name}_squares")) for name in ("key", "other"))

@@ -35,13 +35,13 @@ def read_by(step: int, data: TrainingData, model_dir: Path) -> str:
     the command that lists all, or, without lineage, files and rows."""
     first = samples_before_step(step, data.schedule)
     rows_B = data.order.rows(first, batch_size_at(step, data.schedule))
-    found = []
+    parts = []
     for part, dataset in enumerate(data.source.datasets):
         own = rows_B - data.order.first_row(part)
         own = own[(own >= 0) & (own < data.source.parts[part].rows)]
         if len(own):
-            found.append(_of_data_set(dataset, own, step, model_dir))
-    return f"step {step} read {'; '.join(found)}"
+            parts.append(_of_data_set(dataset, own, step, model_dir))
+    return f"step {step} read {'; '.join(parts)}"
 
 
 def _of_data_set(
@@ -87,20 +87,20 @@ class StepFindings:
     @property
     def fields(self) -> dict[str, Any]:
         """For the line of metrics.jsonl."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         if self.figures is not None:
-            found[FIELD] = {**self.figures, "warnings": list(self.warnings)}
+            values[FIELD] = {**self.figures, "warnings": list(self.warnings)}
         if self.spike is not None:
-            found["spike"] = self.spike.limit
-        return found
+            values["spike"] = self.spike.limit
+        return values
 
     @property
     def scalars(self) -> dict[str, float]:
         """For TensorBoard, by name."""
-        found = dict(_flat(FIELD, self.figures or {}))
+        values = dict(_flat(FIELD, self.figures or {}))
         if self.spike is not None:
-            found[f"{FIELD}/spike"] = self.spike.loss
-        return found
+            values[f"{FIELD}/spike"] = self.spike.loss
+        return values
 
 
 @dataclass(kw_only=True)
@@ -129,17 +129,17 @@ class Watch:
 
     def look(self, step: int, loss: float, gradients: Gradients) -> StepFindings:
         """Measure after `step` if it is due, and hold its loss against those before."""
-        rule, found = self.params.runconfig.stability, None
+        rule, measured = self.params.runconfig.stability, None
         warnings: dict[str, str] = {}
         if self._due(step):
             eps = adam_eps(self.params.optimizer)
             sums = measure.by_name(self.compiled, gradients, self.params.model)
-            found = figures(sums, eps, self.history.first)
-            warnings = rules.warnings(found, rule, eps)
-            self.history.first = self.history.first or found
+            measured = figures(sums, eps, self.history.first)
+            warnings = rules.warnings(measured, rule, eps)
+            self.history.first = self.history.first or measured
         spike = rules.spike(list(self.history.losses), loss, rule)
         self.history.losses.append(loss)
-        return StepFindings(step, found, warnings, spike)
+        return StepFindings(step, measured, warnings, spike)
 
     def tell(self, watched: StepFindings) -> None:
         """Warn of what was not warned of yet. Raises TrainingError at a spike if that is to stop

@@ -45,8 +45,8 @@ class Parameter(FrozenModel):
 
     @model_validator(mode="after")
     def _one_of_them(self) -> "Parameter":
-        given = [name for name, value in self if value is not None]
-        if len(given) != 1:
+        names = [name for name, value in self if value is not None]
+        if len(names) != 1:
             raise ValueError("expected one of values, uniform and log_uniform")
         if self.values is not None and not self.values:
             raise ValueError("values: expected one or more")

@@ -57,14 +57,14 @@ def read_results(out: Path) -> dict[int, TrialResult]:
     path = out / NAME
     if not path.exists():
         return {}
-    found = {}
+    by_trial = {}
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
             result = TrialResult(**json.loads(line))
         except (ValueError, TypeError) as error:
             raise IntegrityError(f"{path}:{number}: damaged: {error!r}") from error
-        found[result.trial] = result
-    return found
+        by_trial[result.trial] = result
+    return by_trial
 
 
 def write_results(out: Path, results: Mapping[int, TrialResult]) -> None:
@@ -121,8 +121,8 @@ def _panel(name: str, parameter: Parameter, ranked: Sequence[TrialResult]) -> pa
         loss = "diverged" if result.loss is None else f"loss {result.loss:.4f}"
         return ScatterPoint(at, result.loss or 0.0, f"trial {result.trial}: {value}, {loss}", kind)
 
-    known = [result for result in ranked if result.loss is not None]
-    points = [marked(result, "c0" if index else "c1 best") for index, result in enumerate(known)]
+    finished = [result for result in ranked if result.loss is not None]
+    points = [marked(result, "c0" if index else "c1 best") for index, result in enumerate(finished)]
     lost = [marked(result, "lost") for result in ranked if result.loss is None]
     scale: Scale = "log" if parameter.is_logarithmic else "linear"
     chart = scatter(points[::-1], lost, scale=scale, x_label=name)
@@ -210,7 +210,7 @@ class Transfer:
 
     def lines(self) -> list[str]:
         """What was done, and what to mind."""
-        told = [
+        lines = [
             f"eta_base {self.learning_rate:g}, sigma_base {self.std:g}, m_emb "
             f"{self.embeddings_scale:g}; m_width {self.m_width:g}: matrices inside "
             f"blocks use learning rate eta / {self.m_width:g} and initial deviation sigma / "
@@ -222,8 +222,8 @@ class Transfer:
             f"target {self.target_batch:,}.",
         ]
         if self.left:
-            told.append(f"Not part of muTransfer, so not carried over: {', '.join(self.left)}")
-        return told
+            lines.append(f"Not part of muTransfer, so not carried over: {', '.join(self.left)}")
+        return lines
 
 
 def transfer(plan: SweepPlan, found: dict[int, TrialResult], target: Path, out: Path) -> Transfer:

@@ -186,19 +186,19 @@ def run_sweep(plan: SweepPlan, out: Path, jobs: int, say: Say) -> int:
     which counts as diverged."""
     with hold_lock(out), catch_signals() as stop:
         check_same_sweep(out, plan)
-        found = {k: r for k, r in results.read_results(out).items() if k < len(plan.variants)}
-        waiting = [v.trial for v in plan.variants if v.trial.index not in found]
+        ended = {k: r for k, r in results.read_results(out).items() if k < len(plan.variants)}
+        waiting = [v.trial for v in plan.variants if v.trial.index not in ended]
         data = prepare.data_directories(plan.config.data).ready if waiting else None
-        sweep = Sweep(plan, out, data, say, found)
+        sweep = Sweep(plan, out, data, say, ended)
         sweep.drop_checkpoints()
-        if found:
-            say(f"Already finished: {len(found)} of {pluralise(len(plan.variants), 'trial')}")
+        if ended:
+            say(f"Already finished: {len(ended)} of {pluralise(len(plan.variants), 'trial')}")
         try:
             run_all(waiting, jobs, sweep.command, sweep.ended, stop)
         except StopSignal as stopped:
             say(f"Stopped by {stopped}; run the same command to resume")
             return stopped.exit_code
-        results.write_page(out, plan, found)
+        results.write_page(out, plan, ended)
     return 0
 
 

@@ -1,12 +1,9 @@
-"""The story of `convert_dataset_to_HDF5`: files are filled with packed batches, and each is
-published when it is full.
-
-`convert_dataset_to_HDF5`: any PyTorch or Hugging Face dataset of dicts to HDF5 files.
+"""`convert_dataset_to_HDF5`: any PyTorch or Hugging Face dataset of dicts to HDF5 files.
 
 Signature, files and `data_params.json` are those of Model Zoo's function of the same name, value
 for value and attribute for attribute. Unlike it, this one compresses in parallel, publishes whole
-files or none, goes on after a kill where it was, refuses directories that hold other data, and
-refuses values that the dtype cannot hold.
+files or none, resumes after a kill, refuses directories that hold other data, and refuses values
+that the dtype cannot hold.
 
     >>> import tempfile
     >>> samples = [{"input_ids": [1, 2, 3], "labels": [2, 3, 4]} for _ in range(5)]

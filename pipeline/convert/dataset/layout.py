@@ -1,20 +1,10 @@
-"""From batches of samples to a file of `convert_dataset_to_HDF5`.
-
-Which features of a sample share a dataset: the layout of `convert_dataset_to_HDF5`.
+"""From batches of samples to a file of `convert_dataset_to_HDF5`, in the form of Model Zoo R2.x.
 
 Features of equal shape are stacked on axis 1 in the order in which the first batch names them. One
 group is the dataset `data`, several are `data_0`, `data_1`, … in the order of their first features.
-`data_params.json` has the keys, the order and the form that Model Zoo R2.x writes.
-
-A batch of samples as numbers of one dtype: nothing is rounded away, cut or wrapped in silence.
-
-Errors name the sample (its index in the dataset), the feature and the value.
-
-One file of `convert_dataset_to_HDF5`, built in memory from chunks that are compressed already.
-
-Every sample is a chunk of its own, as Model Zoo writes it. gzip chunks are deflated outside of
-HDF5, in the processes that read the samples, and stored with `write_direct_chunk` under the
-ordinary gzip filter; lzf has no other implementation than HDF5's own filter.
+No value is rounded, cut or wrapped in silence: errors name the sample, the feature and the value.
+Every sample is a chunk of its own. gzip chunks are deflated outside of HDF5, in the processes that
+read the samples; lzf has no other implementation than HDF5's own filter.
 """
 
 import json

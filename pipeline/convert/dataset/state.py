@@ -1,11 +1,7 @@
-"""What a conversion remembers between two calls, and what it shows meanwhile on standard error: a
-bar on a terminal, else a line now and then.
+"""What a conversion remembers between two calls, and the progress it shows on standard error.
 
-What a conversion remembers between two calls, in `journal/` of its output directory.
-
-`journal/conversion.json` says which conversion the directory holds; `journal/files.log` has a line
-of JSON for every finished file. Neither is needed to read the data: losing them costs the right to
-go on, never data.
+`journal/conversion.json` of the output directory says which conversion it holds;
+`journal/files.log` has a line of JSON for every finished file. Neither is needed to read the data.
 """
 
 import json

@@ -108,7 +108,7 @@ def _examine_data(
         report.findings.append(FileFinding(path.name, "layout", problem))
         return None
     names = [
-        features or _default_features(file.shape[1])
+        features or next((x.features for x in (SAMPLE, VSL) if x.channels == file.shape[1]), ())
         for file, (_, features) in zip(files, groups, strict=True)
     ]
     for file, features in zip(files, names, strict=True):
@@ -138,11 +138,6 @@ def _layout_problem(files: list[ShardFile]) -> str:
         if file.dtype != np.dtype("<i4"):
             return f"{file.name!r} holds {file.dtype}, expected int32"
     return ""
-
-
-def _default_features(channels: int) -> tuple[str, ...]:
-    """What loaders take when nobody names the features."""
-    return next((x.features for x in (SAMPLE, VSL) if x.channels == channels), ())
 
 
 def _blocks(files: list[ShardFile], names: list[tuple[str, ...]]) -> Iterator[Block]:
@@ -194,8 +189,10 @@ MOST_HASHED_ROWS = 20_000_000
 def main() -> None:
     """Answer the request."""
     request = json.loads(sys.stdin.readline())
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    mapped = pages * resource.getpagesize()
     for limit, value in (
-        (resource.RLIMIT_AS, _address_space() + request["memory_bytes"]),
+        (resource.RLIMIT_AS, mapped + request["memory_bytes"]),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
     ):
@@ -210,7 +207,10 @@ def main() -> None:
         facts = {k: v for k, v in vars(report.facts).items() if k != "hashes"}
         findings = [asdict(finding) for finding in report.findings]
         _say({"file": name, "shapes": report.shapes, "facts": facts, "findings": findings})
-    across, notes, not_checked = _lost(reports), [], []
+    across, notes, not_checked = [], [], []
+    spans = [report.spans for report in reports if report.spans is not None]
+    if spans and len(spans) == len(reports):
+        across = find_lost_or_repeated(LineageSpans.joined(spans))
     if sum(len(report.facts.hashes) // 8 for report in reports) > MOST_HASHED_ROWS:
         not_checked.append(f"repeated rows: more than {pluralise(MOST_HASHED_ROWS, 'row')}")
     else:
@@ -218,12 +218,6 @@ def main() -> None:
         notes = repeated_rows(reports)
     found = {"across": across, "notes": notes}
     _say({k: [asdict(f) for f in v] for k, v in found.items()} | {"not_checked": not_checked})
-
-
-def _address_space() -> int:
-    """Bytes that this process has mapped, its libraries included."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    return pages * resource.getpagesize()
 
 
 def _say(value: Any) -> None:
@@ -270,14 +264,6 @@ def copied_files(reports: Sequence[FileReport]) -> list[FileFinding]:
 
 def _hashes(report: FileReport) -> npt.NDArray[np.uint64]:
     return np.frombuffer(report.facts.hashes, np.uint64)
-
-
-def _lost(reports: Sequence[FileReport]) -> list[FileFinding]:
-    """Only where every file has its lineage."""
-    parts = [report.spans for report in reports if report.spans is not None]
-    if not parts or len(parts) < len(reports):
-        return []
-    return find_lost_or_repeated(LineageSpans.joined(parts))
 
 
 if __name__ == "__main__":

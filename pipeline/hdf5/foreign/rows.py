@@ -1,13 +1,7 @@
-"""What can be wrong with a directory of HDF5 files, and why it matters.
-
-Whether rows of foreign files are what a language model can be trained on.
+"""What can be wrong with rows of foreign files, and why it matters; and, where our lineage is next
+to the shards, which tokens are lost or repeated.
 
 Only arrays here: a block of rows in, counts and the first wrong row of every kind out.
-
-Lost and repeated tokens, as far as the lineage beside our shards tells.
-
-Spans say which tokens of which document stand in which row (docs/formats.md). The rows of a stream
-must all be there once, and the spans of a document must follow each other without a gap.
 """
 
 from collections.abc import Mapping, Sequence
@@ -254,26 +248,21 @@ def read_spans(shard: Path, input_tokens: I64 | int) -> tuple[LineageSpans, list
 
 def find_lost_or_repeated(spans: LineageSpans) -> list[FileFinding]:
     """Findings about the directory from the spans of all its shards."""
-    findings = []
     stored = np.sort(spans.stream_row)
     repeated = int((stored[1:] == stored[:-1]).sum())
-    if repeated:
-        findings.append(
-            FileFinding("", "lost", f"{pluralise(repeated, 'row')} of the stream found twice")
-        )
     lost = int(stored[-1] + 1 - len(np.unique(stored))) if len(stored) else 0
-    if lost:
-        findings.append(FileFinding("", "lost", f"{pluralise(lost, 'row')} of the stream missing"))
     gaps, twice = _gaps_and_repeats(spans)
-    if gaps:
-        findings.append(
-            FileFinding("", "lost", f"{pluralise(gaps, 'time')} tokens of a document are missing")
-        )
-    if twice:
-        findings.append(
-            FileFinding("", "lost", f"{pluralise(twice, 'time')} tokens of a document are repeated")
-        )
-    return findings
+    counted = (
+        (repeated, "row", "of the stream found twice"),
+        (lost, "row", "of the stream missing"),
+        (gaps, "time", "tokens of a document are missing"),
+        (twice, "time", "tokens of a document are repeated"),
+    )
+    return [
+        FileFinding("", "lost", f"{pluralise(count, noun)} {what}")
+        for count, noun, what in counted
+        if count
+    ]
 
 
 def _gaps_and_repeats(spans: LineageSpans) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.convert import documents
-from pipeline.convert.hdf5 import Carry, Channels, unpack_samples
+from pipeline.convert.hdf5 import Channels, unpack_samples
 from pipeline.convert.pack import SampleTarget, ShardPlace
 from pipeline.convert.stream import StreamBlock, StreamVocabulary
 from pipeline.core.errors import InputError
@@ -89,7 +89,13 @@ def test_rows_unpack_to_their_stream(
     tokens: list[int], length: int, per_shard: int, cuts: list[int]
 ) -> None:
     """Whatever the sequence length, shards and blocks (id 4 is EOS, and padding)."""
-    target = SampleTarget(length, per_shard, StreamVocabulary(4, 5), "none", ShardPlace())
+    target = SampleTarget(
+        length=length,
+        per_shard=per_shard,
+        vocabulary=StreamVocabulary(4, 5),
+        compression="none",
+        place=ShardPlace(),
+    )
     shapes, rows = [], []
     keep = target._rows
 
@@ -114,7 +120,9 @@ def test_rows_unpack_to_their_stream(
         block = everything[at : at + size]
         if not len(block):
             break
-        unpacked = unpack_samples(block, Channels(0, 1, 2), (4, 4), Carry(pending, False), "x")
+        unpacked = unpack_samples(
+            block, Channels(0, 1, 2), "x", eos_id=4, pad_id=4, pending=pending, shuffled=False
+        )
         assert len(unpacked.cuts) == 0 and unpacked.masked == 0
         found += unpacked.tokens.tolist()
         pending, at = unpacked.pending, at + size

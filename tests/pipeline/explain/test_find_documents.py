@@ -13,7 +13,6 @@ import pytest
 
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.explain.find import (
-    WORKS,
     FoundDocuments,
     find_named,
     find_of_number,
@@ -21,6 +20,7 @@ from pipeline.explain.find import (
     find_of_work,
     find_text,
 )
+from pipeline.runs import layout
 from pipeline.screening.evidence import EVIDENCE_SCHEMA
 from pipeline.screening.registry.works import Work, works_table
 
@@ -73,8 +73,8 @@ def screened(
     table = pa.Table.from_pylist(rows, pa.schema(columns))
     pq.write_table(table, out / "evidence.parquet")
     works = works_table([WORK, OTHER])
-    (out / WORKS).parent.mkdir(exist_ok=True)
-    with pa.ipc.new_file(str(out / WORKS), works.schema) as writer:
+    (out / layout.WORKS).parent.mkdir(exist_ok=True)
+    with pa.ipc.new_file(str(out / layout.WORKS), works.schema) as writer:
         writer.write_table(works)
     return out
 
@@ -118,7 +118,7 @@ def test_work_without_evidence(screened: Path) -> None:
 
 def test_work_without_a_registry(screened: Path, tmp_path: Path, kept: list[int]) -> None:
     plain = Path(shutil.copytree(screened, tmp_path / "run"))
-    (plain / WORKS).unlink()
+    (plain / layout.WORKS).unlink()
     found = find_of_work(plain, "another00000")
     assert kept[8] in found.rows and "without a registry" in found.notes[0]
     assert find_of_work(plain, "unknown").rows == ()

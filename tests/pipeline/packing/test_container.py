@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.hdf5.chunks import fletcher32, sample_shard
-from pipeline.hdf5.verify import count_rows
+from tests.pipeline.hdf5.foreign_rows import count_rows
 
 
 @pytest.mark.parametrize("length", [2, 128, 30_000, 90_000])

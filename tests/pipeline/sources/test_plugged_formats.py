@@ -103,7 +103,11 @@ def test_copied_records(home: Path) -> None:
     [
         ("missing:TSV", "", "does not load: ModuleNotFoundError: No module named 'missing'"),
         ("my_formats:TVS", CODE, "has no attribute 'TVS'"),
-        ("my_formats:read_tsv", CODE, "is a function; expected a RawFormat of"),
+        (
+            "my_formats:read_tsv",
+            CODE,
+            "is a function; expected pipeline.sources.raw_format.RawFormat",
+        ),
         ("my_formats:TSV", CODE + "\n1 / 0\n", "my_formats.py:30: ZeroDivisionError"),
         (
             "my_formats:TSV",

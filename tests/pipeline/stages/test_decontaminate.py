@@ -4,7 +4,7 @@ import contextlib
 import gzip
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -339,7 +339,7 @@ def test_sets_that_are_not_there(tmp_path: Path, run: Any) -> None:
     for patterns in ((".",), ("x", "y/*.jsonl"), ("x", "y", "x/test.jsonl")):
         assert [s.name for s in find_eval_sets(patterns, tmp_path)] == ["x/test", "y/test"]
     assert [s.name for s in find_eval_sets(("x/test.jsonl",), tmp_path)] == ["test"]
-    rules = replace(RULES, fields=("quest",))
+    rules = RULES.model_copy(update={"fields": ("quest",)})
     with pytest.raises(InputError, match=r"no record has the fields quest; see decontaminate"):
         run(eval_index_stage(find_eval_sets(("x",), tmp_path), rules))
     write_set(tmp_path / "x/test.jsonl.gz", {"q": "x"})

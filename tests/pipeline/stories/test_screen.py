@@ -35,7 +35,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     file = folder / "planted.jsonl"
     file.write_bytes(b"".join(line + b"\n" for line in planted.lines()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quickstart, "_default_cache", lambda: folder / "cache")
+        patch.setattr(quickstart, "user_cache", lambda: folder / "cache")
         yield file
 
 
