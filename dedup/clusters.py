@@ -34,7 +34,6 @@ MARGIN_SIGMAS = 4.5
 """A pair is rejected unread when its estimate is this many standard deviations below threshold."""
 
 NEW, OLD_KEPT, OLD_DROPPED = 0, 1, 2
-_ASK, _DONE = 1, 0
 
 
 class Memberships(NamedTuple):
@@ -110,27 +109,43 @@ def select_representatives(
     """
     documents = len(signatures_DP)
     origin = np.zeros(documents, np.uint8) if origin_D is None else origin_D
-    state = _State.empty(documents, memberships)
+    entries, buckets = len(memberships.bucket), bucket_count(memberships)
+    lists = _Lists(
+        np.full(buckets, -1, np.int64),
+        np.full(buckets, -1, np.int64),
+        np.full(entries, -1, np.int64),
+        np.zeros(entries, np.int64),
+    )
+    found = _SearchState(
+        np.full(documents, KEPT, np.int64),
+        np.zeros(documents, np.uint64),
+        np.full(documents, np.nan),
+        np.full(documents, np.nan),
+        np.full(documents, -1, np.int64),
+        np.zeros(documents, np.uint64),
+    )
+    widest = int(np.diff(memberships.starts).max(initial=0))
+    candidates, place = np.zeros(widest * COMPARED + 1, np.int64), np.zeros(_PLACES, np.int64)
+    place[_COUNT] = -1
     limits = np.array([rules.threshold, rules.reject_below], np.float64)
     masks = np.array([rules.sure, rules.same], np.uint64)
-    answer = np.nan
-    while True:
-        asked = _advance(
-            memberships,
-            origin,
-            signatures_DP,
-            rules.verify == "exact",
-            limits,
-            masks,
-            answer,
-            state.lists,
-            state.found,
-            state.candidates,
-            state.place,
-        )
-        if asked == _DONE:
-            return state.selection()
-        answer = exact(int(state.place[_DOCUMENT]), int(state.place[_ASKED]))
+    reading, answer = rules.verify == "exact", np.nan
+    while _advance(
+        memberships,
+        origin,
+        signatures_DP,
+        reading,
+        limits,
+        masks,
+        answer,
+        lists,
+        found,
+        candidates,
+        place,
+    ):
+        answer = exact(int(place[_DOCUMENT]), int(place[_ASKED]))
+    counts = place[_COMPARED : _COMPARED + len(_COUNTS)].tolist()
+    return Selection(*found[:4], dict(zip(_COUNTS, counts, strict=True)))
 
 
 class _Lists(NamedTuple):
@@ -155,52 +170,9 @@ class _SearchState(NamedTuple):
     shared: U64
 
 
-@dataclass(frozen=True)
-class _State:
-    """What `_advance` works on and resumes from; `place` is described there."""
-
-    lists: _Lists
-    found: _SearchState
-    candidates: I64
-    place: I64
-
-    @classmethod
-    def empty(cls, documents: int, memberships: Memberships) -> "_State":
-        entries, buckets = len(memberships.bucket), bucket_count(memberships)
-        lists = _Lists(
-            np.full(buckets, -1, np.int64),
-            np.full(buckets, -1, np.int64),
-            np.full(entries, -1, np.int64),
-            np.zeros(entries, np.int64),
-        )
-        found = _SearchState(
-            np.full(documents, KEPT, np.int64),
-            np.zeros(documents, np.uint64),
-            np.full(documents, np.nan),
-            np.full(documents, np.nan),
-            np.full(documents, -1, np.int64),
-            np.zeros(documents, np.uint64),
-        )
-        widest = int(np.diff(memberships.starts).max(initial=0))
-        place = np.zeros(_PLACES, np.int64)
-        place[_COUNT] = -1
-        return cls(lists, found, np.zeros(widest * COMPARED + 1, np.int64), place)
-
-    def selection(self) -> Selection:
-        names = ("compared", "rejected_by_estimate", "read", "rejected_by_reading", "cut_short")
-        counts = self.place[_COMPARED : _COMPARED + len(names)].tolist()
-        found = self.found
-        return Selection(
-            found.representative,
-            found.channels,
-            found.estimate,
-            found.exact,
-            dict(zip(names, counts, strict=True)),
-        )
-
-
 _DOCUMENT, _NEXT, _COUNT, _ASKED, _WAITING, _LEVEL, _QUOTA = range(7)
 _COMPARED, _REJECTED, _READ, _READ_IN_VAIN, _CUT_SHORT, _PLACES = range(7, 13)
+_COUNTS = ("compared", "rejected_by_estimate", "read", "rejected_by_reading", "cut_short")
 
 
 @kernel
@@ -326,8 +298,8 @@ def _advance(
     found: _SearchState,
     candidates: I64,
     place: I64,
-) -> int:
-    """Go on until an exact similarity is needed (1) or all documents are done (0).
+) -> bool:
+    """Resume; returns whether an exact similarity is needed, and not all documents are done.
 
     limits: threshold, and the estimate below which nothing is read; masks: channels that are sure,
     and channels of equal text. place: the document, its next candidate, their number (-1: not yet
@@ -356,7 +328,7 @@ def _advance(
         if chosen == -2:
             place[_ASKED] = candidates[place[_NEXT]]
             place[_WAITING] = 1
-            return _ASK
+            return True
         if chosen >= 0:
             found.representative[d] = chosen
             found.channels[d] = found.shared[chosen]
@@ -365,7 +337,7 @@ def _advance(
         elif origin[d] != OLD_DROPPED:
             _keep(d, memberships, lists)
         place[_DOCUMENT] += 1
-    return _DONE
+    return False
 
 
 def collapse(memberships: Memberships, component_D: I64, origin_D: U8 | None = None) -> Selection:

@@ -61,13 +61,7 @@ class Hits:
     def at_least(self, share: float) -> "Hits":
         """The hits of parts of which their document holds this share or more."""
         rows = self.share >= share
-        return Hits(
-            self.document[rows],
-            self.part[rows],
-            self.byte_start[rows],
-            self.byte_end[rows],
-            self.share[rows],
-        )
+        return Hits(**{name: column[rows] for name, column in vars(self).items()})
 
 
 class _Block(NamedTuple):

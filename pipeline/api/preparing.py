@@ -16,7 +16,7 @@ from pipeline.config.model import parse
 from pipeline.config.prep import ConfigLike, DedupConfig, ReadConfig, load_config
 from pipeline.config.sections import InputConfig
 from pipeline.config.yaml import YamlDocument
-from pipeline.core.words import check_choice
+from pipeline.core.words import require_choice
 from pipeline.engine.progress import Progress
 from pipeline.stages.records import choose_form
 from pipeline.stories import preparation
@@ -199,7 +199,7 @@ def dedup(
     Returns the finished run. Raises ConfigError, InputError for raw data, or where a source would
     lose more than its share, ResourceError.
     """
-    check_choice("preset", preset, get_args(DedupPreset))
+    require_choice("preset", preset, get_args(DedupPreset))
     rules = _checked(
         DedupConfig,
         preset=preset,

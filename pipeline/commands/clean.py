@@ -10,7 +10,7 @@ import typer
 
 from pipeline.commands import options
 from pipeline.commands.ledger import print_outputs, print_sources, read_summary
-from pipeline.commands.terminal import print_json, print_line, print_table
+from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
 from pipeline.runs import layout
 from pipeline.runs.views import CleanOutput
@@ -112,7 +112,7 @@ def show_clean_run(manifest: "Manifest", as_json: bool) -> None:
     print_sources(sources, ("records", "bad", "dropped", "kept", "MB", "kept MB"), dropped)
     ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
     rows = ((reason, f"{count:,}") for reason, count in ordered)
-    print_table(("reason", ">records"), rows, title="why records left")
+    show_table(("reason", ">records"), rows, title="why records left")
     if masked:
         print_line("masked: " + ", ".join(f"{count:,} {kind}" for kind, count in masked.items()))
     names = (f"{layout.CLEANED}/", "drops/", layout.DOCUMENTS, layout.LEDGER, layout.MANIFEST)

@@ -14,11 +14,11 @@ from typer.core import TyperCommand
 from pipeline.commands import options
 from pipeline.commands.ledger import print_outputs, print_sources, read_summary
 from pipeline.commands.options import check_first
-from pipeline.commands.terminal import format_similarity, print_json, print_line, print_table
+from pipeline.commands.terminal import format_similarity, print_json, print_line, show_table
 from pipeline.commands.usage import commands, make_group
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, escape_text
-from pipeline.core.words import check_choice, pluralise
+from pipeline.core.words import pluralise, require_choice
 from pipeline.runs import layout
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ FilesArgument = Annotated[
     ),
 ]
 IndexArgument = Annotated[Path, typer.Argument(metavar="IDX", help="directory of the index")]
-_INDEX = """Keep an index of documents that grows batch by batch, and look new documents up in it.
+_INDEX = f"""Keep an index of documents that grows batch by batch, and look new documents up in it.
 
---preset NAME: how near-duplicates are found: slimpajama, slimpajama_exact, fineweb, strict, exact
+--preset NAME: how near-duplicates are found: {", ".join(PRESETS)}
 --verify HOW: how candidate pairs are checked: by exact or estimated Jaccard similarity (exact,
     estimate), or not at all (none) [default: exact; slimpajama_exact: none]
 --threshold J: pairs with this Jaccard similarity or more are duplicates
@@ -222,7 +222,7 @@ def _dedup_config(preset: str, memory: str, max_source_share: str, **values: Any
     from pipeline.config.prep import DedupConfig
     from pipeline.config.yaml import loads_value
 
-    check_choice("--preset", preset, PRESETS)
+    require_choice("--preset", preset, PRESETS)
     return _checked(
         DedupConfig,
         preset=preset,
@@ -305,8 +305,8 @@ def show_answer(answer: "IndexAnswer", file: Path | None, as_json: bool) -> None
         storage.publish(file, "".join(lines).encode())
     if as_json:
         return print_json([asdict(match) for match in answer.matches])
-    print_table(
-        ("document", "kind", "J", "repeats", "source", "batch", "there"),
+    show_table(
+        ("document", "kind", ">J", "repeats", "source", "batch", "there"),
         (_cells(match) for match in answer.matches[:_SHOWN]),
     )
     more = len(answer.matches) - _SHOWN

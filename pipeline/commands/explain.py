@@ -18,7 +18,7 @@ from pipeline.commands.terminal import (
     print_facts,
     print_json,
     print_line,
-    print_table,
+    show_table,
 )
 from pipeline.commands.usage import commands
 from pipeline.core.errors import escape_text
@@ -165,7 +165,7 @@ def _print_members(found: "Explanation") -> None:
         rows.append((link.key, *at, link.state, link.kind, len(link.bands), *similarities))
     total = found.stands_for_total
     columns = ("document", "source", "file:line", "state", "kind", "bands", "estimate", "exact J")
-    print_table(columns, rows, title=f"kept instead of {total:,}")
+    show_table(columns, rows, title=f"kept instead of {total:,}")
     if total > len(found.stands_for):
         print_line(f"{total - len(found.stands_for):,} more; --all lists them")
 

@@ -10,7 +10,7 @@ import typer
 
 from pipeline.commands import options
 from pipeline.commands.options import complete_runs
-from pipeline.commands.terminal import print_json, print_line, print_table
+from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
 from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.words import format_bytes, pluralise
@@ -170,4 +170,4 @@ def _print_splits(splits: "tuple[ExportedSplit, ...]") -> None:
         text = format_bytes(split.text_bytes)
         rows.append((split.name, f"{split.documents:,}", text, f"{split.files:,}", disk))
     columns = ("split", ">documents", ">text", ">files", ">on disk")
-    print_table(columns, rows, title="exported text")
+    show_table(columns, rows, title="exported text")

@@ -14,7 +14,7 @@ from pipeline.commands.terminal import (
     format_similarity,
     print_json,
     print_line,
-    print_table,
+    show_table,
 )
 from pipeline.commands.usage import commands
 from pipeline.core.errors import escape_text
@@ -99,7 +99,7 @@ def show_clusters(found: "Inspection") -> None:
     if summary.matrix.total:
         _print_matrix(summary.matrix, found.compared)
     columns = ("kept", "source", "file:line", "documents", "kinds", "their sources", "lowest J")
-    print_table(columns, map(_cluster_cells, found.largest), title="largest clusters")
+    show_table(columns, map(_cluster_cells, found.largest), title="largest clusters")
 
 
 def show_cluster(found: "Members") -> None:
@@ -112,7 +112,7 @@ def show_cluster(found: "Members") -> None:
     if found.excerpt:
         print_line(f"      {escape_text(found.excerpt, 120)}")
     columns = ("document", "source", "file:line", "state", "kind", "bands", "estimate", "exact J")
-    print_table((*columns, "excerpt"), map(_member_cells, found.members))
+    show_table((*columns, "excerpt"), map(_member_cells, found.members))
 
 
 def _print_histograms(summary: "ClusterSummary") -> None:
@@ -154,7 +154,7 @@ def _print_matrix(matrix: "Matrix", compared: Mapping[str, int]) -> None:
             share = f"{100 * gone / compared[source]:.1f} %"
             rows.append((source, f"{compared[source]:,}", f"{gone:,}", share, *cells))
     columns = (">compared", ">duplicates", ">share", *(f">{format_cell(name)}" for name in names))
-    print_table(("duplicates from", *columns), rows, title="sources of the documents kept instead")
+    show_table(("duplicates from", *columns), rows, title="sources of the documents kept instead")
 
 
 def _cluster_cells(found: "ClusterRow") -> tuple[str, ...]:
@@ -203,7 +203,7 @@ def show_dropped(found: "DroppedRecords") -> None:
             f"the rule matched {pluralise(found.failed, 'document')}, including those that left "
             "for another reason or were kept"
         )
-    print_table(("source", ">records"), ((s, f"{n:,}") for s, n in found.by_source.items()))
+    show_table(("source", ">records"), ((s, f"{n:,}") for s, n in found.by_source.items()))
     for record in found.records:
         print_line(
             f"{record.place.key}  {describe_place(record.place, '')}  "

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline.commands.terminal import print_line, print_table
+from pipeline.commands.terminal import print_line, show_table
 from pipeline.core.words import pluralise
 from pipeline.runs import layout
 
@@ -42,7 +42,7 @@ def print_sources(
         own = (counts or {}).get(name, {})
         rows[name] = [own[c] if c in own else _count(source, c) for c in columns]
     totals = [sum(values) for values in zip(*rows.values(), strict=True)]
-    print_table(
+    show_table(
         ("source", *(f">{name}" for name in columns)),
         ((name, *format_cells(values)) for name, values in rows.items()),
         title="documents by source",
@@ -84,7 +84,7 @@ def show_mixture(mixture: Mapping[str, Mapping[str, Any]]) -> None:
         for source, row in mixture.items()
     )
     columns = ("source", *(f">{name}" for name in names))
-    print_table(columns, rows, title="mixture of the training split")
+    show_table(columns, rows, title="mixture of the training split")
 
 
 def describe_split(name: str, split: dict[str, Any]) -> str:

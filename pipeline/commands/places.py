@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pipeline.commands.terminal import print_json, print_line, print_table
+from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.core.words import pluralise
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def show_spans(
         decision = "taken down" if s.masked else f"{s.decision} {s.rule}".strip()
         rows.append((place, *numbers, *about, decision))
     columns = ("row", "tokens", "labels", "document", "source", "file:line", "licence", "decision")
-    print_table(columns, rows)
+    show_table(columns, rows)
     _say_rest(len(spans), len(listed))
     for name, count in elsewhere:
         print_line(f"not traced here: {pluralise(count, 'row')} of another data set, {name}")
@@ -82,7 +82,7 @@ def _print_documents(documents: "Sequence[TracedDocument]", with_steps: bool) ->
         rows.append((*about, f"{d.tokens:,}{copies}", f"{d.rows:,}{context}", *read, because))
     columns = ("document", "file:line", "source", "state", "split", "tokens", "rows")
     steps = ("first step", "steps") if with_steps else ()
-    print_table((*columns, *steps, "because"), rows)
+    show_table((*columns, *steps, "because"), rows)
 
 
 def _say_places(
@@ -96,7 +96,7 @@ def _say_places(
         row = p["file"] if p["row"] is None else f"{p['file']}[{p['row']}]"
         labels = "-" if p["row"] is None else _range(p["label_start"], p["label_end"])
         rows.append((keys[p["doc"]], row, _range(p["token_start"], p["token_end"]), labels))
-    print_table(("document", "row", "tokens", "labels"), rows)
+    show_table(("document", "row", "tokens", "labels"), rows)
     _say_rest(len(places), len(rows))
 
 
@@ -139,13 +139,13 @@ def show_checkpoint(found: "CheckpointTrace", limit: int | None, as_json: bool) 
         print_line(f"read as context only: {more}")
     counts = found.sources.to_pylist()
     sources = ((s["source"], f"{s['documents']:,}", f"{s['labels_read']:,}") for s in counts)
-    print_table(("source", "documents", "labels read"), sources)
+    show_table(("source", "documents", "labels read"), sources)
     most = _SHOWN if limit is None else limit
     rows = []
     for d in found.documents.slice(0, most).to_pylist():
         place, labels = f"{d['path']}:{d['line']}", f"{d['labels_read']:,}"
         rows.append((d["document"], d["source"], place, d["licence"] or "-", labels))
-    print_table(("document", "source", "file:line", "licence", "labels read"), rows)
+    show_table(("document", "source", "file:line", "licence", "labels read"), rows)
     _say_rest(len(found.documents), min(most, len(found.documents)))
     _say_elsewhere(found.elsewhere)
     return print_line(EXPOSURE)

@@ -2,7 +2,6 @@
 and what another policy would change.
 """
 
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,19 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from pipeline.commands.options import JsonOption, RunArgument
-from pipeline.commands.terminal import print_facts, print_json, print_line, print_table
+from pipeline.commands.terminal import print_facts, print_json, print_line, show_table
 from pipeline.commands.usage import group
 from pipeline.core.words import format_bytes, pluralise
 from pipeline.screening.detectors.catalogue import COMMON, DETECTORS, Attribute
 from pipeline.screening.policy.attributes import RECORDS, find_attributes, list_detectors
-from pipeline.screening.policy.rules import compile_rules
+from pipeline.screening.policy.rules import (
+    BUILTIN,
+    compile_rules,
+    find_policy,
+    load_policy,
+    policy_of,
+)
 
 if TYPE_CHECKING:
     from pipeline.screening.policy.difference import DecisionChain, PolicyDifference
-
-
-BUILTIN = "builtin:default"
-"""As in `pipeline.screening.policy.rules`, which a light command need not import."""
 
 PolicyArgument = Annotated[
     str, typer.Argument(metavar="POLICY", help=f"a policy file, or {BUILTIN}")
@@ -39,8 +40,6 @@ def check(policy: PolicyArgument, as_json: JsonOption = False) -> None:
 
     Example: prep policy check policy.yaml
     """
-    from pipeline.screening.policy.rules import find_policy, load_policy
-
     rules = compile_rules(load_policy(find_policy(policy)))
     used = {name for rule in rules for group in rule.present for name in group.detectors}
     unasked = [name for name in list_detectors() if name not in used]
@@ -64,8 +63,6 @@ def show(
     prep policy show policy.yaml
     prep policy show --attributes
     """
-    from pipeline.screening.policy.rules import find_policy, load_policy
-
     if attributes:
         return show_attributes(as_json)
     loaded = load_policy(find_policy(policy))
@@ -78,7 +75,7 @@ def show(
         conditions += [test.written for test in rule.document]
         conditions += [f"not {group.written}" for group in rule.absent]
         rows.append((rule.rule.id, "; ".join(conditions), decision, rule.rule.reason))
-    print_table(("rule", "when", "decision", "reason"), rows)
+    show_table(("rule", "when", "decision", "reason"), rows)
     spread = loaded.propagate
     print_line(
         "a decision applies only to the document that it is about"
@@ -99,7 +96,6 @@ def diff(old: PolicyArgument, new: PolicyArgument, run: Path, as_json: JsonOptio
     Example: prep policy diff builtin:default policy.yaml --run runs/quickstart
     """
     from pipeline.screening.policy.difference import compare_policies
-    from pipeline.screening.policy.rules import find_policy, load_policy
 
     before, after = load_policy(find_policy(old)), load_policy(find_policy(new))
     show_difference(compare_policies(run, before, after), as_json)
@@ -156,7 +152,6 @@ def explain(
     prep policy explain runs/quickstart 550f72f4 --policy policy.yaml
     """
     from pipeline.screening.policy.difference import chain
-    from pipeline.screening.policy.rules import find_policy, load_policy, policy_of
 
     rules = policy_of(directory) if policy is None else load_policy(find_policy(policy))
     show_chain(chain(directory, document, rules), policy or "the run's own", as_json)
@@ -193,11 +188,11 @@ def show_attributes(as_json: bool) -> None:
     if as_json:
         names = ("attribute", "type", "meaning")
         return print_json([dict(zip(names, row, strict=True)) for row in rows])
-    print_table(
+    show_table(
         ("detector", "needs", "what it finds"),
         [(entry.name, entry.needs, entry.finds) for entry in DETECTORS.values()],
     )
-    return print_table(("attribute", "type or values", "meaning"), rows)
+    return show_table(("attribute", "type or values", "meaning"), rows)
 
 
 def show_difference(found: "PolicyDifference", as_json: bool) -> None:
@@ -221,7 +216,7 @@ def show_difference(found: "PolicyDifference", as_json: bool) -> None:
         for c in found.changes
     ]
     counts = (">documents", ">kept by the run", ">text", ">tokens", ">tokens, estimated")
-    return print_table(("old policy", "new policy", *counts), rows)
+    return show_table(("old policy", "new policy", *counts), rows)
 
 
 def _side(decision: str, rule: str) -> str:
@@ -233,7 +228,11 @@ def show_chain(found: "DecisionChain", policy: str, as_json: bool) -> None:
     from pipeline.runs.records import describe_place
 
     if as_json:
-        return print_json(_plain(found))
+        value = asdict(found)
+        decisions = [d for d in (value["decision"], value["recorded"]) if d]
+        for row in (*value["evidence"], *decisions):
+            row.update({k: cell.hex() for k, cell in row.items() if isinstance(cell, bytes)})
+        return print_json(value)
     place = found.record.place
     print_facts(
         [
@@ -242,38 +241,19 @@ def show_chain(found: "DecisionChain", policy: str, as_json: bool) -> None:
             ("policy", f"{policy}: {_decided(found.decision)}"),
         ]
     )
-    rows = [
-        (
-            outcome.rule,
-            outcome.decision,
-            "yes" if outcome.matched else "-",
-            ", ".join(_numbered(outcome.evidence, found.evidence)) or outcome.missing,
-        )
-        for outcome in found.outcomes
-    ]
-    return print_table(("rule", "decision", "matched", "evidence, or why not"), rows)
+    about = {}
+    for row in found.evidence:
+        words = (row["evidence_id"].rpartition("-")[2], row["detector"], row["kind"], row["target"])
+        about[row["evidence_id"]] = " ".join(word for word in words if word)
+    rows = []
+    for outcome in found.outcomes:
+        evidence = ", ".join(about[name] for name in outcome.evidence) or outcome.missing
+        matched = "yes" if outcome.matched else "-"
+        rows.append((outcome.rule, outcome.decision, matched, evidence))
+    return show_table(("rule", "decision", "matched", "evidence, or why not"), rows)
 
 
 def _decided(decision: dict[str, Any] | None) -> str:
     if decision is None:
         return "allow: no rule matches"
     return f"{decision['decision']} by {decision['rule']}: {decision['reason']}"
-
-
-def _numbered(ids: Iterable[str], evidence: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Evidence in a few words: its id without the key, its detector, and what it is about."""
-    rows = {row["evidence_id"]: row for row in evidence}
-    for name in ids:
-        row = rows[name]
-        words = (name.rpartition("-")[2], row["detector"], row["kind"], row["target"])
-        yield " ".join(word for word in words if word)
-
-
-def _plain(found: "DecisionChain") -> dict[str, Any]:
-    """The chain as plain data, keys in hex."""
-    value = asdict(found)
-    rows = [*value["evidence"], *(v for v in (value["decision"], value["recorded"]) if v)]
-    for row in rows:
-        for name, cell in row.items():
-            row[name] = cell.hex() if isinstance(cell, bytes) else cell
-    return value

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pipeline.commands.options import FinishedRunArgument, JsonOption
-from pipeline.commands.terminal import print_facts, print_json, print_line, print_table
+from pipeline.commands.terminal import print_facts, print_json, print_line, show_table
 from pipeline.commands.usage import group
 from pipeline.core.words import pluralise
 
@@ -43,7 +43,7 @@ def list_(directory: FinishedRunArgument, as_json: JsonOption = False) -> None:
     if not rows:
         return print_line("no document is in quarantine")
     columns = ("document", "source", "file:line", "rule", "bytes", "since", "until", "kept by")
-    return print_table(columns, rows)
+    return show_table(columns, rows)
 
 
 def show(directory: FinishedRunArgument, key: KeyArgument, by: str) -> None:

@@ -10,9 +10,9 @@ import typer
 
 from pipeline.commands import options
 from pipeline.commands.terminal import out as console
-from pipeline.commands.terminal import print_facts, print_json, print_line, print_table
+from pipeline.commands.terminal import print_facts, print_json, print_line, show_table
 from pipeline.commands.usage import group
-from pipeline.core.words import check_choice, pluralise
+from pipeline.core.words import pluralise, require_choice
 
 if TYPE_CHECKING:
     from pipeline.screening.registry.finding import WorkChange
@@ -83,7 +83,7 @@ def import_(
         legal_hold=legal_hold,
     )
     if format_ is not None:
-        check_choice("--format", format_, FORMATS)
+        require_choice("--format", format_, FORMATS)
     settings = ImportOptions(
         form=format_,
         name=name,
@@ -119,7 +119,7 @@ def list_(
     from pipeline.screening.registry.works import STATUSES
 
     if status is not None:
-        check_choice("--status", status, STATUSES)
+        require_choice("--status", status, STATUSES)
     registry = load_registry(directory)
     works = [w for w in registry.work_list() if status in (None, w.status)]
     works = search_works(works, search) if search else works
@@ -351,7 +351,7 @@ def _print_table(works: "Iterable[Work]") -> None:
         names = (work.work_id, work.title_raw, authors, work.reg_no, numbers, status)
         rows.append((*names, _reference(work)))
     columns = ("work", "title", "authors", "registration", "ISBN", "status", "reference")
-    print_table(columns, rows)
+    show_table(columns, rows)
 
 
 def _reference(work: "Work") -> str:

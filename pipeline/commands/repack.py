@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline.commands import options
 from pipeline.commands.ledger import describe_split
-from pipeline.commands.terminal import print_json, print_line, print_table
+from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
 from pipeline.core.words import format_bytes, format_duration, pluralise
 
@@ -121,7 +121,7 @@ def rescan(
     for work in works:
         numbers = (f"{n:,}" for n in (work.documents, work.kept, work.tokens))
         rows.append((work.work_id, work.title, ", ".join(work.detectors), *numbers))
-    print_table(("work", "title", "found by", ">documents", ">kept", ">tokens"), rows)
+    show_table(("work", "title", "found by", ">documents", ">kept", ">tokens"), rows)
     return print_line(f"{pluralise(len(works), 'work')} matched; {request.out}/evidence.parquet")
 
 

@@ -10,7 +10,7 @@ from pipeline.commands.ledger import (
     read_summary,
     show_mixture,
 )
-from pipeline.commands.terminal import print_json, print_line, print_table
+from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
 from pipeline.config.prep import load_config
 from pipeline.core.words import format_bytes, format_duration, pluralise
@@ -101,8 +101,8 @@ def show_run_plan(prepared: "Preparation", as_json: bool, story: "Story") -> Non
         for own in prepared.screening.custom_filters:
             print_line(f"custom filter {own.describe()}")
     total = total_of(stages, prepared)
-    print_table(
-        ("stage", "state", "CPU time", "disk", "memory per worker"),
+    show_table(
+        ("stage", "state", ">CPU time", ">disk", ">memory per worker"),
         ((s.stage, s.state, *_costs(s)) for s in stages),
         total=("total", "", *_costs(total)),
     )

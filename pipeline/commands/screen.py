@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.commands import options
-from pipeline.commands.terminal import print_json, print_line, print_table
+from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
 from pipeline.core.errors import ConfigError
 from pipeline.runs import layout
@@ -123,4 +123,4 @@ def _print(title: str, columns: tuple[str, ...], rows: list[dict[str, object]]) 
     if not rows:
         print_line(f"{title}: none")
     cells = ((*(row[name] or "-" for name in columns[:-1]), f"{row['count']:,}") for row in rows)
-    print_table(columns, cells, title=title)
+    show_table(columns, cells, title=title)

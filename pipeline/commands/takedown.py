@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.commands import options
-from pipeline.commands.terminal import print_json, print_line, print_table
+from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
 from pipeline.core import journal
 from pipeline.core.errors import ConfigError, InputError, escape_text
-from pipeline.core.words import check_choice, pluralise
+from pipeline.core.words import pluralise, require_choice
 from pipeline.takedown.claim import LoadedClaim
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def takedown(
 
     if plan and apply:
         raise ConfigError("--plan and --apply: expected only one of them")
-    check_choice("--mode", mode, _MODES)
+    require_choice("--mode", mode, _MODES)
     request = TakedownOptions(
         claim=load_claim(claim, texts_from),
         run=run,
@@ -199,7 +199,7 @@ def _show_documents(plan: "TakedownPlan") -> None:
         place = f"{row['file']}:{row['line']}"
         cells = (row["because"], via + like, row["source"], place, row["state"])
         rows.append((row["doc_key"].hex(), *cells, f"{row['tokens']:,}"))
-    print_table(("document", "why", "via", "source", "file:line", "state", "tokens"), rows)
+    show_table(("document", "why", "via", "source", "file:line", "state", "tokens"), rows)
     more = len(plan.taken) - _MOST
     if more > 0:
         print_line(f"and {more:,} more (--json lists all)")

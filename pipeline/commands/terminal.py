@@ -27,17 +27,21 @@ def print_line(line: str) -> None:
     out.print(escape_text(line, len(line)), markup=False, soft_wrap=True)
 
 
-def print_table(
+def show_table(
     columns: Iterable[str],
     rows: Iterable[Iterable[object]],
     title: str = "",
     total: Iterable[object] | None = None,
 ) -> None:
-    """Rows of text from data under `columns`, those after `>` justified to the right; a line before
-    the `total`; nothing where there is no row."""
+    """Rows of text from data under `columns`, a line before the `total`; nothing where there is no
+    row. Columns after `>` hold numbers: they are justified to the right, and stay whole on a narrow
+    terminal."""
     table = Table(title=title or None, title_justify="left")
-    for name in columns:
-        table.add_column(name.removeprefix(">"), justify="right" if name[0] == ">" else "left")
+    names = list(columns)
+    for name in names:
+        table.add_column(
+            name.removeprefix(">"), justify="right" if name.startswith(">") else "left"
+        )
     for row in rows:
         table.add_row(*(format_cell(str(cell)) for cell in row))
     if not table.row_count:
@@ -45,7 +49,7 @@ def print_table(
     if total is not None:
         table.add_section()
         table.add_row(*map(str, total))
-    out.print(table, soft_wrap=True)
+    out.print(table, soft_wrap=any(name.startswith(">") for name in names))
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:

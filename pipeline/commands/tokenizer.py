@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.commands.options import FinishedRunArgument, JsonOption, parse_size
-from pipeline.commands.terminal import format_cell, print_json, print_line, print_table
+from pipeline.commands.terminal import format_cell, print_json, print_line, show_table
 from pipeline.commands.usage import group
 
 if TYPE_CHECKING:
@@ -111,9 +111,7 @@ def show_fertility(measured: "Sequence[TokenizerMeasurement]", as_json: bool) ->
         for part in row:
             cells += [f"{part.bytes_per_token:.2f}", f"{part.tokens_per_word:.2f}"]
         rows.append(cells)
-    print_table(
-        columns, rows, "bytes per token (more is better), tokens per word (fewer is better)"
-    )
+    show_table(columns, rows, "bytes per token (more is better), tokens per word (fewer is better)")
     for one in measured:
         print_line(f"{one.tokenizer}: tokenized by {one.engine}")
     return None

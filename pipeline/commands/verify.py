@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.commands.options import JsonOption, RunArgument
-from pipeline.commands.terminal import print_facts, print_json, print_line, print_table
+from pipeline.commands.terminal import print_facts, print_json, print_line, show_table
 from pipeline.commands.usage import commands
 from pipeline.core.errors import IntegrityError
 from pipeline.core.words import format_bytes, format_duration, pluralise
@@ -32,7 +32,7 @@ def status(directory: RunArgument, as_json: JsonOption = False) -> None:
         value = {"finished": finished, "stages": [vars(s) for s in stages], "work": vars(work)}
         return print_json(value)
     rows = ((s.stage, s.state, s.tasks, format_bytes(s.bytes)) for s in stages)
-    print_table(("stage", "state", "tasks", "size"), rows)
+    show_table(("stage", "state", ">tasks", ">size"), rows)
     if finished and not work.is_held:
         return print_line("finished")
     return _show_work(work)

@@ -101,7 +101,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {escape_text(names[close[0]])!r}?" if close else ""
 
 
-def check_choice(option: str, value: str, choices: Sequence[str]) -> None:
+def require_choice(option: str, value: str, choices: Sequence[str]) -> None:
     """Raise ConfigError, with the choice that was meant, unless `value` is one of them."""
     if value not in choices:
         raise ConfigError(

@@ -20,7 +20,7 @@ from dedup.arrays import I64
 from pipeline.core.errors import InputError
 from pipeline.core.ids import array_hash, table_hash
 from pipeline.core.manifest import Shard, fingerprint_of
-from pipeline.core.words import check_choice
+from pipeline.core.words import require_choice
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
@@ -46,7 +46,7 @@ _BATCH = 1024
 
 def choose_form(name: str, option: str = "--format") -> Form:
     """The output format that is called so. Raises ConfigError when there is none."""
-    check_choice(option, name, [*BUILT_IN, *plugged_outputs()])
+    require_choice(option, name, [*BUILT_IN, *plugged_outputs()])
     form = next((form for form in BUILT_IN if form == name), None) or find_plugged_form(name)
     assert form is not None
     return form
