@@ -139,9 +139,9 @@ def test_mistakes_in_settings_of_a_plug_in_are_one_line(trainer, install):
     ("module", "problem"),
     [
         ("import no_such_module\n", "does not load: "),
-        ("Signum = trapezoid = 1\n", "expected a "),
+        ("Signum = trapezoid = 1\n", "expected builtins.type"),
         ("class Signum: pass\n", "is no subclass of wafer_backend.optim.Optimizer"),
-        ("Signum = None\n", "expected a type"),
+        ("Signum = None\n", "expected builtins.type"),
     ],
 )
 def test_a_broken_package_is_named_in_one_line(trainer, install, module, problem):
