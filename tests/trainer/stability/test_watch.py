@@ -11,8 +11,8 @@ import torch
 
 from trainer.errors import TrainingError
 from trainer.loop import build
+from trainer.stability import StepFindings, Watch
 from trainer.stability.rules import Spike
-from trainer.stability.watch import StepFindings, Watch
 
 FP16 = {"mixed_precision": True, "fp16_type": "float16"}
 WATCHED = {"every": 2, "spike_window": 2, "spike_sigma": 0.1}
