@@ -15,9 +15,6 @@ CLASSES: dict[str, str] = {}
 place here: its own `__init__` is a function as any other."""
 
 CALLS = {
-    "Table": "rich takes any number of headers",
-    "add_row": "rich takes any number of cells",
-    "zip": "takes any number of columns",
     "pack": "struct takes one argument per letter of the format",
     "__init__": "torch's optimizers, in the order of torch's own signature",
 }

@@ -49,7 +49,7 @@ def _check_first(app: typer.Typer) -> None:
     check_first(app, one_line_errors)
 
 
-_COMMANDS: Table = {
+COMMANDS: Table = {
     name: (f"trainer.commands.{module}", "")
     for module, names in {
         "jobs": "jobs",
@@ -70,7 +70,7 @@ class TrainCommands(Targets):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.commands: Any = LazyCommands(_COMMANDS, _new_app, _check_first, self.commands)
+        self.commands: Any = LazyCommands(COMMANDS, _new_app, _check_first, self.commands)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """What the first word can be; no command is imported for it."""

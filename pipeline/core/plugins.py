@@ -86,10 +86,8 @@ def _load(entry: metadata.EntryPoint, kind: type) -> PlugIn[Any]:
         failure = describe_failure(error, _failing_file(error))
         raise plug_in.refuse(f"({entry.value}) does not load: {failure}") from error
     if not isinstance(value, kind):
-        raise plug_in.refuse(
-            f"({entry.value}) is a {type(value).__name__}; expected {kind.__module__}."
-            f"{kind.__name__}"
-        )
+        expected = "a class" if kind is type else f"{kind.__module__}.{kind.__name__}"
+        raise plug_in.refuse(f"({entry.value}) is a {type(value).__name__}; expected {expected}")
     return replace(plug_in, value=value, code=replace(code, code_hash=_hash(entry.module)))
 
 

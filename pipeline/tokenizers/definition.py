@@ -32,7 +32,7 @@ _SENTENCEPIECE = (".model", ".spm")
 _SIBLINGS = ("tokenizer_config.json", "special_tokens_map.json")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TokenizerDefinition:
     """A tokenizer by content: equal hashes mean equal ids and an equal EOS."""
 
@@ -133,7 +133,10 @@ def _define(name: str, content: dict[str, Any], eos: str | int | None) -> Tokeni
     if eos is None:
         eos = _eos_beside(Path(name), content)
     token, number = _eos(name, tokenizer, eos)
-    return TokenizerDefinition(name, text, max(vocabulary.values()) + 1, token, number)
+    size = max(vocabulary.values()) + 1
+    return TokenizerDefinition(
+        name=name, json=text, vocab_size=size, eos_token=token, eos_id=number
+    )
 
 
 def _check_model(name: str, content: dict[str, Any]) -> None:

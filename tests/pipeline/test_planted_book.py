@@ -79,12 +79,12 @@ def write_collection(root: Path, prose: Callable[..., str]) -> tuple[str, frozen
     for shard, piece in pieces.items():
         records[shard][37 + shard] = piece
     records[3][11] = " ".join(book.split())
-    records[3][71] = f"{prose(91, 500)}\n{excerpt}\n{prose(92, 500)}"
+    records[3][42] = f"{prose(91, 500)}\n{excerpt}\n{prose(92, 500)}"
     (root / "raw").mkdir()
     for shard, texts in enumerate(records):
         lines = [json.dumps({"text": text, "meta": {"pile_set_name": "Web"}}) for text in texts]
         (root / f"raw/{shard}.jsonl").write_text("\n".join(lines) + "\n")
-    places = {f"web/{s}.jsonl:{38 + s}" for s in pieces} | {"web/3.jsonl:12", "web/3.jsonl:72"}
+    places = {f"web/{s}.jsonl:{38 + s}" for s in pieces} | {"web/3.jsonl:12", "web/3.jsonl:43"}
     return book, frozenset(places)
 
 

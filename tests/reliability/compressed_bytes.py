@@ -68,7 +68,7 @@ def streams(chunks: Chunks) -> Iterator[bytes]:
     """Records that `prep dedup` and `prep export` write, in every compression."""
     text = b"\n".join(b" ".join(b"%d" % t for t in chunk[0, 0]) for chunk in chunks[:100])
     for name in ("zst", "gz", "bz2", "xz"):
-        compressor = copy._compressor(name)
+        compressor = copy.new_compressor(name)
         yield name.encode()
         for start in range(0, len(text), 100_000):
             yield compressor.compress(text[start : start + 100_000])

@@ -19,6 +19,7 @@ from tests.reliability.conftest import PREP
 
 pytestmark = pytest.mark.crash
 DASK = Path(sys.executable).with_name("dask")
+PROGRESS = re.compile(r"\w+: (\d+/|reused)|note: compiling ")
 PAGE = Path(__file__).parents[2] / "docs/clusters.md"
 
 
@@ -105,7 +106,7 @@ def test_a_killed_scheduler_is_one_line_and_the_same_command_resumes(
         killed += 1
         assert time.monotonic() - at < 45
         assert run.returncode == 5, err
-        said = [line for line in err.splitlines() if not re.match(r"\w+: (\d+/|reused)", line)]
+        said = [line for line in err.splitlines() if not PROGRESS.match(line)]
         assert len(said) == 1, err
         assert re.match(rf"prep: .*{re.escape(there.address)}.*", said[0])
         assert "Traceback" not in err

@@ -111,7 +111,8 @@ def print_losses(evaluation: Evaluation) -> None:
     for name, amount in amounts.items():
         row = [name, f"{amount.n_counted:,}", f"{amount.loss:.5f}", f"{amount.perplexity:.4g}"]
         row += [_number(amount.bits_per_byte)] * has_bytes
-        row += [f"{amount.reference_tokens:,}", _number(amount.reference_loss)] * has_reference
+        if has_reference:
+            row += [f"{amount.reference_tokens:,}", _number(amount.reference_loss)]
         rows.append(row)
     print_numbers(heads, rows)
 

@@ -37,7 +37,7 @@ def installed_filters() -> Mapping[str, PlugIn[FunctionType]]:
     return load_plug_ins(GROUP, FunctionType)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FunctionPlace:
     """Where a function is: the config key that names it, its name there, and its file; of a module
     its name, and the directory that counts as well as Python's path; of a plug-in its
@@ -229,10 +229,18 @@ def _find(given: str, base: Path, key: str) -> tuple[FunctionPlace, str]:
                 f"{key}: {escape_text(given)}: there is no file {path} (a relative path starts at "
                 f"the directory of the config){near}"
             )
-        return FunctionPlace(key, given, str(path.resolve())), name
+        return FunctionPlace(key=key, given=given, file=str(path.resolve())), name
     directory = os.getcwd()
     file = _module_file(where, directory, base, f"{key}: {escape_text(given)}")
-    return FunctionPlace(key, given, file, where, directory, distribution), name
+    place = FunctionPlace(
+        key=key,
+        given=given,
+        file=file,
+        module=where,
+        directory=directory,
+        distribution=distribution,
+    )
+    return place, name
 
 
 def _module_file(module: str, directory: str, base: Path, shown: str) -> str:

@@ -12,6 +12,7 @@ import pytest
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.order import OrderPart
 from pipeline.core.words import pluralise
+from pipeline.hdf5.format import SAMPLE, VSL, VSL_FEATURES
 from pipeline.lineage.checkpoint_trace import trace_checkpoint
 from pipeline.lineage.exposure import trace_documents
 from pipeline.lineage.trace import read_elsewhere, trace_step
@@ -28,10 +29,11 @@ MIXTURES = {"keyed": 1.5, "modelzoo": 0.4}
 class Other:
     """Another data set of the mixture, of which only the number of rows counts."""
 
-    rows_globally_shuffled, max_sequence_length = True, 8
+    rows_globally_shuffled = True
 
     def __init__(self, rows: int, shape: tuple[int, ...]) -> None:
-        self.rows, self._shape = rows, shape
+        self.rows, self._shape, self.max_sequence_length = rows, shape, shape[-1]
+        self.layout = VSL if len(shape) == 2 and shape[0] == len(VSL_FEATURES) else SAMPLE
 
     def read(self, rows_B: np.ndarray) -> np.ndarray:
         return np.zeros((len(rows_B), *self._shape), np.int32)

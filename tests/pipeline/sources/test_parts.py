@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from pipeline.core import storage
 from pipeline.core.errors import InputError
-from pipeline.core.manifest import Shard, TaskRecord
+from pipeline.core.manifest import Shard, StageManifest, TaskRecord
 from pipeline.engine.stage import Inputs
+from pipeline.runs.views import PiecesOutput
 from pipeline.sources import files
 from pipeline.sources import text as jsonl
 from pipeline.sources.files import HashingReader
@@ -27,7 +28,7 @@ from pipeline.sources.part import LineCount, Part, cut_lines, read_part
 from pipeline.sources.record import BadRecord, Record, RecordRules
 from pipeline.sources.streams import StreamStart, decompress_blocks, zstd
 from pipeline.sources.text import BOM
-from pipeline.stages.pieces import PiecesJob, _parts, _pieces
+from pipeline.stages.pieces import PiecesJob, _pieces, reading_of
 from pipeline.stages.plan import ReadPlan
 from tests.pipeline.packed import PACKED, cut_into
 
@@ -101,7 +102,10 @@ def parts_of(
 ) -> tuple[Part, ...]:
     ((file,), _) = files.find("in", str(path), path.parent, kind)
     record = run_task(PiecesJob(0, file, rules, size, "fail"), root)
-    parts = _parts(ReadPlan((file,), 0, size, (0,)), 0, record)
+    reading = reading_of(
+        ReadPlan((file,), 0, size, (0,)), PiecesOutput(StageManifest("pieces", "", {}, (record,)))
+    )
+    parts = tuple(part for task in reading.tasks for part in task)
     assert {part.digest for part in parts} == {storage.hash_file(path)}
     return parts
 

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -167,9 +168,7 @@ def test_a_change_of_anything_checks_again(
     elif what == "oracle":
         builds["tokenizers"] = "9.9"
     elif what == "tokenizer":
-        changed = TokenizerDefinition(
-            small.name, small.json + " ", small.vocab_size, small.eos_token, small.eos_id
-        )
+        changed = replace(small, json=small.json + " ")
     elif what == "battery":
         monkeypatch.setattr(engines, "VERSION", -1)
     else:
@@ -325,9 +324,7 @@ def test_text_that_yields_eos_is_refused(
     gpt2: TokenizerDefinition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tokenizer whose unknown token is its EOS, say: such text could not be told from an end."""
-    tokenizer = open_tokenizer(
-        TokenizerDefinition("odd", gpt2.json, gpt2.vocab_size, " world", eos_id=995)
-    )
+    tokenizer = open_tokenizer(replace(gpt2, name="odd", eos_token=" world", eos_id=995))
     monkeypatch.setattr(engine, "_BATCH_TEXTS", 2)
     with pytest.raises(InputError, match="text 3 yields the id 995 of ' world'"):
         tokenize_array(pa.array(["a", "b", "", "Hello world", " world"]), tokenizer)

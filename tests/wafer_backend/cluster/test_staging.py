@@ -9,25 +9,29 @@ import torch
 from torch import nn
 
 from tests.wafer_backend.modules import GPT2, compiled, tokens
-from wafer_backend.cluster.memoryx import MemoryX, Staging
+from wafer_backend.cluster.memoryx import MemoryX
 from wafer_backend.compiled import BackendConfig
 
 CONFIG = BackendConfig(target="CSX", micro_batch_size=1, seed=3)
 
 
 def test_a_half_copy_is_cast_once_per_pass(monkeypatch: pytest.MonkeyPatch):
-    cast: Counter[str] = Counter()
-    original = Staging._half
+    copied: list[torch.Tensor] = []
+    original = torch.Tensor.copy_
 
-    def counted(self: Staging, name: str, master: torch.Tensor) -> torch.Tensor:
-        cast[name] += 1
-        return original(self, name, master)
+    def counted(self: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+        copied.append(self)
+        return original(self, *arguments, **options)
 
-    monkeypatch.setattr(Staging, "_half", counted)
+    monkeypatch.setattr(torch.Tensor, "copy_", counted)
     made = compiled(GPT2, CONFIG, prefetch_bytes=4000, precision="bfloat16", num_csx=2)
     for step in (1, 2):
         made.train_step(tokens(step, 4), step=step, learning_rate=0.1)
     matrices = {name for name, p in made.memoryx.parameters.items() if p.ndim >= 2}
+    staging = made.memoryx.staging
+    assert staging is not None
+    copies = Counter(map(id, copied))
+    cast = {name: copies[id(half)] for name, half in staging._halves.items()}
     assert cast == dict.fromkeys(matrices, 2)
 
 

@@ -228,7 +228,7 @@ def test_a_broken_package_is_named(code: str, message: str, find: Find) -> None:
         ("other = nowhere_at_all:Loud", r"does not load: .*No module named 'nowhere_at_all'"),
         ("gopher = acme_rules:Loud", "gopher has the name of a built-in"),
         ("a-b = acme_rules:Loud", "a-b has a name that rules cannot ask about"),
-        ("other = acme_rules:short", "is a function; expected a type"),
+        ("other = acme_rules:short", "is a function; expected a class"),
     ],
 )
 def test_entry_points_are_checked(point: str, message: str, find: Find) -> None:
