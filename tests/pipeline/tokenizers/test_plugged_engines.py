@@ -74,7 +74,7 @@ def test_a_run(home: Path) -> None:
             "tokenize.engine: steady 1.0 differs from tokenizers: in ",
         ),
         ("my_engine:Steady", CODE.replace("def encode", "def ids"), "without a method encode"),
-        ("my_engine:np", CODE, "is a module; expected builtins.type"),
+        ("my_engine:np", CODE, "is a module; expected a class"),
         (
             "my_engine:Steady",
             CODE.replace("Tokenizer.from_str", "Tokenizer.from_strings"),
