@@ -15,12 +15,14 @@ a parameter that is declared there in full (`pipeline.commands.options`) needs n
 commands have in common can be in the manual of their group.
 """
 
+import ast
 import inspect
 import re
 from collections.abc import Callable
 from copy import copy
 from functools import cache
-from typing import Annotated, Any, get_args
+from textwrap import dedent
+from typing import Annotated, Any, cast, get_args
 
 import typer
 from typer.models import ParameterInfo
@@ -75,11 +77,19 @@ def _add(app: typer.Typer, function: Command, manual: str, **settings: Any) -> N
     app.command(name, help=text, epilog=epilog, **settings)(function)
 
 
+def read_docstring(function: Callable[..., Any]) -> str:
+    """The docstring of a function; out of its file where Python keeps none (`python -OO`)."""
+    if function.__doc__ is not None:
+        return function.__doc__
+    tree = ast.parse(dedent(inspect.getsource(function)))
+    return ast.get_docstring(cast(ast.FunctionDef, tree.body[0])) or ""
+
+
 @cache
 def declare(function: Command, shared: str = "") -> tuple[str, str, bool]:
     """Complete the annotations of a function by its docstring, and by the options that it shares
     with others; returns its help and examples, and whether a parameter has no default."""
-    text, manual, epilog = _read(function.__doc__ or "")
+    text, manual, epilog = _read(read_docstring(function))
     parameters = inspect.signature(function).parameters
     waiting = {
         name.rstrip("_").replace("_", "-"): name

@@ -49,6 +49,7 @@ The list is kept in $WAFERMILL_JOBS; if it is not set, in wafermill/jobs of the 
 app = typer.Typer(
     invoke_without_command=True,
     rich_markup_mode=None,
+    help="List your runs on this machine, in every state; list all runs, cancel and label them.",
     epilog=EXAMPLES,
 )
 
@@ -60,7 +61,7 @@ def register(program: typer.Typer) -> None:
 
 @app.callback()
 def own(context: typer.Context) -> None:
-    """List your runs on this machine, in every state; list all runs, cancel and label them."""
+    """`train jobs` alone."""
     if context.invoked_subcommand is None:
         with one_line_errors():
             mine = [job for job in JobStore.default().jobs() if job.user == current_user()]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from pipeline.commands.usage import declare
+from pipeline.commands.usage import declare, read_docstring
 from pipeline.core.errors import ConfigError, PrepError, escape_text
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def describe_command(
     """Add a command whose docstring is its manual (`pipeline.commands.usage`); the help shows what
     begins with its examples as it is."""
     text = declare(function)[0]
-    _, examples, rest = re.split(r"^(Examples?:)$", cleandoc(function.__doc__ or ""), flags=re.M)
+    _, examples, rest = re.split(r"^(Examples?:)$", cleandoc(read_docstring(function)), flags=re.M)
     epilog = "\n\n".join(f"\b\n{part}" for part in f"{examples}{rest}\n".split("\n\n"))
     app.command(name, help=text, epilog=epilog, **settings)(function)
 

@@ -1,5 +1,7 @@
 """The docstring of a command is its manual: what of it becomes help, options and examples."""
 
+import subprocess
+import sys
 from typing import Annotated, Any
 
 import pytest
@@ -100,3 +102,33 @@ def test_a_line_too_many_or_too_few_is_an_error() -> None:
         build(commands(forgotten), "forgotten")
     with pytest.raises(KeyError, match="ran"):
         build(commands(unknown), "unknown")
+
+
+HELP = """
+import importlib, typer
+from pipeline.commands import app
+from trainer import cli
+for module in sorted({name for table in (app, cli) for name, _ in table.COMMANDS.values()}):
+    group = typer.Typer(rich_markup_mode=None)
+    group.callback()(lambda: None)
+    importlib.import_module(module).register(group)
+    waiting = [typer.main.get_command(group)]
+    while waiting:
+        command = waiting.pop()
+        print(module, command.name, command.help, command.epilog)
+        for parameter in command.params:
+            print(parameter.opts, parameter.metavar, getattr(parameter, "help", ""))
+        waiting += getattr(command, "commands", {}).values()
+"""
+
+
+def test_python_without_docstrings_has_the_same_help() -> None:
+    """`python -OO`, which images set by PYTHONOPTIMIZE=2, keeps no docstring."""
+    plain, stripped = (
+        subprocess.run(
+            [sys.executable, *flags, "-c", HELP], capture_output=True, text=True, check=True
+        ).stdout
+        for flags in ((), ("-OO",))
+    )
+    assert stripped == plain
+    assert plain.count("--") > 300
