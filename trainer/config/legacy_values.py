@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from trainer.config.model import Initializer
+from trainer.config.optimizer import SCHEDULER_CONFIGS, find_scheduler_config
 from trainer.config.params_file import Draft
-from trainer.config.schedules import SCHEDULER_CONFIGS, find_scheduler_config
 from trainer.config.sparsity import ALGORITHMS
 from wafer_backend.errors import BackendConfigError
 
