@@ -1,15 +1,19 @@
-"""The model against Tables 4, 5 and 6: what was calibrated, what was predicted, by how much wrong.
+"""`python -m wafer_backend.performance_model --validate [--plot FILE]`: the model against Tables 4,
+5 and 6 of the paper: what was calibrated, what was predicted, by how much wrong.
 
 Calibration columns and hold-out columns are next to the ideal-linear baseline, which has no
 constants at all. Nothing here is measured; the observed figures are the paper's. A plot of scaling
 efficiency, observed and modelled, is one inline SVG; geometry with fixed precision.
 """
 
+import argparse
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
+from pipeline.core.storage import publish
 from wafer_backend.performance_model.calibration import (
     SYSTEMS_4,
     SYSTEMS_5,
@@ -23,6 +27,12 @@ from wafer_backend.performance_model.calibration import (
     strong_speed,
     weak_speed,
 )
+
+EXAMPLES = """\
+examples:
+  python -m wafer_backend.performance_model --validate
+  python -m wafer_backend.performance_model --validate --plot scaling.svg
+"""
 
 CAVEATS = (
     "Table 5 has no column for 16 systems, so 8 is its only hold-out.",
@@ -273,3 +283,28 @@ def _y(efficiency: float) -> float:
 def _text(x: float, y: float, text: str, *, bold: bool = False) -> str:
     weight = ' font-weight="bold"' if bold else ""
     return f'<text x="{x:.1f}" y="{y:.1f}"{weight}>{escape(text)}</text>'
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of the module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m wafer_backend.performance_model",
+        description="Compare the performance model of CS-2 clusters with the tables of the paper.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--validate", action="store_true", required=True, help="print the comparison"
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="also write the comparison to this SVG file"
+    )
+    given = parser.parse_args(arguments)
+    print(describe_validation())
+    if given.plot is not None:
+        publish(given.plot, svg((compare_table_4(), compare_table_5())).encode())
+        print(f"\nplot: {given.plot}")
+
+
+if __name__ == "__main__":
+    main()
