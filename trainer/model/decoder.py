@@ -24,9 +24,16 @@ from torch import Tensor, nn
 from pipeline.core.rng import key
 from trainer.config import ModelConfig, model_parameters
 from trainer.config import model as rules
-from trainer.model.attention import Attention, Geometry, KVCache, additive_mask, mask_of_next
+from trainer.model.attention import (
+    Attention,
+    Geometry,
+    KVCache,
+    additive_mask,
+    mask_of_next,
+    rotation,
+    sinusoids,
+)
 from trainer.model.mup import fan_in_multiplier, in_block
-from trainer.model.positions import rotation, sinusoids
 
 
 class RMSNorm(nn.Module):
