@@ -171,8 +171,8 @@ def _group(draft: Draft, group: dict[str, Any], dotted: str) -> None:
     group["algorithm"] = name
     for key in group:
         if key not in ALGORITHMS[name].model_fields:
-            known = [*ALGORITHMS[name].model_fields, *OLDER_SPARSITY_KEYS, _SCHEDULE]
-            raise draft.unknown(f"{dotted}.{key}", known)
+            allowed = [*ALGORITHMS[name].model_fields, *OLDER_SPARSITY_KEYS, _SCHEDULE]
+            raise draft.unknown(f"{dotted}.{key}", allowed)
     if isinstance(group.get("update"), list):
         group["update"] = {"steps": group["update"]}
         draft.spelled[f"{dotted}.update.steps"] = draft.written(f"{dotted}.update")
