@@ -46,7 +46,7 @@ checked apart."""
 
 @dataclass(frozen=True)
 class RunStart:
-    """`found`: None for nothing to start from; `states`: None to resume all of it, else the
+    """`checkpoint`: None for nothing to start from; `states`: None to resume all of it, else the
     parts that a new run begins with."""
 
     checkpoint: Checkpoint | None = None
