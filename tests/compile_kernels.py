@@ -1,5 +1,5 @@
-"""Compile the kernels before the tests start, as `make test` does: on a machine without
-them, each of the processes that run tests would do so for itself, for a minute."""
+"""Compile the kernels before the tests start, as `make test` does: on a machine without them, each
+of the processes that run tests would do so for itself, for a minute."""
 
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 def compile_dedup() -> None:
     """The kernels of dedup, which take half of the time."""
-    from dedup.warm_up import warm_up
+    from dedup.find import warm_up
 
     warm_up()
 
