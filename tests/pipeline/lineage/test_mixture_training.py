@@ -99,7 +99,7 @@ def test_rows_of_steps(mixed: Mixed) -> None:
 def test_steps_of_documents_and_back(run: Run, mixed: Mixed) -> None:
     truth, steps = run.splits["train"], mixed.steps()
     docs = train_documents(run)[::9]
-    labelled_rows = {doc: {row for row, _ in cells} for doc, cells in truth.labels.items()}
+    labelled_rows = {doc: {row for row, _ in truth.labels[doc]} for doc in {*truth.labels, *docs}}
     expected = {
         doc: {step for step, rows in steps.items() if not labelled_rows[doc].isdisjoint(rows)}
         for doc in docs
