@@ -10,7 +10,7 @@ from pipeline.core.plugins import PlugIn, load_plug_ins
 from pipeline.core.words import did_you_mean_or_all
 from pipeline.sources import tables, text, warc
 from pipeline.sources.raw_format import RawFormat, Records, RowFormat, StreamFormat
-from pipeline.sources.record import Place, RecordRules, find_problem
+from pipeline.sources.record import Place, RecordRules, find_record_problem
 
 PLUG_INS = "wafermill.readers"
 """Entry points of this group are formats: a `StreamFormat` or a `RowFormat`."""
@@ -102,7 +102,7 @@ def _check_records(
             raise plug_in.fail(where, error) from error
         if item is end:
             return
-        if problem := find_problem(item, last, rules.fields):
+        if problem := find_record_problem(item, last, rules.fields):
             shown = escape_text(repr(item), 100)
             raise FunctionError(f"{plug_in.shown} yielded {shown} for {where}: {problem}")
         last = item.place

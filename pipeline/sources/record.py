@@ -175,7 +175,7 @@ class TypedField:
 _FIELDS = {"text": str, "source": str | None, "meta": str, "licence": str, "fields": tuple}
 
 
-def find_problem(item: Any, last: Place, columns: Sequence[TypedField]) -> str:
+def find_record_problem(item: Any, last: Place, columns: Sequence[TypedField]) -> str:
     """What is wrong with a record of a plug-in, in words; empty when nothing is. `last` is the
     place of the one before it, `columns` are `RecordRules.fields`."""
     if not isinstance(item, Record | BadRecord):
