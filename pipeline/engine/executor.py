@@ -224,7 +224,7 @@ def executor(
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
             silence_logs=50,
-            memory_limit="auto",
+            memory_limit=_memory() // workers,
             scheduler_kwargs={"dashboard": False},
             worker_dashboard_address=None,
         ) as cluster,
@@ -234,6 +234,13 @@ def executor(
             yield DaskExecutor(client, workers)
         finally:
             _kill_workers(cluster)
+
+
+def _memory() -> int:
+    """Bytes that this machine, or its control group, lets processes use."""
+    from distributed.system import MEMORY_LIMIT
+
+    return int(MEMORY_LIMIT)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -46,18 +46,21 @@ def verify_once(path: Path, expected: str) -> None:
         _remember(digest)
 
 
-def verify_files(files: Iterable[tuple[Path, str]]) -> Iterator[IntegrityError | None]:
-    """`verify_once` for many files, several at a time; what is wrong with each, in order."""
+def verify_files(
+    files: Iterable[tuple[Path, str]], verify: Callable[[Path, str], None] = verify_once
+) -> Iterator[IntegrityError | None]:
+    """Verify many files with the hashes expected, several at a time; what is wrong with each, in
+    order."""
+
+    def find_problem(file: tuple[Path, str]) -> IntegrityError | None:
+        try:
+            verify(*file)
+        except IntegrityError as error:
+            return error
+        return None
+
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        yield from pool.map(_problem, files)
-
-
-def _problem(file: tuple[Path, str]) -> IntegrityError | None:
-    try:
-        verify_once(*file)
-    except IntegrityError as error:
-        return error
-    return None
+        yield from pool.map(find_problem, files)
 
 
 @functools.cache
