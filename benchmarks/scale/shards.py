@@ -3,8 +3,8 @@
     python -m benchmarks.scale.shards SHARDS... [--tasks 575 1150 2300 4600] [--json FILE]
 
 SHARDS are JSON lines with `text`, such as a sample of the Pile; word replicas of them, no two of
-which share a shingle, fill 64 KiB a task. Every call is pickled and read back as if a worker did it,
-in one process, so that CPU seconds are those of the work and of the engine, without start-up.
+which share a shingle, fill 64 KiB a task. Every call is pickled and read back as if a worker did
+it, in one process, so that CPU seconds are those of the work and of the engine, without start-up.
 Printed per number of tasks: CPU seconds per MB of text; bytes hashed to verify files per byte of
 text; milliseconds of the driver per task, in which it plans, fingerprints, submits and records;
 bytes of the largest call; peak memory; seconds of a second run with nothing to do, in a fresh
