@@ -3,11 +3,11 @@
 from pipeline.core import storage
 from trainer.config import Params
 from trainer.data import SampleSource, TrainingData, batches, datasets_from
+from trainer.errors import StopRequest
 from trainer.evaluation.loss import Evaluator
 from trainer.loop import disk, ranks, resume, sparsity
 from trainer.loop.loop import StepLog, TrainingRun
 from trainer.loop.options import TrainOptions
-from trainer.loop.stop import StopRequest
 from trainer.model import GPT, optimizer
 from trainer.runs import checkpoint, metrics, record
 from trainer.runs.console import Say

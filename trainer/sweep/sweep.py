@@ -25,8 +25,7 @@ from pipeline.core.errors import (
 from pipeline.core.journal import hold_lock
 from pipeline.core.words import pluralise
 from trainer.data import prepare
-from trainer.errors import LostRankError, TrainingError
-from trainer.loop.stop import StopRequest, StopSignal, catch_signals
+from trainer.errors import LostRankError, StopRequest, StopSignal, TrainingError, catch_signals
 from trainer.report.facts import read_curves
 from trainer.runs import checkpoint, metrics
 from trainer.runs.console import Say
