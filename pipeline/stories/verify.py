@@ -23,6 +23,7 @@ from pipeline.core.manifest import read_manifest, read_sealed
 from pipeline.core.words import pluralise
 from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Inputs
+from pipeline.engine.verified import verify_files
 from pipeline.hdf5.format import CORPUS, SAMPLE, VSL
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.hdf5.verify import SplitContents, check_split
@@ -34,6 +35,7 @@ from pipeline.runs.events import verify_events
 from pipeline.runs.layout import STATES
 from pipeline.sources.copy import count_records
 from pipeline.sources.formats import is_text
+from pipeline.sources.output_format import find_form
 from pipeline.stages.batches import Batch, Batches, Corpus
 from pipeline.takedown.check import Holes, check_masked, check_takedowns, kept_but_taken
 
@@ -167,11 +169,10 @@ def verify_run(
 def _hashes(directory: Path, manifest: dict[str, Any], on_file: Callable[[], None]) -> Check:
     problems = []
     files = manifest["files"]
-    for file in files:
-        try:
-            storage.verify_file(directory / file["path"], file["hash"])
-        except IntegrityError as error:
-            problems.append(str(error))
+    hashes = ((directory / file["path"], file["hash"]) for file in files)
+    for problem in verify_files(hashes, storage.verify_file):
+        if problem is not None:
+            problems.append(str(problem))
         on_file()
     named = {file["path"] for file in files} | {layout.MANIFEST}
     problems += [
@@ -221,7 +222,9 @@ def _records(directory: Path, manifest: dict[str, Any], ledger: Ledger) -> Check
     """As many records were written as documents were kept."""
     folder = story_entry(manifest["story"]).records
     files = [f["path"] for f in manifest["files"] if f["path"].startswith(f"{folder}/")]
-    found = sum(count_records(directory / path) for path in files) + _kept_empty(directory)
+    paths = [directory / path for path in files]
+    forms = [find_form(path) if folder == layout.CLEANED else None for path in paths]
+    found = sum(map(count_records, paths, forms)) + _kept_empty(directory)
     kept = sum(s.kept.documents for s in ledger.sources.values()) - kept_but_taken(directory)
     if found != kept:
         raise IntegrityError(
@@ -251,11 +254,11 @@ def _exported(directory: Path, manifest: dict[str, Any]) -> Check:
     """Every exported file holds as many records as the manifest says."""
     files = [f for f in manifest["files"] if f["path"].startswith(f"{layout.RECORDS}/")]
     for file in files:
-        found = count_records(directory / file["path"])
+        path = directory / file["path"]
+        found = count_records(path, find_form(path))
         if found != file["documents"]:
             raise IntegrityError(
-                f"{directory / file['path']}: {pluralise(found, 'record')}, "
-                f"expected {file['documents']:,}"
+                f"{path}: {pluralise(found, 'record')}, expected {file['documents']:,}"
             )
     total = sum(file["documents"] for file in files)
     return Check("records", f"{pluralise(total, 'record')} in {pluralise(len(files), 'file')}")
