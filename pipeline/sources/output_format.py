@@ -46,7 +46,7 @@ class PluggedForm:
 
     def load(self) -> OutputFormat:
         """The format. Raises ConfigError where another version of the plug-in is installed."""
-        plug_in = plugged_outputs()[self.name]
+        plug_in = load_plugged_outputs()[self.name]
         if plug_in.code != self.code:
             raise ConfigError(
                 f"the run began with the output format {self.name} of {self.code}, but here it is "
@@ -57,7 +57,7 @@ class PluggedForm:
 
 
 @functools.cache
-def plugged_outputs() -> Mapping[str, PlugIn[OutputFormat]]:
+def load_plugged_outputs() -> Mapping[str, PlugIn[OutputFormat]]:
     """The output formats of plug-ins by name. Raises ConfigError for a broken one."""
     plug_ins = load_plug_ins(PLUG_INS, OutputFormat, BUILT_IN)
     for plug_in in plug_ins.values():
@@ -71,7 +71,7 @@ Form = Format | PluggedForm
 
 def find_plugged_form(name: str) -> PluggedForm | None:
     """The form of a plug-in that has this name, or that a file of this name is in."""
-    for form, plug_in in plugged_outputs().items():
+    for form, plug_in in load_plugged_outputs().items():
         if name == form or name.endswith(f".{form}"):
             return PluggedForm(form, plug_in.code)
     return None

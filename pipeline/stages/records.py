@@ -33,7 +33,7 @@ from pipeline.sources.output_format import (
     Form,
     PluggedForm,
     find_plugged_form,
-    plugged_outputs,
+    load_plugged_outputs,
 )
 from pipeline.sources.record import SOURCE_KEYS, source_label
 from pipeline.stages.plan import Reading
@@ -46,7 +46,7 @@ _BATCH = 1024
 
 def choose_form(name: str, option: str = "--format") -> Form:
     """The output format that is called so. Raises ConfigError when there is none."""
-    require_choice(option, name, [*BUILT_IN, *plugged_outputs()])
+    require_choice(option, name, [*BUILT_IN, *load_plugged_outputs()])
     form = next((form for form in BUILT_IN if form == name), None) or find_plugged_form(name)
     assert form is not None
     return form
@@ -119,8 +119,8 @@ def label_meta(meta: str, source: str) -> str:
     value = json.loads(meta) or {}
     if source_label(value, bool(value), None) == source:
         return meta
-    given = {SOURCE_KEYS[0]: source, **{k: v for k, v in value.items() if k not in SOURCE_KEYS}}
-    return json.dumps(given, ensure_ascii=False)
+    labelled = {SOURCE_KEYS[0]: source, **{k: v for k, v in value.items() if k not in SOURCE_KEYS}}
+    return json.dumps(labelled, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,10 @@ class CleanedJob:
 def _cleaned(job: CleanedJob, inputs: Inputs) -> Result:
     table = inputs.table(job.documents, ["doc_key", "text", *columns_for(FIELDS)])
     state = inputs.table(job.keep, ["state"])["state"].to_numpy()
-    kept = table.filter(pa.array(state == STATES.index("kept")))
-    data, content = image(kept, job.form, FIELDS)
+    rows = table.filter(pa.array(state == STATES.index("kept")))
+    data, content = image(rows, job.form, FIELDS)
     output = Output(layout.shard(layout.CLEANED, job.index, str(job.form)), data, content)
-    return Result((output,), {"documents": len(kept), "bytes": len(data)})
+    return Result((output,), {"documents": len(rows), "bytes": len(data)})
 
 
 def cleaned_stage(clean: CleanOutput, keep: KeepOutput, form: Form) -> Stage:

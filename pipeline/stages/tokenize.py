@@ -93,7 +93,7 @@ def list_lengths(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
     """Columns doc_id, doc_key, tokens (list of uint16 or uint32, EOS included)."""
     state = inputs.table(job.keep)["state"].to_numpy()
-    kept = pa.chunked_array([pa.array(state == STATES.index("kept"))])
+    is_kept = pa.chunked_array([pa.array(state == STATES.index("kept"))])
     documents = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
     texts = documents["text"]
     if job.cuts is not None:
@@ -109,8 +109,8 @@ def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
             )
         definition = replace(definition, engine=job.engine)
     tokenizer = open_tokenizer(definition)
-    tokens = tokenize_documents(texts.filter(kept), tokenizer)
-    names = documents.select(["doc_id", "doc_key"]).filter(kept).combine_chunks()
+    tokens = tokenize_documents(texts.filter(is_kept), tokenizer)
+    names = documents.select(["doc_id", "doc_key"]).filter(is_kept).combine_chunks()
     table = names.append_column("tokens", tokens)
     counters = {"documents": len(table), "tokens": len(tokens.values)}
     return Result((arrow_output(layout.shard("tokens", job.index, "arrow"), table),), counters)
