@@ -132,7 +132,8 @@ def note_dedup(config: DedupConfig) -> tuple[str, ...]:
     else:
         notes.append(
             f"Duplicates by preset {config.preset}, verified by "
-            f"{choose_verification(config)} Jaccard similarity of at least {config.threshold:g} to the document that is kept."
+            f"{choose_verification(config)} Jaccard similarity of at least "
+            f"{config.threshold:g} to the document that is kept."
         )
     return tuple(notes)
 

@@ -135,7 +135,8 @@ def _unrepeatable(
     return FunctionError(
         f"{_describe_filter(own)} is no pure function: of {_place(batch, row)} it said "
         f"{_words(first)}, and {_words(then)} when asked again in another order; it may "
-        "depend on nothing but what it is given: no random number, clock, counter or document from before"
+        "depend on nothing but what it is given: no random number, clock, counter or document "
+        "from before"
     )
 
 
