@@ -110,7 +110,7 @@ class _Split:
 
     dataset: SampleDataset
     which: I64
-    found: SplitPlaces
+    located: SplitPlaces
     masked_from: I64
 
 
@@ -148,7 +148,7 @@ def trace_documents(
     ]
     trained = next((s for s in splits if s.dataset.directory.name == TRAIN), None)
     readings = _find_readings(training, trained) if training and trained else None
-    rows = [split.found.places for split in splits]
+    rows = [split.located.places for split in splits]
     return ForwardTrace(
         _trace_each(docs_N, about, because, splits, readings),
         tuple(_sum_share(split, about) for split in splits),
@@ -174,7 +174,7 @@ def _locate_in_split(
 
 
 def _find_readings(training: TrainingRecord, split: _Split) -> _Readings:
-    windows = split.found.windows
+    windows = split.located.windows
     order = np.argsort(windows.position, kind="stable")
     position = windows.position[order]
     rows = np.unique(position)
@@ -225,7 +225,7 @@ _COUNTS = ("copies", "rows", "context_rows", "first_step", "steps")
 
 def _count_each(split: _Split, readings: _Readings | None) -> I64:
     """`_COUNTS` of every document of a split, (D, 5); first_step is 0 where there is none."""
-    windows, documents = split.found.windows, len(split.which)
+    windows, documents = split.located.windows, len(split.which)
     with_label = windows.labels > 0
     rows = _count_distinct(windows.index[with_label], windows.position[with_label], documents)
     all_rows = _count_distinct(windows.index, windows.position, documents)
@@ -236,7 +236,7 @@ def _count_each(split: _Split, readings: _Readings | None) -> I64:
         order = np.lexsort((step, index))
         index, at = np.unique(index[order], return_index=True)
         first[index] = step[order][at]
-    return np.stack([split.found.copies, rows, all_rows - rows, first, steps], axis=1)
+    return np.stack([split.located.copies, rows, all_rows - rows, first, steps], axis=1)
 
 
 def _count_distinct(index_N: I64, value_N: I64, count: int) -> I64:
@@ -249,9 +249,9 @@ def _count_distinct(index_N: I64, value_N: I64, count: int) -> I64:
 
 
 def _sum_share(split: _Split, about: pa.Table) -> SplitShare:
-    dataset, copies = split.dataset, split.found.copies
+    dataset, copies = split.dataset, split.located.copies
     tokens = about["tokens"].to_numpy().astype(np.int64)[split.which]
-    rows = np.unique(split.found.windows.position[split.found.windows.labels > 0])
+    rows = np.unique(split.located.windows.position[split.located.windows.labels > 0])
     return SplitShare(
         split=dataset.directory.name,
         documents=len(copies),
@@ -272,7 +272,7 @@ def _sum_exposure(
         steps = np.unique(readings.step[readings.labels > 0])
         context = np.setdiff1d(readings.step[readings.labels == 0], steps)
         labels = int(readings.labels.sum())
-        windows = split.found.windows
+        windows = split.located.windows
         live = (windows.labels > 0) & (split.masked_from[windows.index] == NEVER)
         next_step = training.next_step(dataset, np.unique(windows.position[live]))
     first = int(steps[0]) if len(steps) else None
