@@ -35,7 +35,7 @@ from pipeline.runs.layout import STATES
 from pipeline.sources.copy import count_records
 from pipeline.sources.formats import is_text
 from pipeline.stages.batches import Batch, Batches, Corpus
-from pipeline.takedown.check import Holes, check_masked, check_takedowns, kept_but_taken
+from pipeline.takedown.check import Holes, check_masked, check_takedowns, count_kept_but_taken
 
 LOOKED_AT = 256
 """Documents of one bucket that a document of another split is compared with: only boilerplate fills
@@ -222,7 +222,7 @@ def _records(directory: Path, manifest: dict[str, Any], ledger: Ledger) -> Check
     folder = story_entry(manifest["story"]).records
     files = [f["path"] for f in manifest["files"] if f["path"].startswith(f"{folder}/")]
     found = sum(count_records(directory / path) for path in files) + _kept_empty(directory)
-    kept = sum(s.kept.documents for s in ledger.sources.values()) - kept_but_taken(directory)
+    kept = sum(s.kept.documents for s in ledger.sources.values()) - count_kept_but_taken(directory)
     if found != kept:
         raise IntegrityError(
             f"{directory / folder}: {pluralise(found, 'record')}, {kept:,} were kept"
