@@ -280,15 +280,15 @@ def limits(facts: Facts) -> list[str]:
 
 def _list_licences(licences: Sequence[LicenceFacts]) -> list[tuple[str, int]]:
     """The statements with most tokens, as (statement, documents), and how many are left."""
-    listed_licences = [
+    statements = [
         (one.statement or "no statement", one.documents) for one in licences[:_MOST_LICENCES]
     ]
     rest = licences[_MOST_LICENCES:]
     if rest:
-        listed_licences.append(
+        statements.append(
             (pluralise(len(rest), "more statement"), sum(one.documents for one in rest))
         )
-    return listed_licences
+    return statements
 
 
 def _show_decision(disclosure: Disclosure, decision: DecisionFacts) -> DecisionFacts:

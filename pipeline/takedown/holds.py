@@ -127,6 +127,6 @@ def refuse_held(directory: Path, keys: pa.Array, what: str) -> None:
     if reasons:
         key, why = min(reasons.items())
         raise InputError(
-            f"{what}: {pluralise(len(reasons), 'document')} must be kept for now, such as {key.hex()} "
-            f"({why}); ask counsel, then `prep quarantine unhold`"
+            f"{what}: {pluralise(len(reasons), 'document')} must be kept for now, such as "
+            f"{key.hex()} ({why}); ask counsel, then `prep quarantine unhold`"
         )

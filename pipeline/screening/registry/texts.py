@@ -44,7 +44,7 @@ def read_text(path: Path) -> str:
     return text
 
 
-def find_text(base: Path, name: str) -> Path:
+def find_text_file(base: Path, name: str) -> Path:
     """The file that a list names, which lies below `base`. Raises UnusableText."""
     shown_name = escape_text(name, 80)
     relative = PurePosixPath(name.replace("\\", "/"))
@@ -87,14 +87,14 @@ def match_texts(
     return texts, unmatched
 
 
-def hash_text(text: str) -> str:
+def digest_reference(text: str) -> str:
     """sha256 of a text's UTF-8 bytes, hex."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def keep_text(directory: Path, text: str) -> str:
     """Keep a text with a registry, once; returns its sha256."""
-    digest = hash_text(text)
+    digest = digest_reference(text)
     path = _path(directory, digest)
     if not path.is_file():
         options: dict[int, int] = {
@@ -146,7 +146,7 @@ class References:
         if not incoming.text:
             return incoming
         try:
-            path = find_text(self._base or beside, incoming.text)
+            path = find_text_file(self._base or beside, incoming.text)
             self._used.add(path)
             return self._with_text(incoming, path)
         except UnusableText as error:
@@ -181,7 +181,7 @@ class References:
         text = read_text(path)
         if self._sketch_only:
             return self._with_sketch(incoming, sketches.make_sketch(text, incoming.work.tier))
-        digest = hash_text(text)
+        digest = digest_reference(text)
         self._files[digest] = path
         return _set_field(incoming, "text_sha256", digest)
 
