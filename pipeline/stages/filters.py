@@ -17,6 +17,7 @@ import pyarrow as pa
 from pipeline.config.filters import FiltersConfig
 from pipeline.core.errors import FunctionError, escape_text
 from pipeline.core.manifest import Shard
+from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.filters.custom.calls import describe_rows, document_batches, judge
 from pipeline.filters.custom.functions import CustomFilter
@@ -57,13 +58,13 @@ class FiltersJob:
     index: int
     documents: Shard
     config: str
-    bad_words: tuple[str, ...]
+    bad_words: Shared[tuple[str, ...]]
 
 
 def _filters(job: FiltersJob, inputs: Inputs) -> Result:
     config = FiltersConfig.model_validate_json(job.config)
     table = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
-    failures = find_failures(table["text"], Filters(config, job.bad_words))
+    failures = find_failures(table["text"], Filters(config, job.bad_words.value))
     evidence, decisions = _findings(failures, table)
     decided = (
         [] if config.action == "report" else [(*d[:2], config.action, *d[2:]) for d in decisions]
@@ -101,8 +102,9 @@ def _findings(failures: Failures, table: pa.Table) -> tuple[list[Row], list[Row]
 def filters_stage(clean: CleanOutput, filters: Filters) -> Stage:
     """The stage that measures every document; with no rules it counts them only."""
     config = filters.config.model_dump_json(exclude={"c4": {"bad_words"}, "custom": True})
+    bad_words = Shared(filters.bad_words)
     tasks = tuple(
-        Task(f"filters of {s.path}", FiltersJob(i, s, config, filters.bad_words), (s,), s.size)
+        Task(f"filters of {s.path}", FiltersJob(i, s, config, bad_words), (s,), s.size)
         for i, s in enumerate(clean.documents)
     )
     software = filters.software()

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from pipeline.config.model import FrozenModel
 from pipeline.core.manifest import Shard, StageManifest
+from pipeline.engine.shared import Shared
 from pipeline.engine.stage import (
     Inputs,
     Result,
@@ -361,12 +362,12 @@ class ReviewsJob:
 
     index: int
     documents: Shard
-    reviews: tuple[str, ...]
+    reviews: Shared[tuple[str, ...]]
 
 
 def _reviews(job: ReviewsJob, inputs: Inputs) -> Result:
     batch = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
-    reviews = [Review.model_validate_json(text) for text in job.reviews]
+    reviews = [Review.model_validate_json(text) for text in job.reviews.value]
     found = make_evidence_rows(batch, [("review", make_review_findings(reviews, batch))], _LETTER)
     output = arrow_output(layout.shard("reviews", job.index, layout.EVIDENCE_SHARD), found)
     return Result((output,), {"documents": len(batch), "evidence": len(found)})
@@ -374,7 +375,7 @@ def _reviews(job: ReviewsJob, inputs: Inputs) -> Result:
 
 def reviews_stage(clean: CleanOutput, reviews: tuple[Review, ...]) -> Stage:
     """The stage that looks for reviewed documents."""
-    texts = tuple(review.model_dump_json() for review in reviews)
+    texts = Shared(tuple(review.model_dump_json() for review in reviews))
     tasks = tuple(
         Task(f"reviews in {s.path}", ReviewsJob(i, s, texts), (s,))
         for i, s in enumerate(clean.documents)
