@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.commands import options
+from pipeline.commands.run import show_run_plan
 from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
 from pipeline.core.errors import ConfigError
@@ -52,7 +53,6 @@ def screen(
     What another policy would decide, without looking at the documents again:
     prep screen runs/pile --policy policy.yaml
     """
-    from pipeline.commands.run import show_run_plan
     from pipeline.engine.progress import Progress
     from pipeline.stories.clean import SCREEN, ScreeningOptions, screen_settings
     from pipeline.stories.preparation import prepare, run_preparation
@@ -74,7 +74,7 @@ def _another_policy(runs: list[str], policy: str | None, as_json: bool) -> None:
     """What the policy would decide otherwise on a run. Raises ConfigError for anything else."""
     from pipeline.commands.policy import show_difference
     from pipeline.screening.policy.difference import compare_policies
-    from pipeline.screening.policy.rules import find_policy, load_policy, policy_of
+    from pipeline.screening.policy.rules import find_policy, load_policy, read_policy
 
     if len(runs) != 1 or policy is None:
         raise ConfigError(
@@ -82,7 +82,7 @@ def _another_policy(runs: list[str], policy: str | None, as_json: bool) -> None:
         )
     directory = Path(runs[0])
     changed = load_policy(find_policy(policy))
-    show_difference(compare_policies(directory, policy_of(directory), changed), as_json)
+    show_difference(compare_policies(directory, read_policy(directory), changed), as_json)
 
 
 def show_decisions(manifest: "Manifest", as_json: bool) -> None:

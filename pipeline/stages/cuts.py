@@ -19,7 +19,7 @@ from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
 from pipeline.runs import layout, views
 from pipeline.runs.layout import STATES
-from pipeline.screening.policy.propagation import redaction_spans
+from pipeline.screening.policy.propagation import find_redaction_spans
 
 if TYPE_CHECKING:
     from dedup.lines import Unit
@@ -219,7 +219,7 @@ class RedactionsJob:
 
 def _redactions(job: RedactionsJob, inputs: Inputs) -> Result:
     decisions, evidence = inputs.table(job.decisions), inputs.table(job.evidence)
-    spans = redaction_spans(decisions, evidence)
+    spans = find_redaction_spans(decisions, evidence)
     keys = inputs.table(job.documents, ["doc_key"])["doc_key"].combine_chunks()
     start = spans["byte_offset"].to_numpy()
     columns = {

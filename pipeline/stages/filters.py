@@ -28,10 +28,10 @@ from pipeline.screening.evidence import (
     DECISION_SCHEMA,
     EVIDENCE_SCHEMA,
     Finding,
-    attributes_json,
-    evidence_rows,
+    encode_attributes,
     findings_table,
-    table_of,
+    make_evidence_rows,
+    make_table,
 )
 from pipeline.stages.plan import Reading
 
@@ -45,8 +45,8 @@ def finding_outputs(
     evidence_path = layout.shard(directory, index, prefix + layout.EVIDENCE_SHARD)
     decisions_path = layout.shard(directory, index, prefix + layout.DECISIONS_SHARD)
     return (
-        arrow_output(evidence_path, table_of(evidence, EVIDENCE_SCHEMA)),
-        arrow_output(decisions_path, table_of(decisions, DECISION_SCHEMA)),
+        arrow_output(evidence_path, make_table(evidence, EVIDENCE_SCHEMA)),
+        arrow_output(decisions_path, make_table(decisions, DECISION_SCHEMA)),
     )
 
 
@@ -92,7 +92,7 @@ def _findings(failures: Failures, table: pa.Table) -> tuple[list[Row], list[Row]
         ids.append(f"{key.hex()}-f{len(ids)}")
         family = reason.partition("_")[0]
         is_measured = value == value
-        measured = attributes_json({"value": value, "limit": limit}) if is_measured else ""
+        measured = encode_attributes({"value": value, "limit": limit}) if is_measured else ""
         found = (ids[-1], doc_id, key, family, reason, "", target)
         evidence.append((*found, "", "", 0, 0, None, measured))
     return evidence, decisions
@@ -206,7 +206,7 @@ def _detect_custom(job: CustomDetectorsJob, inputs: Inputs) -> Result:
     table = inputs.table(job.documents)
     batches = list(document_batches(table, dict(job.files)))
     found = [(own.name, detect_with(own, batches)) for own in job.detectors]
-    evidence = evidence_rows(table, found, _LETTER)
+    evidence = make_evidence_rows(table, found, _LETTER)
     path = layout.shard("screen", job.index, f"custom.{layout.EVIDENCE_SHARD}")
     output = arrow_output(path, evidence)
     counts = {name: len(findings) for name, findings in found if len(findings)}
@@ -223,12 +223,12 @@ def detect_with(own: CustomDetector, batches: Sequence[pa.RecordBatch]) -> pa.Ta
         except (Exception, SystemExit) as error:
             failure = own.describe_failure(error)
             raise FunctionError(
-                f"{own.shown} failed on {describe_rows(batch)}: {failure}"
+                f"{own.label} failed on {describe_rows(batch)}: {failure}"
             ) from error
         for finding in of_batch:
             if problem := find_problem(finding, detector, batch):
                 raise FunctionError(
-                    f"{own.shown} found {escape_text(repr(finding), 300)} in "
+                    f"{own.label} found {escape_text(repr(finding), 300)} in "
                     f"{describe_rows(batch)}: {problem}"
                 )
             findings.append(replace(finding, row=finding.row + first))
