@@ -92,8 +92,8 @@ def train(w, o, batches, leaf, reduce=tree):
         *gradients, loss, counted = reduce(leaves)
         for (name, p), gradient, group in zip(w.items(), gradients, adam.param_groups, strict=True):
             p.grad = gradient / counted.item()
-            matrix = name.startswith("blocks.") and p.ndim > 1
-            group["lr"] = learning_rate(step, o["peak"], o["decay"]) * (o["matrix_rate"] if matrix else 1.0)
+            scale = o["matrix_rate"] if name.startswith("blocks.") and p.ndim > 1 else 1.0
+            group["lr"] = learning_rate(step, o["peak"], o["decay"]) * scale
         torch.nn.utils.clip_grad_norm_(w.values(), 1.0)
         adam.step()
         losses.append(float(loss / counted))
