@@ -49,8 +49,8 @@ def find_kernel_directory(package: Path = PACKAGE) -> Path | None:
 
 def first_use(package: Path = PACKAGE) -> bool:
     """Whether nothing has been compiled yet for these sources: the first call will take a while."""
-    kept = find_kernel_directory(package)
-    return kept is None or next(kept.rglob("*.nbc"), None) is None
+    directory = find_kernel_directory(package)
+    return directory is None or next(directory.rglob("*.nbc"), None) is None
 
 
 @cache
@@ -68,12 +68,12 @@ def kernel(function: Function) -> Function:
     It compiles at the first call with new argument types, keeps the result and runs it without the
     global lock. No bounds are checked: a kernel's docstring states how long its arrays must be.
     """
-    kept = find_kernel_directory(Path(function.__code__.co_filename).parent)
+    directory = find_kernel_directory(Path(function.__code__.co_filename).parent)
     settings: Any = numba.config
     before = settings.CACHE_DIR
-    settings.CACHE_DIR = str(kept or "")
+    settings.CACHE_DIR = str(directory or "")
     try:
-        is_kept = kept is not None and _is_writable(kept)
+        is_kept = directory is not None and _is_writable(directory)
         compile_it: Any = numba.njit(nogil=True, cache=is_kept, boundscheck=False)
         return cast(Function, compile_it(function))
     finally:

@@ -103,8 +103,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_on: bool) -> None:
+    if is_on:
         out.print(f"wafermill {version('wafermill')}")
         raise typer.Exit
 

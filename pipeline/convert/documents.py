@@ -1,4 +1,5 @@
-"""Targets of text: a stream split at its EOS into documents, as jsonl or parquet.
+"""Targets of text: a stream split at its EOS into documents, as jsonl, parquet or in an output
+format of a plug-in.
 
 A document is `{"text": …}`. One whose tokens are no valid UTF-8 (bytes were cut in the middle of a
 character) keeps its ids in `tokens` next to a text with U+FFFD in place of what is invalid.
@@ -19,16 +20,18 @@ import pyarrow.parquet as pq
 
 from dedup.arrays import I64, U8, Array
 from pipeline.convert.pack import Buffer, ShardPlace
-from pipeline.convert.stream import OutputFile, StreamBlock, StreamVocabulary
-from pipeline.core.errors import InputError
+from pipeline.convert.stream import OutputFile, StreamBlock, StreamVocabulary, require
+from pipeline.core.errors import InputError, escape_text
+from pipeline.core.words import pluralise
 from pipeline.sources.copy import new_compressor
+from pipeline.sources.output_format import PluggedForm
 from pipeline.tokenizers.definition import TokenizerDefinition, byte_table, decode_bytes
 
 _TOKENS_AT_ONCE = 1 << 20
 
 
 @functools.lru_cache(maxsize=2)
-def detokenizer_of(tokenizer: TokenizerDefinition) -> "Detokenizer":
+def load_detokenizer(tokenizer: TokenizerDefinition) -> "Detokenizer":
     """The detokenizer of a tokenizer, kept for the process."""
     return Detokenizer(tokenizer)
 
@@ -154,6 +157,29 @@ class Parquet:
         return data
 
 
+class Plugged:
+    """An output format of a plug-in, with the column `text`."""
+
+    def __init__(self, form: PluggedForm, lossy: bool) -> None:
+        self.suffix = f".{form}"
+        self._form = form
+        self._lossy = lossy
+        self._texts: list[str] = []
+
+    def add(self, text: str, tokens: list[int] | None) -> None:
+        """See `DocumentWriter`."""
+        if tokens is not None:
+            shown = escape_text(repr(text), 60)
+            require(self._lossy, f"{shown} is not UTF-8, and {self._form} has no place for its ids")
+        self._texts.append(text)
+
+    def image(self) -> bytes | tuple[bytes, ...]:
+        """See `DocumentWriter`."""
+        rows = pa.table({"text": pa.array(self._texts, pa.large_string())})
+        self._texts = []
+        return self._form.write(rows, f"a file of {pluralise(len(rows), 'document')}")
+
+
 @dataclass
 class _ShardCounts:
     """What a shard holds."""
@@ -206,9 +232,9 @@ class DocumentTarget:
 
     def finish(self) -> Iterator[OutputFile]:
         """See `Target`."""
-        left = self._buffer.length
-        if left:
-            yield from self._documents(self._buffer.take(left), np.array([left]))
+        rest = self._buffer.length
+        if rest:
+            yield from self._documents(self._buffer.take(rest), np.array([rest]))
         if self._counts.documents:
             yield self._shard()
         elif not self.index:

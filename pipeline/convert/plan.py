@@ -14,7 +14,8 @@ from pipeline.convert.documents import (
     DocumentWriter,
     Jsonl,
     Parquet,
-    detokenizer_of,
+    Plugged,
+    load_detokenizer,
 )
 from pipeline.convert.flat import BinSource, BinTarget, id_limit
 from pipeline.convert.hdf5 import (
@@ -39,6 +40,7 @@ from pipeline.convert.token_lists import SavedTokenSource, TokenListSource
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.words import pluralise
 from pipeline.sources.files import find
+from pipeline.sources.output_format import OTHER_TARGETS, Form, PluggedForm, choose_form
 from pipeline.sources.record import RecordRules
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 
@@ -64,12 +66,12 @@ class ConvertPlan:
     lossy: bool = False
 
 
-def plan_of(options: ConvertOptions) -> ConvertPlan:
+def choose_plan(options: ConvertOptions) -> ConvertPlan:
     """Look at the inputs and choose. Raises ConfigError and InputError."""
-    return replace(_plan_of(options), lossy=options.lossy)
+    return replace(_choose_plan(options), lossy=options.lossy)
 
 
-def _plan_of(options: ConvertOptions) -> ConvertPlan:
+def _choose_plan(options: ConvertOptions) -> ConvertPlan:
     inputs = detect_inputs(options.inputs, options.kind, options.text_key)
     if inputs.kind == "text":
         return _from_text(options)
@@ -155,9 +157,9 @@ def _from_hdf5(options: ConvertOptions, files: Hdf5Files) -> ConvertPlan:
     limit = 1 << 16 if files.dtype.itemsize == 2 else None
     eos_id, vocab_size = files.number("eos_id"), files.number("vocab_size")
     vocabulary = _vocabulary(options, eos_id, vocab_size, limit)
-    named = files.params.get("tokenizer_hash")
+    recorded = files.params.get("tokenizer_hash")
     tokenizer = vocabulary.tokenizer
-    if tokenizer is not None and named is not None and named != tokenizer.content_hash:
+    if tokenizer is not None and recorded is not None and recorded != tokenizer.content_hash:
         raise ConfigError(
             f"{files.paths[0].parent}: made with another tokenizer than {tokenizer.name}; name the "
             "right one with --tokenizer"
@@ -197,11 +199,11 @@ def _vocabulary(
 ) -> StreamVocabulary:
     """What the options say of the ids, checked against what the data set says of itself; `limit` is
     the number of ids that its dtype can hold, if that is few."""
-    to_text = options.to in ("jsonl", "jsonl.zst", "parquet")
+    to_text = options.to not in OTHER_TARGETS
     if options.eos_id is not None:
         eos_id = options.eos_id
-    known = eos_id is not None and (vocab_size is not None or options.eos_id is not None)
-    if options.tokenizer is None and known and not to_text:
+    is_complete = eos_id is not None and (vocab_size is not None or options.eos_id is not None)
+    if options.tokenizer is None and is_complete and not to_text:
         assert eos_id is not None
         return StreamVocabulary(eos_id, vocab_size or limit or 1 << 31)
     tokenizer = load_definition(options.tokenizer or GPT2, options.eos)
@@ -210,21 +212,21 @@ def _vocabulary(
 
 
 def _check_same(
-    tokenizer: TokenizerDefinition, eos_id: int | None, vocab_size: int | None, named: bool
+    tokenizer: TokenizerDefinition, eos_id: int | None, vocab_size: int | None, is_named: bool
 ) -> None:
-    wanted = "" if named else "; --tokenizer names the one it was made with"
+    hint = "" if is_named else "; --tokenizer names the one it was made with"
     if eos_id is not None and eos_id != tokenizer.eos_id:
         raise ConfigError(
             (
                 f"the input ends documents with id {eos_id}, but {tokenizer.name} with "
                 f"{tokenizer.eos_id}"
             )
-            + (wanted or "; --eos names its token")
+            + (hint or "; --eos names its token")
         )
     if vocab_size is not None and vocab_size > tokenizer.vocab_size:
         raise ConfigError(
             f"the input has a vocabulary of {vocab_size:,} ids, but {tokenizer.name} has "
-            f"{tokenizer.vocab_size:,}{wanted}"
+            f"{tokenizer.vocab_size:,}{hint}"
         )
 
 
@@ -287,17 +289,20 @@ def _stream_to_text(
 ) -> ConvertPlan:
     vocabulary = source.facts.vocabulary
     assert vocabulary.tokenizer is not None
-    detokenizer = detokenizer_of(vocabulary.tokenizer)
+    detokenizer = load_detokenizer(vocabulary.tokenizer)
     if not detokenizer.exact and not options.lossy:
         raise InputError(
             f"{vocabulary.tokenizer.name} is not byte-level, so texts come back changed (white "
             "space, normalised characters); --lossy writes them anyway"
         )
     size = options.shard_size or DEFAULT_SHARD
+    form = choose_form(options.to, "--to")
+    if isinstance(form, PluggedForm):
+        settings["software"] = {f"output format {form}": str(form.code)}
     return ConvertPlan(
         source,
         lambda place: DocumentTarget(
-            form=_form(options.to),
+            form=_new_writer(form, options.lossy),
             shard_bytes=size,
             vocabulary=vocabulary,
             detokenizer=detokenizer,
@@ -308,8 +313,10 @@ def _stream_to_text(
     )
 
 
-def _form(to: str) -> DocumentWriter:
-    return Parquet() if to == "parquet" else Jsonl(compress=to == "jsonl.zst")
+def _new_writer(form: Form, lossy: bool) -> DocumentWriter:
+    if isinstance(form, PluggedForm):
+        return Plugged(form, lossy)
+    return Parquet() if form == "parquet" else Jsonl(compress=form == "jsonl.zst")
 
 
 _TEXT_PER_TOKEN = 4.3
@@ -366,5 +373,5 @@ def _size(plan: ConvertPlan, options: ConvertOptions, tokens: int) -> int:
         "jsonl": _TEXT_PER_TOKEN * 1.03,
         "jsonl.zst": _TEXT_PER_TOKEN * 0.4,
         "parquet": _TEXT_PER_TOKEN * 0.45,
-    }[options.to]
+    }.get(options.to, _TEXT_PER_TOKEN)
     return int(tokens * per_token)

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from dedup.arrays import I64, U32, U64
 from pipeline.core import ids
 from pipeline.core.manifest import Shard
+from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
 from pipeline.runs import layout, views
 from pipeline.runs.layout import STATES
@@ -124,8 +125,8 @@ class RepeatsJob:
     low: int
     high: int
     min_documents: int
-    runs: tuple[Shard, ...]
-    keys: tuple[Shard, ...]
+    runs: Shared[tuple[Shard, ...]]
+    keys: Shared[tuple[Shard, ...]]
 
 
 def _repeats(job: RepeatsJob, inputs: Inputs) -> Result:
@@ -136,7 +137,7 @@ def _repeats(job: RepeatsJob, inputs: Inputs) -> Result:
     from dedup.lsh import slice_run
 
     tables = []
-    for run in job.runs:
+    for run in job.runs.value:
         table = inputs.table(run)
         start, stop = slice_run(table["digest"].to_numpy(), job.low, job.high)
         tables.append(table.slice(start, stop - start))
@@ -144,16 +145,16 @@ def _repeats(job: RepeatsJob, inputs: Inputs) -> Result:
     numbers = np.split(np.arange(counts.sum(), dtype=np.uint32), np.cumsum(counts)[:-1])
     member, bucket = buckets([t["digest"].to_numpy() for t in tables], numbers)
     shard = np.repeat(np.arange(len(tables), dtype=np.uint32), counts)[member]
-    found = pa.concat_tables(tables).take(pa.array(member))
-    row = found["row"].to_numpy()
+    units = pa.concat_tables(tables).take(pa.array(member))
+    row = units["row"].to_numpy()
     key_M2 = _keys(job, inputs, shard, row)
     rank = _ranks(key_M2)
-    cut, first = later_occurrences(bucket, rank, found["byte_start"].to_numpy(), job.min_documents)
-    order = np.lexsort((found["byte_start"].to_numpy()[cut], row[cut], shard[cut]))
+    cut, first = later_occurrences(bucket, rank, units["byte_start"].to_numpy(), job.min_documents)
+    order = np.lexsort((units["byte_start"].to_numpy()[cut], row[cut], shard[cut]))
     cut, first = cut[order], first[order]
     columns = {
         "shard": pa.array(shard[cut]),
-        **{name: found[name].take(pa.array(cut)) for name in REPEATS.names[1:5]},
+        **{name: units[name].take(pa.array(cut)) for name in REPEATS.names[1:5]},
         "first": ids.keys_from_u64(key_M2[first]),
     }
     output = arrow_output(layout.shard("repeats", job.index, "arrow"), pa.table(columns, REPEATS))
@@ -165,7 +166,7 @@ def _keys(job: RepeatsJob, inputs: Inputs, shard_M: U32, row_M: U32) -> U64:
     key_M2 = np.zeros((len(shard_M), 2), np.uint64)
     for number in np.unique(shard_M).tolist():
         here = np.flatnonzero(shard_M == number)
-        keys = inputs.table(job.keys[number])["doc_key"]
+        keys = inputs.table(job.keys.value[number])["doc_key"]
         key_M2[here] = ids.keys_as_u64(keys.take(pa.array(row_M[here])))
     return key_M2
 
@@ -185,16 +186,16 @@ def repeats_stage(units: views.LinesOutput, rules: LineRules, memory: int) -> St
     outcome does not depend on them."""
     from dedup.join import key_ranges
 
-    keys, runs = units.keys, units.runs
+    keys, runs = Shared(units.keys), Shared(units.runs)
     ranges = key_ranges(sum(units.units), _ENTRY_BYTES, memory)
-    size = sum(s.size for s in runs) // len(ranges)
+    size = sum(s.size for s in runs.value) // len(ranges)
     tasks = tuple(
         Task(
             f"repeats from {low:016x}",
             RepeatsJob(
                 index=i, low=low, high=high, min_documents=rules.min_documents, runs=runs, keys=keys
             ),
-            (*runs, *keys),
+            (runs, keys),
             size,
         )
         for i, (low, high) in enumerate(ranges)
@@ -251,7 +252,7 @@ class CutsJob:
 
     index: int
     keys: Shard
-    repeats: tuple[Shard, ...]
+    repeats: Shared[tuple[Shard, ...]]
     redactions: Shard | None
 
 
@@ -259,7 +260,7 @@ def _cuts(job: CutsJob, inputs: Inputs) -> Result:
     """Columns doc_key, row, byte_start, byte_end, digest, first; by row and start. What is redacted
     has neither a digest nor a place where it stays; it can overlap a repeated line."""
     parts = [_CUTS.empty_table()]
-    for shard in job.repeats:
+    for shard in job.repeats.value:
         table = inputs.table(shard)
         owner = table["shard"].to_numpy()
         start, stop = np.searchsorted(owner, np.array([job.index, job.index + 1], np.uint32))
@@ -288,10 +289,14 @@ def cuts_stage(
 ) -> Stage:
     """The stage that gives every documents shard its cuts."""
     keys = units.keys if units else clean.documents
-    found = repeats.repeats if repeats else ()
+    repeat_shards = Shared(repeats.repeats if repeats else ())
     redacted = redactions.redactions if redactions else (None,) * len(keys)
     tasks = tuple(
-        Task(f"cuts of shard {i}", CutsJob(i, k, found, r), (k, *found, *((r,) if r else ())))
+        Task(
+            f"cuts of shard {i}",
+            CutsJob(i, k, repeat_shards, r),
+            (k, repeat_shards, *((r,) if r else ())),
+        )
         for i, (k, r) in enumerate(zip(keys, redacted, strict=True))
     )
     return Stage(name="cuts", version=2, function=_cuts, tasks=tasks, reads_texts=False)

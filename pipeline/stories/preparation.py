@@ -43,7 +43,7 @@ from pipeline.stages.mixture import (
     mixture_stage,
     source_documents,
 )
-from pipeline.stages.pieces import pieces_stage, reading_of
+from pipeline.stages.pieces import make_reading, pieces_stage
 from pipeline.stages.plan import Reading, ReadPlan, plan_reading, plan_stage
 from pipeline.stages.report import report_stage
 from pipeline.stages.shards import pack_streams
@@ -199,7 +199,7 @@ def read_inputs(
 ) -> tuple[Reading, views.CleanOutput]:
     """What every story begins with: the plan, and every raw shard read and checked."""
     cutting = pieces_stage(prepared.config, prepared.plan, unchanged)
-    reading = reading_of(prepared.plan, views.PiecesOutput(run(cutting)) if cutting else None)
+    reading = make_reading(prepared.plan, views.PiecesOutput(run(cutting)) if cutting else None)
     run(plan_stage(reading))
     reader = clean_stage(prepared.config, reading, unchanged, prepared.takedowns.files)
     clean = views.CleanOutput(run(reader))
@@ -328,8 +328,8 @@ def _run_stages(
 
     def tell(run: StageRecord) -> None:
         def remember(inputs: list[list[tuple[str, str, int, str]]]) -> None:
-            noted = chain.from_iterable(inputs)
-            hashes.remember([(name, path, digest) for name, path, _, digest in noted])
+            read_files = chain.from_iterable(inputs)
+            hashes.remember([(name, path, digest) for name, path, _, digest in read_files])
 
         def run_stage(stage: Stage) -> StageManifest:
             manifest = run(stage)

@@ -34,8 +34,8 @@ import numpy as np
 
 from dedup.arrays import I64, U32
 from dedup.user_cache import user_cache
-from pipeline.core.errors import ConfigError, ResourceError, escape_text
-from pipeline.core.plugins import PlugIn, PlugInCode, load_plug_ins
+from pipeline.core.errors import ConfigError, FunctionError, ResourceError, escape_text
+from pipeline.core.plugins import PlugIn, PlugInCode, is_failure, load_plug_ins
 from pipeline.core.storage import canonical_json, hash_bytes, write_json
 from pipeline.core.words import did_you_mean_or_all
 from pipeline.tokenizers.battery import VERSION, battery
@@ -99,7 +99,7 @@ class Fastokens:
         common = sorted({*range(len(texts))}.difference(rare))
         flat = self._encode([texts[i] for i in common])
         slow = self._oracle.encode([texts[i] for i in rare])
-        return _interleaved(((common, flat), (rare, slow)))
+        return _interleave(((common, flat), (rare, slow)))
 
     def _encode(self, texts: Sequence[str]) -> FlatTokens:
         ids, offsets = self._tokenizer.encode_batch_flat(
@@ -147,7 +147,7 @@ class Reference:
     def encode(self, texts: Sequence[str]) -> FlatTokens:
         """See `Engine`."""
         encodings = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return _joined([np.array(encoding.ids, np.uint32) for encoding in encodings])
+        return _join([np.array(encoding.ids, np.uint32) for encoding in encodings])
 
 
 ENGINES: dict[str, type[Engine]] = {
@@ -163,7 +163,7 @@ PLUG_INS = "wafermill.tokenizers"
 
 
 @functools.cache
-def plugged_engines() -> Mapping[str, PlugIn[type]]:
+def load_plugged_engines() -> Mapping[str, PlugIn[type]]:
     """The engines of plug-ins by name. Raises ConfigError for a broken one."""
     plug_ins = load_plug_ins(PLUG_INS, type, ENGINES)
     for plug_in in plug_ins.values():
@@ -177,31 +177,75 @@ def engine_code(name: str) -> PlugInCode | None:
     one that does not exist."""
     if name in ENGINES:
         return None
-    if name not in plugged_engines():
-        hint = did_you_mean_or_all(name, [*ENGINES, *plugged_engines()])
+    if name not in load_plugged_engines():
+        hint = did_you_mean_or_all(name, [*ENGINES, *load_plugged_engines()])
         raise ConfigError(f"tokenize.engine: there is no engine {escape_text(name)!r}{hint}")
-    return plugged_engines()[name].code
+    return load_plugged_engines()[name].code
 
 
 def build_engine(name: str, definition: TokenizerDefinition) -> Engine:
     """The engine of this name for a tokenizer. Raises ConfigError for one that does not exist."""
-    engine_code(name)
-    made = ENGINES.get(name) or plugged_engines()[name].value
-    engine: Engine = made(definition)
-    return engine
+    if engine_code(name) is None:
+        return ENGINES[name](definition)
+    return PluggedEngine(load_plugged_engines()[name], definition)
 
 
-def _interleaved(parts: Sequence[tuple[Sequence[int], FlatTokens]]) -> FlatTokens:
+class PluggedEngine:
+    """An engine of a plug-in: whatever it does wrong is a FunctionError that names it."""
+
+    def __init__(self, plug_in: PlugIn[type], definition: TokenizerDefinition) -> None:
+        self._plug_in = plug_in
+        self._vocab_size = definition.vocab_size
+        try:
+            self._engine: Engine = plug_in.value(definition)
+        except BaseException as error:
+            raise plug_in.fail(f"the tokenizer {definition.name}", error) from error
+
+    def encode(self, texts: Sequence[str]) -> FlatTokens:
+        """See `Engine`."""
+        try:
+            tokens = self._engine.encode(texts)
+        except BaseException as error:
+            if len(texts) > 1 and is_failure(error):
+                for text in texts:  # which text it is
+                    self.encode([text])
+            where = escape_text(repr(texts[0]), 80) if len(texts) == 1 else f"{len(texts)} texts"
+            raise self._plug_in.fail(where, error) from error
+        problem = _find_problem(tokens, len(texts), self._vocab_size)
+        if problem:
+            first = escape_text(repr(texts[0]), 80) if texts else "no texts"
+            raise FunctionError(f"{self._plug_in.shown} returned {problem} for {first}, …")
+        return tokens
+
+
+def _find_problem(tokens: Any, texts: int, vocab_size: int) -> str:
+    """What is wrong with the ids of so many texts, in words; empty when nothing is."""
+    if not isinstance(tokens, FlatTokens):
+        return f"a {type(tokens).__name__}, no FlatTokens,"
+    ids, offsets = np.asarray(tokens.ids), np.asarray(tokens.offsets)
+    if ids.ndim != 1 or ids.dtype.kind not in "ui":
+        return "ids that are no flat array of integers"
+    if offsets.shape != (texts + 1,) or offsets.dtype.kind not in "ui":
+        return f"offsets that are no array of {texts + 1:,} integers"
+    if offsets[0] != 0 or offsets[-1] != len(ids) or (np.diff(offsets.astype(np.int64)) < 0).any():
+        return f"offsets that do not ascend from 0 to the {len(ids):,} ids"
+    outside = ids[(ids < 0) | (ids >= vocab_size)]
+    if len(outside):
+        return f"the id {outside[0]}, outside the vocabulary of {vocab_size:,} ids,"
+    return ""
+
+
+def _interleave(parts: Sequence[tuple[Sequence[int], FlatTokens]]) -> FlatTokens:
     """Tokens of texts that were encoded in parts; each part names the places of its texts."""
     rows = {
         place: flat.ids[flat.offsets[row] : flat.offsets[row + 1]]
         for places, flat in parts
         for row, place in enumerate(places)
     }
-    return _joined([rows[place] for place in range(len(rows))])
+    return _join([rows[place] for place in range(len(rows))])
 
 
-def _joined(rows: Sequence[U32]) -> FlatTokens:
+def _join(rows: Sequence[U32]) -> FlatTokens:
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=offsets[1:])
     return FlatTokens(np.concatenate([np.zeros(0, np.uint32), *rows]), offsets)
@@ -213,10 +257,10 @@ def installed_build(name: str) -> str | None:
     if code is not None:
         return str(code)
     try:
-        found = distribution(name)
+        installed = distribution(name)
     except PackageNotFoundError:
         return None
-    return f"{found.version} {hash_bytes((found.read_text('RECORD') or '').encode())[:12]}"
+    return f"{installed.version} {hash_bytes((installed.read_text('RECORD') or '').encode())[:12]}"
 
 
 def installed_version(name: str) -> str:
@@ -259,13 +303,13 @@ def verdict(name: str, definition: TokenizerDefinition, cache: Path | None = Non
     oracle = installed_build(REFERENCE)
     parts = [name, build, oracle, definition.content_hash, VERSION, _processor()]
     path = root / "tokenizer-checks" / f"{hash_bytes(canonical_json(parts))}.json"
-    kept = _read(path)
-    if kept is not None:
-        return kept
-    found = _check(name, definition)
+    earlier = _read(path)
+    if earlier is not None:
+        return earlier
+    outcome = _check(name, definition)
     with contextlib.suppress(ResourceError):
-        write_json(path, {"engine": name, "passed": found.passed, "reason": found.reason})
-    return found
+        write_json(path, {"engine": name, "passed": outcome.passed, "reason": outcome.reason})
+    return outcome
 
 
 def first_difference(engine: Engine, oracle: Engine, texts: list[str]) -> str | None:
@@ -293,9 +337,9 @@ def _check(name: str, definition: TokenizerDefinition) -> Verdict:
         difference = first_difference(build_engine(name, definition), oracle, texts)
     except BaseException as error:  # any failure of an engine passes it over; a panic in Rust is
         # no Exception, but neither are signals and interrupts
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not is_failure(error):
             raise
-        return Verdict(False, f"{label} cannot use this tokenizer: {escape_text(str(error))}")
+        return Verdict(False, f"{label} cannot use this tokenizer: {escape_text(str(error), 400)}")
     if difference is not None:
         return Verdict(False, f"{label} differs from tokenizers: {difference}")
     reference = f"{REFERENCE} {installed_version(REFERENCE)}"
@@ -320,8 +364,8 @@ def _difference(text: str, wrong: U32, right: U32) -> str:
     both = min(len(wrong), len(right))
     unequal = np.flatnonzero(wrong[:both] != right[:both])
     at = int(unequal[0]) if len(unequal) else both
-    found, expected = (ids[at : at + 6].tolist() for ids in (wrong, right))
-    return f"in {escape_text(repr(text), 80)} from token {at} on {found}, expected {expected}"
+    got, expected = (ids[at : at + 6].tolist() for ids in (wrong, right))
+    return f"in {escape_text(repr(text), 80)} from token {at} on {got}, expected {expected}"
 
 
 def _processor() -> str:
