@@ -141,11 +141,11 @@ def show(directory: RegistryArgument, work: str, as_json: options.JsonOption = F
     prep registry show claims 'Negrophobia' --json
     """
     from pipeline.screening.registry import load_registry
-    from pipeline.screening.registry.finding import find_works, history_of
+    from pipeline.screening.registry.finding import find_works, list_changes
 
     registry = load_registry(directory)
     works = find_works(registry.work_list(), work)
-    histories = [history_of(directory, w.work_id) for w in works]
+    histories = [list_changes(directory, w.work_id) for w in works]
     if as_json:
         pairs = zip(works, histories, strict=True)
         entries = [{**asdict(w), "history": [asdict(c) for c in changes]} for w, changes in pairs]

@@ -131,7 +131,7 @@ def take_down(request: TakedownOptions) -> "Takedown":
     if not request.run.is_dir():
         raise InputError(f"{request.run}: no such run directory")
     with journal.hold_lock(request.run):
-        begun = apply.find_begun(request.run, name)
+        begun = apply.find_takedown(request.run, name)
         if begun is None:
             sign_off = apply.SignOff(request.by, request.on, request.mode)
             apply.begin_takedown(_plan(request), sign_off)

@@ -36,7 +36,7 @@ from pipeline.screening.detectors.origin import (
     OriginIndex,
     detect_artefacts,
     detect_origin,
-    hash_file,
+    digest_file,
 )
 from pipeline.screening.detectors.sweep import SweepHits, sweep_all
 from pipeline.screening.detectors.title_index import TitleIndex, make_title_arrays
@@ -236,7 +236,7 @@ def _detect_artefacts(search: _Search) -> pa.Table:
     lists, digests = search.targets.lists.artefacts, dict[int, str]()
     if any(one.files for one in lists):
         files = (file for file in search.job.files if file.location)
-        digests = {file.path_id: hash_file(Path(file.location)) for file in files}
+        digests = {file.path_id: digest_file(Path(file.location)) for file in files}
     return detect_artefacts(search.batch, lists, digests)
 
 

@@ -55,7 +55,7 @@ from pipeline.stories import selection
 from pipeline.stories.earlier import load_earlier
 from pipeline.stories.loop import Manifest, RunStage, StageRecord, Stages, StoryRun
 from pipeline.stories.machine import check_engines, compile_kernels
-from pipeline.takedown.record import TakedownState, raw_copies, read_takedown_state
+from pipeline.takedown.record import TakedownState, list_raw_copies, read_takedown_state
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 
 BUILTIN_QUICKSTART = f"builtin:{quickstart.QUICKSTART}"
@@ -347,7 +347,7 @@ def _run_stages(
     def publish(stages: Stages, runner: Runner, where: Executor) -> Stages:
         stages = keep_apart(runner.root, stages, where)
         note_days(out, stages, datetime.now().astimezone().date())
-        dropped = runner.removed | raw_copies(out, prepared.takedowns)
+        dropped = runner.removed | list_raw_copies(out, prepared.takedowns)
         commit_run(out, (config.name, story.name), stages, dropped)
         if screens and "verdicts" in stages:
             selection.record_screening(out, stages)

@@ -37,7 +37,7 @@ from pipeline.sources.copy import count_records
 from pipeline.sources.formats import is_text
 from pipeline.sources.output_format import find_form
 from pipeline.stages.batches import Batch, Batches, Corpus
-from pipeline.takedown.check import Holes, check_masked, check_takedowns, kept_but_taken
+from pipeline.takedown.check import Holes, check_masked, check_takedowns, count_kept_but_taken
 
 LOOKED_AT = 256
 """Documents of one bucket that a document of another split is compared with: only boilerplate fills
@@ -225,7 +225,7 @@ def _records(directory: Path, manifest: dict[str, Any], ledger: Ledger) -> Check
     paths = [directory / path for path in files]
     forms = [find_form(path) if folder == layout.CLEANED else None for path in paths]
     written = sum(map(count_records, paths, forms)) + _count_kept_empty(directory)
-    kept = sum(s.kept.documents for s in ledger.sources.values()) - kept_but_taken(directory)
+    kept = sum(s.kept.documents for s in ledger.sources.values()) - count_kept_but_taken(directory)
     if written != kept:
         raise IntegrityError(
             f"{directory / folder}: {pluralise(written, 'record')}, {kept:,} were kept"
