@@ -15,7 +15,6 @@ from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
-from rapidfuzz import fuzz, process
 
 from dedup.text import view_texts
 from pipeline.screening.detectors import title_index
@@ -238,6 +237,8 @@ def _given_near(
 
 def _compared(name: title_index.WorkName, reading: tuple[str, ...]) -> _ComparedTitle:
     """The best of the work's titles for a reading. With two rare words the reading may say more."""
+    from rapidfuzz import fuzz
+
     best = _ComparedTitle(0.0, 0, False)
     for title in name.titles:
         rest = without_noise(reading, frozenset(title.words))
@@ -255,9 +256,11 @@ def _compared(name: title_index.WorkName, reading: tuple[str, ...]) -> _Compared
 
 
 def _is_in(word: str, words: tuple[str, ...]) -> bool:
-    return word in words or bool(
-        process.extractOne(word, words, scorer=fuzz.ratio, score_cutoff=_SAME_WORD)
-    )
+    if word in words:
+        return True
+    from rapidfuzz import fuzz, process
+
+    return bool(process.extractOne(word, words, scorer=fuzz.ratio, score_cutoff=_SAME_WORD))
 
 
 _MOST_WORKS = 8
