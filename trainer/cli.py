@@ -14,9 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from pipeline import __version__
-from pipeline.commands.lazy import LazyCommands, Table
 from pipeline.commands.options import check_first
-from pipeline.commands.usage import declare
+from pipeline.commands.usage import LazyCommands, Table, declare
 from trainer.commands import options
 from trainer.commands.options import Targets, one_line_errors, without_effect
 from trainer.runs.console import Pulse, print_fitted_line

@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from pipeline.commands.lazy import LazyCommands, Table
 from pipeline.commands.options import check_first
 from pipeline.commands.terminal import out
+from pipeline.commands.usage import LazyCommands, Table
 from pipeline.core.errors import PrepError, escape_text
 
 _LONGEST_LINE = 4000

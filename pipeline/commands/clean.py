@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.commands import options
-from pipeline.commands.ledger import print_outputs, print_sources, read_summary
+from pipeline.commands.run import print_outputs, print_sources, read_summary, show_run_plan
 from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
 from pipeline.runs import layout
@@ -63,7 +63,6 @@ def clean(
     prep clean --config pile.yaml --out cleaned --set filters.gopher.min_words=20
     What a rule dropped: `prep inspect cleaned --dropped gopher_word_count`
     """
-    from pipeline.commands.run import show_run_plan
     from pipeline.engine.progress import Progress
     from pipeline.stages.records import choose_form
     from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story

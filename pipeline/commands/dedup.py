@@ -12,8 +12,8 @@ import typer
 from typer.core import TyperCommand
 
 from pipeline.commands import options
-from pipeline.commands.ledger import print_outputs, print_sources, read_summary
 from pipeline.commands.options import check_first
+from pipeline.commands.run import print_outputs, print_sources, read_summary, show_run_plan
 from pipeline.commands.terminal import format_similarity, print_json, print_line, show_table
 from pipeline.commands.usage import commands, make_group
 from pipeline.core import storage
@@ -108,7 +108,6 @@ def dedup(
     prep dedup index add IDX 2024/
     prep dedup index query IDX draft.jsonl
     """
-    from pipeline.commands.run import show_run_plan
     from pipeline.engine.progress import Progress
     from pipeline.stories.dedup import DEDUP, NAME, make_dedup_config
     from pipeline.stories.preparation import prepare, run_preparation

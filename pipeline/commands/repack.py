@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from pipeline.commands import options
-from pipeline.commands.ledger import describe_split
+from pipeline.commands.run import describe_split
 from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
 from pipeline.core.words import format_bytes, format_duration, pluralise

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.commands import options
+from pipeline.commands.run import show_run_plan
 from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
 from pipeline.core.errors import ConfigError
@@ -52,7 +53,6 @@ def screen(
     What another policy would decide, without looking at the documents again:
     prep screen runs/pile --policy policy.yaml
     """
-    from pipeline.commands.run import show_run_plan
     from pipeline.engine.progress import Progress
     from pipeline.stories.clean import SCREEN, ScreeningOptions, screen_settings
     from pipeline.stories.preparation import prepare, run_preparation

@@ -36,7 +36,7 @@ def compile_kernels(config: Config, note: Note, screens: bool) -> None:
         compile_filter_kernels(note)
     compiling = config.decontaminate.sets or config.lines.unit != "none"
     if (preset_of(config.dedup) is not None or compiling) and compiled.first_use():
-        from dedup.warm_up import warm_up
+        from dedup.find import warm_up
 
         note("compiling the dedup kernels for this machine, once")
         warm_up()

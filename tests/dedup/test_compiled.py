@@ -71,9 +71,9 @@ def test_warm_up_runs_every_kernel(tmp_path: Path) -> None:
     """In one process on an empty cache, where kernels that only kernels call are compiled too."""
     code = """
 import importlib, pkgutil
-import dedup.warm_up
+import dedup.find
 from numba.core.dispatcher import Dispatcher
-dedup.warm_up.warm_up()
+dedup.find.warm_up()
 modules = [importlib.import_module(f"dedup.{m.name}") for m in pkgutil.iter_modules(dedup.__path__)]
 kernels = [k for m in modules for k in vars(m).values() if isinstance(k, Dispatcher)]
 print(len(kernels) > 40, [k.py_func.__qualname__ for k in kernels if not k.signatures])

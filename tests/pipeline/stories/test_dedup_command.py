@@ -287,11 +287,11 @@ def test_dry_run_and_plan_state_what_is_found(
 def test_kernels_are_compiled_once_and_the_user_is_told(
     raw: Raw, own: Path, prep: Prep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import dedup.warm_up
+    import dedup.find
     from dedup import compiled
 
     calls = []
-    monkeypatch.setattr(dedup.warm_up, "warm_up", lambda: calls.append(1))
+    monkeypatch.setattr(dedup.find, "warm_up", lambda: calls.append(1))
     for first in (True, False):
         monkeypatch.setattr(compiled, "first_use", lambda first=first: first)
         ended = prep("dedup", raw.root, "--out", own, *OPTIONS)

@@ -56,7 +56,7 @@ def pipeline_subject(config: Path, overrides: tuple[str, ...] = ()) -> Subject:
 
 def _load_kernels() -> None:
     """What every run would load or parse again, loaded once before the forks."""
-    from dedup.warm_up import warm_up
+    from dedup.find import warm_up
     from pipeline.cleaning import clean_array, short_mask
     from pipeline.tokenizers.engine import open_tokenizer
 
