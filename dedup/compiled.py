@@ -88,7 +88,7 @@ class _Kernel:
         return getattr(self._made(), name)
 
     def __reduce__(self) -> str:
-        return self.__qualname__  # type: ignore[attr-defined, no-any-return]
+        return self.__qualname__  # type: ignore[no-any-return]
 
     @property
     def _numba_type_(self) -> Any:
