@@ -217,7 +217,7 @@ def settings_for(
     111M the batch follows the line through the paper's 40M proxy; above 13B the last row holds.
     Batches keep their tokens when the sequence length is another one.
     """
-    row, near = member_of(parameters), find_nearest_model(parameters)
+    row, near = find_paper_model(parameters), find_nearest_model(parameters)
     if row:
         schedule = row.schedule
     elif parameters >= _SIZES[0]:
@@ -246,7 +246,7 @@ def settings_for(
     )
 
 
-def member_of(parameters: int) -> PaperModel | None:
+def find_paper_model(parameters: int) -> PaperModel | None:
     """The row of Table 1 with exactly this many parameters."""
     return next((m for m in FAMILY.values() if m.shape.parameters == parameters), None)
 

@@ -346,9 +346,9 @@ _CHOICES: dict[str, Any] = {
 def _check(config: BackendConfig) -> None:
     """Raise BackendConfigError for a value that cannot be meant."""
     for name, choice in _CHOICES.items():
-        value, known = getattr(config, name), get_args(choice)
-        if value not in known:
-            raise BackendConfigError(f"{name} is {value!r}; expected one of {', '.join(known)}")
+        value, choices = getattr(config, name), get_args(choice)
+        if value not in choices:
+            raise BackendConfigError(f"{name} is {value!r}; expected one of {', '.join(choices)}")
     least = {"num_csx": 1, "micro_batch_size": 1, "threads": 1, "min_leaves": 1}
     for name, limit in {**least, **_LEAST_BYTES, "max_wgt_servers": 0}.items():
         value = getattr(config, name)

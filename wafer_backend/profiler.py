@@ -30,7 +30,7 @@ from wafer_backend.observe.timeline import (
     SWARMX,
     ModuleTimes,
     Timeline,
-    clock_of,
+    make_clock,
 )
 
 
@@ -77,7 +77,7 @@ class StepProfile:
         if step not in self._steps:
             yield
             return
-        clock = clock_of(made.device)
+        clock = make_clock(made.device)
         self._modules = self._modules or ModuleTimes(clock)
         timeline = Timeline(clock)
         with made.profile(timeline, self._modules):
@@ -156,7 +156,7 @@ class profile:  # noqa: N801
 
     def get_summary(self) -> str:
         """The ten modules that took longest, forward and backward apart, as a table."""
-        return (self._modules or ModuleTimes(clock_of(torch.device("cpu")))).table()
+        return (self._modules or ModuleTimes(make_clock(torch.device("cpu")))).table()
 
     def export_chrome_trace(self, path: str | Path) -> None:
         """Write the trace of all profiled steps, of this process's wafers; of several ranks only
@@ -193,7 +193,7 @@ class profile:  # noqa: N801
         if self._step is None or engine in self._engines:
             return
         if self._timeline is None or self._modules is None:
-            clock = clock_of(engine.device)
+            clock = make_clock(engine.device)
             self._timeline, self._modules = Timeline(clock), ModuleTimes(clock)
         self._engines.append(engine)
         self._step.enter_context(engine.profile(self._timeline, self._modules))

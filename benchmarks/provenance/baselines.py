@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dedup.arrays import U64
 from dedup.text import join_texts
-from pipeline.screening.fingerprints.sketch import grams_of
+from pipeline.screening.fingerprints.sketch import sample_grams
 from pipeline.screening.fingerprints.words import BASE, find_words
 
 _ALL = np.uint64((1 << 64) - 1)
@@ -49,7 +49,7 @@ class ExactGrams:
 
     def _grams(self, text: str) -> U64:
         if self._size <= 15:
-            return grams_of(words(text), self._size, _ALL)[0]
+            return sample_grams(words(text), self._size, _ALL)[0]
         found = words(text)
         count = max(0, len(found) - self._size + 1)
         sums = np.zeros(count, np.uint64)
@@ -77,7 +77,7 @@ class Ensemble:
     def _signed(self, text: str) -> tuple[object, int]:
         from datasketch import MinHash
 
-        grams = np.unique(grams_of(words(text), 6, _ALL)[0])
+        grams = np.unique(sample_grams(words(text), 6, _ALL)[0])
         signature = MinHash(num_perm=128, hashfunc=lambda value: value)
         if len(grams):
             signature.update_batch((grams >> np.uint64(32)).tolist())

@@ -23,7 +23,7 @@ import pyarrow as pa
 from benchmarks.common.corpus import read_records
 from pipeline.screening.detectors import licences, markers, notices
 from pipeline.screening.detectors.licences import detect_licences
-from pipeline.screening.detectors.lists import shipped_artefacts, shipped_origins
+from pipeline.screening.detectors.lists import load_shipped_artefacts, load_shipped_origins
 from pipeline.screening.detectors.markers import MarkerIndex, detect_markers
 from pipeline.screening.detectors.notices import (
     detect_identifiers,
@@ -76,7 +76,7 @@ def text_bytes(batch: pa.Table) -> int:
 
 def measure(batch: pa.Table, rounds: int) -> dict[str, dict[str, Any]]:
     """Of the sweep and of every detector: ms_per_mb, and findings by kind."""
-    origins = (shipped_origins(),)
+    origins = (load_shipped_origins(),)
     marker, origin = MarkerIndex(origins), OriginIndex(origins)
     groups = {
         notices.IDENTIFIER_GROUP: notices.IDENTIFIER_NEEDLES,
@@ -87,7 +87,7 @@ def measure(batch: pa.Table, rounds: int) -> dict[str, dict[str, Any]]:
     swept = sweep_all(batch["text"], groups)
     work: dict[str, Callable[[], pa.Table | SweepHits]] = {
         "sweep": lambda: sweep_all(batch["text"], groups),
-        "artefact": lambda: detect_artefacts(batch, (shipped_artefacts(),), {}),
+        "artefact": lambda: detect_artefacts(batch, (load_shipped_artefacts(),), {}),
         "origin": lambda: detect_origin(batch, origin, {}),
         "marker": lambda: detect_markers(batch, marker, swept),
         "identifier": lambda: detect_identifiers(batch, {}, swept),

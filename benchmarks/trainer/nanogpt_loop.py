@@ -37,10 +37,10 @@ from pipeline.hdf5.chunks import sample_shard
 from trainer.cli import keep_freed_memory
 from trainer.config import ModelConfig, load_params, model_parameters
 from trainer.data import BatchPrefetcher, open_training
+from trainer.errors import catch_signals
 from trainer.loop import build
 from trainer.loop.loop import TrainingRun
 from trainer.loop.options import TrainOptions
-from trainer.loop.stop import catch_signals
 
 SHAPES = {
     "1M": Shape(64, 2, 2, 8192, 128),

@@ -19,7 +19,7 @@ from pipeline.screening.policy.rules import (
     compile_rules,
     find_policy,
     load_policy,
-    policy_of,
+    read_policy,
 )
 
 if TYPE_CHECKING:
@@ -151,10 +151,10 @@ def explain(
     prep policy explain runs/quickstart 550f72f4
     prep policy explain runs/quickstart 550f72f4 --policy policy.yaml
     """
-    from pipeline.screening.policy.difference import chain
+    from pipeline.screening.policy.difference import explain_decision
 
-    rules = policy_of(directory) if policy is None else load_policy(find_policy(policy))
-    show_chain(chain(directory, document, rules), policy or "the run's own", as_json)
+    rules = read_policy(directory) if policy is None else load_policy(find_policy(policy))
+    show_chain(explain_decision(directory, document, rules), policy or "the run's own", as_json)
 
 
 register = group(

@@ -74,7 +74,7 @@ def _another_policy(runs: list[str], policy: str | None, as_json: bool) -> None:
     """What the policy would decide otherwise on a run. Raises ConfigError for anything else."""
     from pipeline.commands.policy import show_difference
     from pipeline.screening.policy.difference import compare_policies
-    from pipeline.screening.policy.rules import find_policy, load_policy, policy_of
+    from pipeline.screening.policy.rules import find_policy, load_policy, read_policy
 
     if len(runs) != 1 or policy is None:
         raise ConfigError(
@@ -82,7 +82,7 @@ def _another_policy(runs: list[str], policy: str | None, as_json: bool) -> None:
         )
     directory = Path(runs[0])
     changed = load_policy(find_policy(policy))
-    show_difference(compare_policies(directory, policy_of(directory), changed), as_json)
+    show_difference(compare_policies(directory, read_policy(directory), changed), as_json)
 
 
 def show_decisions(manifest: "Manifest", as_json: bool) -> None:

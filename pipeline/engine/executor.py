@@ -4,6 +4,7 @@ the only file that knows Dask.
 """
 
 import contextlib
+import itertools
 import logging
 import multiprocessing
 import os
@@ -12,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,6 +26,8 @@ SMALL_INPUT_BYTES = 50 << 20
 DEATHS_ALLOWED = 2
 LONELY_SECONDS = 60
 CONNECT_SECONDS = 20
+_WAITING = 3
+"""Calls submitted for each worker, which does one at a time; all others wait in this process."""
 _SEMAPHORES = 12
 """More than a worker process needs; each takes a page of memory."""
 _QUIET = {
@@ -78,22 +81,33 @@ class DaskExecutor:
         when the scheduler or the last worker is gone."""
         from distributed import KilledWorker, as_completed
 
-        lonely = threading.Event()
+        lonely, left = threading.Event(), iter(range(len(jobs)))
+        running: dict[str, tuple[int, Any]] = {}
+
+        def submit(most: int) -> Iterator[Any]:
+            for index in itertools.islice(left, most):
+                future = self._client.submit(call, jobs[index], pure=False, retries=0)
+                running[future.key] = index, future
+                yield future
+
         with _scheduler_there(self._client):
-            futures = self._client.map(call, jobs, pure=False, retries=0)
-            position = {future.key: index for index, future in enumerate(futures)}
+            name = ""
             try:
-                with self._watching(futures, lonely):
-                    for future in as_completed(futures):
-                        index = position[future.key]
-                        yield index, future.result()
+                with self._watching(running, lonely):
+                    finished = as_completed(submit(_WAITING + _WAITING * self.workers))
+                    for future in finished:
+                        index, _ = running.pop(future.key)
+                        name = names[index]
+                        result = future.result()
+                        finished.update(submit(1))
+                        yield index, result
             except KilledWorker as error:
                 raise ResourceError(
-                    f"{names[index]}: killed {DEATHS_ALLOWED + 1} workers one after the other "
+                    f"{name}: killed {DEATHS_ALLOWED + 1} workers one after the other "
                     "(often memory: lower read.task_bytes or use fewer workers)"
                 ) from error
             except PrepError:
-                self._client.cancel(futures)
+                self._cancel(running)
                 raise
             except Exception as error:
                 if not lonely.is_set():
@@ -103,9 +117,14 @@ class DaskExecutor:
                     "run the same command again, finished work is kept"
                 ) from error
 
+    def _cancel(self, running: Mapping[str, tuple[int, Any]]) -> None:
+        self._client.cancel([future for _, future in list(running.values())])
+
     @contextlib.contextmanager
-    def _watching(self, futures: Sequence[Any], lonely: threading.Event) -> Iterator[None]:
-        """Set `lonely` and cancel the futures when no worker has been there for a while; never wait
+    def _watching(
+        self, running: Mapping[str, tuple[int, Any]], lonely: threading.Event
+    ) -> Iterator[None]:
+        """Set `lonely` and cancel what runs when no worker has been there for a while; never wait
         for ever."""
         over = threading.Event()
 
@@ -116,7 +135,7 @@ class DaskExecutor:
                     seen = time.monotonic()
                 elif time.monotonic() - seen > LONELY_SECONDS:
                     lonely.set()
-                    self._client.cancel(futures)
+                    self._cancel(running)
                     return
 
         def watch_while_connected() -> None:
@@ -205,7 +224,7 @@ def executor(
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
             silence_logs=50,
-            memory_limit="auto",
+            memory_limit=_memory() // workers,
             scheduler_kwargs={"dashboard": False},
             worker_dashboard_address=None,
         ) as cluster,
@@ -215,6 +234,13 @@ def executor(
             yield DaskExecutor(client, workers)
         finally:
             _kill_workers(cluster)
+
+
+def _memory() -> int:
+    """Bytes that this machine, or its control group, lets processes use."""
+    from distributed.system import MEMORY_LIMIT
+
+    return int(MEMORY_LIMIT)
 
 
 @contextlib.contextmanager

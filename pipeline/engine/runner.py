@@ -1,9 +1,8 @@
 """Runs one stage: skips what is published, runs the rest, commits records and then the manifest."""
 
-import dataclasses
 import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,22 +24,32 @@ from pipeline.core.manifest import (
 )
 from pipeline.engine.executor import Executor
 from pipeline.engine.progress import Progress
-from pipeline.engine.stage import Inputs, Output, Stage, Task, TaskFunction
+from pipeline.engine.shared import Shared, shorten_call, to_plain_data
+from pipeline.engine.stage import Inputs, Output, Stage, Task, TaskFunction, top_directory
+from pipeline.engine.verified import verify_files
 
 TOP_MANIFEST = "manifest.json"
-_LEFT_OUT = ("location", "withheld")
 STAGE_MANIFESTS = "manifests"
+ENGINE = "engine"
+_ENGINE_VERSION = 2
+"""Raised when fingerprints are made in another way: what was made before is made again."""
 
 
 @dataclass(frozen=True)
 class _TaskCall:
-    """What travels to a worker: paths and plain data, never tables."""
+    """What travels to a worker: paths and plain data, never tables; a large job goes by a file."""
 
     root: Path
     function: TaskFunction
-    task: Task
+    label: str
+    job: Any
     fingerprint: str
     record_path: Path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _TaskCall, tuple(
+            {**vars(self), "job": shorten_call(self.job, self.record_path.parent)}.values()
+        )
 
 
 @dataclass(frozen=True)
@@ -57,10 +66,8 @@ def _perform(call: _TaskCall) -> _FinishedTask:
     """
     failpoint.hit(f"task.start.{call.record_path.parent.name}")
     try:
-        inputs = Inputs(call.root)
-        for shard in call.task.inputs:
-            inputs.path(shard)
-        result = call.function(call.task.job, inputs)
+        job = call.job.value if isinstance(call.job, Shared) else call.job
+        result = call.function(job, Inputs(call.root))
         with storage.confine_writes(call.root):
             shards = _publish(call, result.outputs)
             record = TaskRecord(call.fingerprint, shards, dict(result.counters))
@@ -78,7 +85,7 @@ def _publish(call: _TaskCall, outputs: Iterable[Output]) -> tuple[Shard, ...]:
     is_repeated = record is not None and record.fingerprint == call.fingerprint
     committed = [shard.identity for shard in record.shards] if record and is_repeated else []
     different = NondeterminismError(
-        f"{call.task.label}: two attempts gave different content; please report this defect"
+        f"{call.label}: two attempts gave different content; please report this defect"
     )
     shards: list[Shard] = []
 
@@ -142,6 +149,7 @@ class Runner:
         self.removed = removed
         self.manifests: list[StageManifest] = []
         self.reused: list[str] = []
+        self._noted_engine = False
         self._executor = executor
         self._journal = journal
         self._progress = progress
@@ -159,11 +167,7 @@ class Runner:
         except IntegrityError as error:
             self._progress.note(f"{error}; rebuilding")
             old = None
-        if (
-            old
-            and old.fingerprint == fingerprint
-            and all(self._valid(stage, record) for record in old.tasks)
-        ):
+        if old and old.fingerprint == fingerprint and all(self._check(stage, old.tasks)):
             self._progress.reused(stage.name, len(stage.tasks))
             self.reused.append(stage.name)
             self.manifests.append(old)
@@ -172,7 +176,9 @@ class Runner:
             raise FrozenStageError(stage.name)
         planned = self._plan(stage, old)
         changed = find_rerun_reasons(old.fields, fields) if old else []
-        if changed:
+        if changed == [ENGINE]:
+            self._note_other_engine()
+        elif changed:
             self._progress.note(f"{stage.name}: rebuilding, changed: {', '.join(changed)}")
         self._journal.event(
             "stage",
@@ -190,57 +196,78 @@ class Runner:
         self.manifests.append(manifest)
         return manifest
 
-    def _valid(self, stage: Stage, record: TaskRecord) -> bool:
-        if stage.still_valid is not None and not stage.still_valid(record.counters):
-            return False
-        for shard in record.shards:
-            if _directory(shard) in self.removed:
-                continue
-            try:
-                storage.verify_file(self.root / shard.path, shard.hash)
-            except IntegrityError as error:
-                self._progress.rebuilding(stage.name, str(error))
-                self._journal.event("rebuild", stage=stage.name, problem=str(error))
-                return False
-        return True
+    def _note_other_engine(self) -> None:
+        if not self._noted_engine:
+            self._progress.note(
+                f"{self.root}: made by an earlier version of wafermill; all stages run again"
+            )
+        self._noted_engine = True
+
+    def _check(self, stage: Stage, records: Sequence[TaskRecord]) -> list[bool]:
+        """Whether what each record names is there and as it was; several files at a time."""
+        still_valid = stage.still_valid or (lambda counters: True)
+        files = [
+            (number, shard)
+            for number, record in enumerate(records)
+            for shard in record.shards
+            if top_directory(shard) not in self.removed
+        ]
+        found = verify_files((self.root / shard.path, shard.hash) for _, shard in files)
+        valid = [still_valid(record.counters) for record in records]
+        for (number, _), problem in zip(files, found, strict=True):
+            if problem is not None and valid[number]:
+                self._progress.rebuilding(stage.name, str(problem))
+                self._journal.event("rebuild", stage=stage.name, problem=str(problem))
+                valid[number] = False
+        return valid
 
     def _plan(self, stage: Stage, old: StageManifest | None) -> _StagePlan:
         """What is done of a stage, and what is left. Raises RemovedInputError or TextsApartError
         where a task that is left lacks what it reads."""
         directory = record_directory(self.root, stage.name)
+        fingerprints = task_fingerprints(stage)
         known = {record.fingerprint: record for record in (old.tasks if old else ())}
         known |= {
             r.fingerprint: r for p in sorted(directory.glob("*.json")) if (r := read_record(p))
         }
-        records: dict[int, TaskRecord] = {}
-        calls: list[tuple[int, _TaskCall]] = []
-        for index, task in enumerate(stage.tasks):
-            fingerprint = task_fingerprint(stage, task)
-            record = known.get(fingerprint)
-            if record is not None and self._valid(stage, record):
-                records[index] = record
-            else:
-                self._check_inputs(stage, task)
-                place = directory / f"{index:06d}.json"
-                call = _TaskCall(self.root, stage.function, task, fingerprint, place)
-                calls.append((index, call))
-        return records, calls
+        done = [(i, known[name]) for i, name in enumerate(fingerprints) if name in known]
+        valid = self._check(stage, [record for _, record in done])
+        records = {index: record for (index, record), ok in zip(done, valid, strict=True) if ok}
+        left = [index for index in range(len(stage.tasks)) if index not in records]
+        self._check_inputs(stage, left)
+        return records, [
+            (
+                index,
+                _TaskCall(
+                    root=self.root,
+                    function=stage.function,
+                    label=stage.tasks[index].label,
+                    job=stage.tasks[index].job,
+                    fingerprint=fingerprints[index],
+                    record_path=directory / f"{index:06d}.json",
+                ),
+            )
+            for index in left
+        ]
 
-    def _check_inputs(self, stage: Stage, task: Task) -> None:
-        gone = self.removed & {_directory(shard) for shard in task.inputs}
+    def _check_inputs(self, stage: Stage, left: list[int]) -> None:
+        """Looks once at what several tasks share."""
+        distinct = {id(shards): shards for index in left for shards in stage.tasks[index].inputs}
+        parts = [s.value if isinstance(s, Shared) else (s,) for s in distinct.values()]
+        gone = self.removed & {top_directory(shard) for part in parts for shard in part}
         if gone:
             raise RemovedInputError(gone)
-        if stage.reads_texts and any(shard.is_apart for shard in task.inputs):
+        if stage.reads_texts and any(shard.is_apart for part in parts for shard in part):
             raise TextsApartError(f"{stage.name} needs texts that are in quarantine")
 
     def _run_tasks(self, stage: Stage, planned: _StagePlan) -> list[TaskRecord]:
         records, calls = planned
         # The largest first, so that no worker is left alone with one at the end.
-        calls.sort(key=lambda call: -call[1].task.work)
+        calls.sort(key=lambda call: -stage.tasks[call[0]].work)
         problems = []
-        works = [call.task.work for _, call in calls]
+        works = [stage.tasks[index].work for index, _ in calls]
         with self._progress.stage(stage.name, works, len(records)) as bar:
-            jobs, names = [call for _, call in calls], [call.task.label for _, call in calls]
+            jobs, names = [call for _, call in calls], [call.label for _, call in calls]
             for position, done in self._executor.run(_perform, jobs, names):
                 bar.done(position, done.record.counters if done.record else {})
                 if done.record is None:
@@ -250,10 +277,6 @@ class Runner:
         if problems:
             raise InputError("\n".join(sorted(str(problem) for problem in problems)))
         return [records[index] for index in range(len(stage.tasks))]
-
-
-def _directory(shard: Shard) -> str:
-    return shard.path.partition("/")[0]
 
 
 def find_rerun_reasons(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -281,41 +304,26 @@ def stage_fields(stage: Stage) -> dict[str, Any]:
     """What a stage's fingerprint is made of: settings, versions, and the content of its inputs."""
     return {
         **_shared_fields(stage),
-        "inputs": fingerprint_of({"tasks": [_task_fields(task) for task in stage.tasks]}),
+        "inputs": fingerprint_of({"tasks": [_identity(task) for task in stage.tasks]}),
     }
 
 
-def _task_fields(task: Task) -> dict[str, Any]:
-    return {"job": to_plain_data(task.job), "inputs": [s.identity for s in task.inputs]}
+def task_fingerprints(stage: Stage) -> list[str]:
+    """What each task's output depends on; other tasks of the stage do not count."""
+    shared = fingerprint_of(_shared_fields(stage))
+    return [fingerprint_of({"stage": shared, "task": _identity(task)}) for task in stage.tasks]
 
 
-def task_fingerprint(stage: Stage, task: Task) -> str:
-    """What one task's output depends on; other tasks of the stage do not count."""
-    return fingerprint_of({**_shared_fields(stage), **_task_fields(task)})
+def _identity(task: Task) -> str:
+    inputs = [to_plain_data(shards) for shards in task.inputs]
+    return fingerprint_of({"job": to_plain_data(task.job), "inputs": inputs})
 
 
 def _shared_fields(stage: Stage) -> dict[str, Any]:
     return {
+        ENGINE: _ENGINE_VERSION,
         "stage": stage.name,
         "version": stage.version,
         "settings": dict(stage.settings),
         "software": dict(stage.software),
     }
-
-
-def to_plain_data(value: Any) -> Any:
-    """A job as plain data for hashing; shards count by their content. Fields named `location` say
-    where, not what, and `withheld` what must not be stored whatever is asked for; both are left
-    out.
-    """
-    if isinstance(value, Shard):
-        return list(value.identity)
-    if is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(k): to_plain_data(v) for k, v in value.items() if k not in _LEFT_OUT}
-    if isinstance(value, list | tuple):
-        return [to_plain_data(v) for v in value]
-    if isinstance(value, bytes):
-        return value.hex()
-    return value

@@ -9,15 +9,15 @@ stage; `version` is raised whenever its output changes.
 """
 
 import functools
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard
-from pipeline.core.storage import hash_bytes, verify_file
+from pipeline.core.storage import hash_bytes
+from pipeline.engine.shared import Shared
+from pipeline.engine.verified import verify_once
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +44,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Verified access to published shards; every file is hashed once per process before its use."""
+    """Verified access to published shards; every file is hashed once per host before its use."""
 
     root: Path
 
@@ -62,26 +62,11 @@ class Inputs:
         return table.select(columns) if columns is not None else table
 
 
-def verify_once(path: Path, expected: str) -> None:
-    """Check the hash of a file, once in a process while the file stays the same. Raises
-    IntegrityError naming file and hashes."""
-    _verified(path, expected, _stamp(path))
-
-
-def _stamp(path: Path) -> tuple[int, int, int]:
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise IntegrityError(f"{path}: missing; run again the command that made it") from error
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-@functools.lru_cache(maxsize=4096)
-def _verified(path: Path, expected: str, stamp: tuple[int, int, int]) -> None:
-    verify_file(path, expected)
-
-
 TaskFunction = Callable[[Any, Inputs], Result]
+
+
+Shards = Shard | Shared[tuple[Shard, ...]]
+"""One shard, or those that several tasks read."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +75,7 @@ class Task:
 
     label: str
     job: Any
-    inputs: tuple[Shard, ...] = ()
+    inputs: tuple[Shards, ...] = ()
     work: int = 0
 
 
@@ -177,7 +162,7 @@ class _BorrowedInputs(Inputs):
 
     def path(self, shard: Shard) -> Path:
         """See Inputs."""
-        if _directory(shard) in self.directories:
+        if top_directory(shard) in self.directories:
             return Inputs(self.location).path(shard)
         return super().path(shard)
 
@@ -193,15 +178,18 @@ def borrow(stage: Stage, location: Path, directories: tuple[str, ...]) -> Stage:
 
     They count for the fingerprint as part of the jobs; the location does not.
     """
-    tasks = tuple(
-        replace(task, inputs=tuple(s for s in task.inputs if _directory(s) not in directories))
-        for task in stage.tasks
-    )
+
+    def is_own(shards: Shards) -> bool:
+        first = shards.value[:1] if isinstance(shards, Shared) else (shards,)
+        return not any(top_directory(shard) in directories for shard in first)
+
+    tasks = tuple(replace(task, inputs=tuple(filter(is_own, task.inputs))) for task in stage.tasks)
     function = functools.partial(_call_with_borrowed, stage.function, location, directories)
     return replace(stage, function=function, tasks=tasks)
 
 
-def _directory(shard: Shard) -> str:
+def top_directory(shard: Shard) -> str:
+    """The directory of a run that a shard is in; shards that tasks share are all in one."""
     return shard.path.partition("/")[0]
 
 

@@ -49,7 +49,7 @@ def find_screenings(directory: Path) -> list[Path]:
     return [place for place in places if (place / layout.EVIDENCE).is_file()]
 
 
-def table_of(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
+def make_table(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.Table:
     """Rows of Python values as a table."""
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     return pa.table(
@@ -66,7 +66,7 @@ FINDINGS = pa.schema([
 ])  # fmt: skip
 """row: in the batch. work_id: a work of a registry, or empty. seen: the text found, at most
 `SEEN_BYTES`. byte_offset, byte_length: in the text; both 0 for metadata. score:
-detector's own, or null. attributes: `attributes_json`, or empty."""
+detector's own, or null. attributes: `encode_attributes`, or empty."""
 
 SEEN_BYTES = 200
 
@@ -97,16 +97,16 @@ def findings_table(findings: Iterable[Finding]) -> pa.Table:
     }
     columns["seen"] = [_cut(seen) for seen in columns["seen"]]
     columns["attributes"] = [
-        value if isinstance(value, str) else attributes_json(value)
+        value if isinstance(value, str) else encode_attributes(value)
         for value in columns["attributes"]
     ]
     return pa.table(columns, schema=FINDINGS)
 
 
-def attributes_json(attributes: Mapping[str, Any]) -> str:
+def encode_attributes(attributes: Mapping[str, Any]) -> str:
     """The JSON object that the column `attributes` holds: sorted keys, no spaces.
 
-    >>> attributes_json({"words": 3, "family": "libgen"})
+    >>> encode_attributes({"words": 3, "family": "libgen"})
     '{"family":"libgen","words":3}'
     """
     return json.dumps(attributes, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -117,15 +117,15 @@ def _cut(seen: str) -> str:
     return seen if len(data) <= SEEN_BYTES else data[:SEEN_BYTES].decode(errors="ignore")
 
 
-def evidence_rows(
-    documents: pa.Table, found: Sequence[tuple[str, pa.Table]], letter: str = "p"
+def make_evidence_rows(
+    documents: pa.Table, findings: Sequence[tuple[str, pa.Table]], letter: str = "p"
 ) -> pa.Table:
-    """EVIDENCE_SCHEMA of what each detector found (its name and FINDINGS), by document, then in the
-    order of the detectors; `documents` has doc_id and doc_key of every row of the batch. `letter`
-    names the stage in ids, so that no other stage gives the same."""
-    table = pa.concat_tables([FINDINGS.empty_table(), *(table for _, table in found)])
-    names = pa.array([name for name, _ in found], pa.string())
-    detector = np.repeat(np.arange(len(found)), [len(table) for _, table in found])
+    """EVIDENCE_SCHEMA of the findings of each detector (its name and FINDINGS), by document, then
+    in the order of the detectors; `documents` has doc_id and doc_key of every row of the batch.
+    `letter` names the stage in ids, so that no other stage gives the same."""
+    table = pa.concat_tables([FINDINGS.empty_table(), *(table for _, table in findings)])
+    names = pa.array([name for name, _ in findings], pa.string())
+    detector = np.repeat(np.arange(len(findings)), [len(table) for _, table in findings])
     order = np.argsort(table["row"].to_numpy(), kind="stable")
     table = table.take(pa.array(order))
     row = table["row"].to_numpy()

@@ -47,13 +47,13 @@ class Review(FrozenModel):
 
 def record_review(
     directory: Path,
-    wanted: str,
+    document: str,
     decision: Decision,
     by: str,
     note: str,
     spans: Sequence[tuple[int, int]] = (),
 ) -> Review:
-    """Add a review of the document `wanted` (as `prep explain` takes it) of a run to its event log,
+    """Add a review of a document (as `prep explain` takes it) of a run to its event log,
     then to reviews.jsonl; the next `prep run` takes it. Spans are bytes of the cleaned text.
 
     Raises InputError for an unknown document or one without a text, ConfigError for spans that are
@@ -63,9 +63,9 @@ def record_review(
     from pipeline.runs.records import RunRecords
 
     records = RunRecords(directory)
-    record = records.find(wanted)
+    record = records.find(document)
     key = bytes.fromhex(record.place.key)
-    text = _text(records.texts([key]) or read_held_text(directory, key), record)
+    text = _encode_text(records.texts([key]) or read_held_text(directory, key), record)
     if not by.strip() or not note.strip():
         raise ConfigError("--by and --note: expected the name of a person, and a reason")
     what = {
@@ -73,19 +73,19 @@ def record_review(
         "text_key": ids.text_key(text).hex(),
         "decision": decision,
         "note": note,
-        "spans": _checked(decision, spans, text),
+        "spans": _check_spans(decision, spans, text),
     }
     try:
         Review.model_validate_json(json.dumps({**what, "by": by, "event": 1}))
     except ValidationError as error:
-        raise ConfigError(f"a review: {_said(error)}") from error
+        raise ConfigError(f"a review: {_describe_error(error)}") from error
     event = append_event(directory, "review", by, what)
     review = Review.model_validate_json(json.dumps({**what, "by": by, "event": event.n}))
     append_line(directory / REVIEWS, review.model_dump_json())
     return review
 
 
-def _text(texts: dict[bytes, str], record: "RunRecord") -> bytes:
+def _encode_text(texts: dict[bytes, str], record: "RunRecord") -> bytes:
     if not texts:
         state = record.state or "not decided"
         raise InputError(
@@ -94,7 +94,7 @@ def _text(texts: dict[bytes, str], record: "RunRecord") -> bytes:
     return next(iter(texts.values())).encode()
 
 
-def _checked(
+def _check_spans(
     decision: Decision, spans: Sequence[tuple[int, int]], text: bytes
 ) -> list[tuple[int, int]]:
     """Spans in order. Raises ConfigError."""
@@ -117,38 +117,38 @@ def load_reviews(path: Path) -> tuple[Review, ...]:
     if not path.exists():
         return ()
     *lines, _ = path.read_bytes().split(b"\n")
-    found = []
+    reviews = []
     for number, line in enumerate(lines, 1):
         try:
-            found.append(Review.model_validate_json(line))
+            reviews.append(Review.model_validate_json(line))
         except ValidationError as error:
             raise InputError(
-                f"{path}:{number}: {_said(error)}; expected a review as `prep policy review` "
-                "writes it"
+                f"{path}:{number}: {_describe_error(error)}; expected a review as "
+                "`prep policy review` writes it"
             ) from error
-    return tuple(found)
+    return tuple(reviews)
 
 
-def _said(error: ValidationError) -> str:
+def _describe_error(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     return escape_text(": ".join([*map(str, first["loc"]), first["msg"]]))
 
 
-def review_findings(reviews: Iterable[Review], batch: pa.Table) -> pa.Table:
+def make_review_findings(reviews: Iterable[Review], batch: pa.Table) -> pa.Table:
     """FINDINGS about the documents of a batch (columns doc_key and text): of each one its last
     review, a row for every span or one without a place. kind: `current`, or `outdated` when the
     text is another one; target: the decision that counts."""
     last = {bytes.fromhex(review.doc_key): review for review in reviews}
-    wanted = pa.array(last, pa.binary(ids.KEY_BYTES))
-    rows = np.flatnonzero(pc.is_in(batch["doc_key"], wanted).to_numpy(zero_copy_only=False))
+    reviewed_keys = pa.array(last, pa.binary(ids.KEY_BYTES))
+    rows = np.flatnonzero(pc.is_in(batch["doc_key"], reviewed_keys).to_numpy(zero_copy_only=False))
     findings: list[Finding] = []
     for row in rows.tolist():
         text = batch["text"][row].as_buffer().to_pybytes()
-        findings += _findings(row, last[batch["doc_key"][row].as_py()], text)
+        findings += _make_findings(row, last[batch["doc_key"][row].as_py()], text)
     return findings_table(findings)
 
 
-def _findings(row: int, review: Review, text: bytes) -> list[Finding]:
+def _make_findings(row: int, review: Review, text: bytes) -> list[Finding]:
     current = ids.text_key(text).hex() == review.text_key
     decision = "review" if review.decision in _LAPSES and not current else review.decision
     attributes = {"by": review.by, "note": review.note, "event": review.event}

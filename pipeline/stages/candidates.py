@@ -21,6 +21,7 @@ import xxhash
 
 from dedup.presets import Preset
 from pipeline.core.manifest import Shard
+from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.runs import layout
 from pipeline.runs.views import BandsOutput, CleanOutput, ComponentsOutput
@@ -136,7 +137,7 @@ class JoinJob:
     channel: str
     low: int
     high: int
-    runs: tuple[SortedRuns, ...]
+    runs: Shared[tuple[SortedRuns, ...]]
     first_new: int
 
 
@@ -147,7 +148,7 @@ def _join(job: JoinJob, inputs: Inputs) -> Result:
     from dedup.lsh import slice_run
 
     digests, members = [], []
-    for run in job.runs:
+    for run in job.runs.value:
         owner = Inputs(Path(run.location)) if run.location else inputs
         table = owner.table(run.shard, [job.channel, f"{job.channel}_row"])
         column = table[job.channel].to_numpy()
@@ -172,8 +173,9 @@ def join_stage(batches: Batches, channels: tuple[str, ...], memory: int) -> Stag
     tasks: list[Task] = []
     for channel in channels:
         runs = _runs_of_channel(batches, channel)
-        own = tuple(run.shard for run in runs if not run.location)
-        size = sum(shard.size for shard in own) // max(len(channels), 1)
+        own = Shared(tuple(run.shard for run in runs if not run.location))
+        size = sum(shard.size for shard in own.value) // max(len(channels), 1)
+        every = Shared(runs)
         ranges = key_ranges(batches.total, _ENTRY_BYTES, memory)
         for low, high in ranges:
             job = JoinJob(
@@ -181,11 +183,11 @@ def join_stage(batches: Batches, channels: tuple[str, ...], memory: int) -> Stag
                 channel=channel,
                 low=low,
                 high=high,
-                runs=runs,
+                runs=every,
                 first_new=batches.first_new,
             )
             label = f"{channel} from {low:016x}"
-            tasks.append(Task(label, job, own, size // len(ranges)))
+            tasks.append(Task(label, job, (own,), size // len(ranges)))
     settings = {"first_new": batches.first_new}
     return Stage(name="bands", version=2, function=_join, tasks=tuple(tasks), settings=settings)
 

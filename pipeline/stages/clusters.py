@@ -12,7 +12,8 @@ from dedup.arrays import I64, U8
 from dedup.presets import Preset, Verify
 from pipeline.core import ids
 from pipeline.core.manifest import Shard
-from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
+from pipeline.engine.shared import Shared
+from pipeline.engine.stage import Inputs, Result, Shards, Stage, Task, arrow_output
 from pipeline.runs import layout
 from pipeline.runs.views import BandsOutput, ComponentsOutput, RoutesOutput
 from pipeline.screening.evidence import DECISIONS
@@ -52,13 +53,13 @@ class ClusterRules:
 
 
 @dataclass(frozen=True)
-class MembershipSlice:
-    """A task's memberships in one routed shard, all of channel number `channel`."""
+class Routes:
+    """Routed memberships: per shard the number of its channel, and where those of every task of
+    `clusters` start in it."""
 
-    shard: Shard
-    channel: int
-    start: int
-    stop: int
+    shards: tuple[Shard, ...]
+    channels: tuple[int, ...]
+    cuts: tuple[list[int], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +70,8 @@ class ClusterJob:
     members: Shard
     start: int
     stop: int
-    slices: tuple[MembershipSlice, ...]
-    batches: Batches
+    routes: Shared[Routes]
+    batches: Shared[Batches]
     rules: ClusterRules
 
 
@@ -87,7 +88,7 @@ class _RankedDocuments:
 def _clusters(job: ClusterJob, inputs: Inputs) -> Result:
     from dedup.clusters import KEPT, collapse, select_representatives
 
-    corpus = Corpus(job.batches, inputs)
+    corpus = Corpus(job.batches.value, inputs)
     ranked = _rank(job, corpus, inputs)
     memberships = _memberships(job, inputs, ranked)
     if job.rules.verify == "none":
@@ -131,7 +132,7 @@ def _rank(job: ClusterJob, corpus: Corpus, inputs: Inputs) -> _RankedDocuments:
         if corpus.is_old(shard):
             state = corpus.table("keep", shard)["state"].to_numpy()[rows]
             origin[place] = np.where(state == KEPT_STATE, 1, 2)
-        elif job.batches.all[-1].decisions:
+        elif job.batches.value.all[-1].decisions:
             decision[place] = look_up_decisions(corpus.table("decisions", shard), doc_id[place])
     keys = ids.keys_as_u64(columns["doc_key"])
     rank = ids.sort_order(keys, np.array(priority), decision, batch)
@@ -155,13 +156,17 @@ def _memberships(job: ClusterJob, inputs: Inputs, ranked: _RankedDocuments) -> "
 
     by_index = np.argsort(ranked.index)
     members, buckets, channels, first = [], [], [], 0
-    for part in job.slices:
-        table = inputs.table(part.shard).slice(part.start, part.stop - part.start)
+    routes = job.routes.value
+    for shard, channel, cuts in zip(routes.shards, routes.channels, routes.cuts, strict=True):
+        start, stop = cuts[job.index : job.index + 2]
+        if start == stop:
+            continue
+        table = inputs.table(shard).slice(start, stop - start)
         place = np.searchsorted(ranked.index, table["member"].to_numpy(), sorter=by_index)
         members.append(by_index[place].astype(np.uint32))
         _, local = np.unique(table["bucket"].to_numpy(), return_inverse=True)
         buckets.append(local.astype(np.int64) + first)
-        channels.append(np.full(len(local), part.channel, np.uint8))
+        channels.append(np.full(len(local), channel, np.uint8))
         first += int(local.max(initial=-1)) + 1
     return group_memberships(
         np.concatenate(members),
@@ -217,28 +222,24 @@ def cluster_stage(
     """One task per group of components."""
     members = components.members
     number = {name: i for i, name in enumerate(rules.channels)}
-    channels = [number[channel] for channel in bands.channels]
-    own, routed, starts_of_tasks = batches.all[-1], routes.memberships, routes.cuts
+    channels = tuple(number[channel] for channel in bands.channels)
+    own, routed = batches.all[-1], Routes(routes.memberships, channels, tuple(routes.cuts))
+    read = [routed.shards, own.documents, own.decisions]
+    if rules.verify != "none":
+        read.append(own.signatures)
+    inputs: tuple[Shards, ...] = (members, *(Shared(shards) for shards in read))
+    every, compared = Shared(routed), Shared(batches)
     tasks = []
     for index, (start, stop) in enumerate(components.tasks):
-        cuts = [starts[index : index + 2] for starts in starts_of_tasks]
-        slices = tuple(
-            MembershipSlice(shard, channel, a, b)
-            for shard, channel, (a, b) in zip(routed, channels, cuts, strict=True)
-            if b > a
-        )
         job = ClusterJob(
             index=index,
             members=members,
             start=start,
             stop=stop,
-            slices=slices,
-            batches=batches,
+            routes=every,
+            batches=compared,
             rules=rules,
         )
-        inputs = (members, *(s.shard for s in slices), *own.documents, *own.decisions)
-        if rules.verify != "none":
-            inputs += own.signatures
         tasks.append(Task(f"clusters {index}", job, inputs, stop - start))
     settings = {"verify": rules.verify, "threshold": rules.threshold}
     return Stage(

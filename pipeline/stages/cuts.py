@@ -16,10 +16,11 @@ import pyarrow.compute as pc
 from dedup.arrays import I64, U32, U64
 from pipeline.core import ids
 from pipeline.core.manifest import Shard
+from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
 from pipeline.runs import layout, views
 from pipeline.runs.layout import STATES
-from pipeline.screening.policy.propagation import redaction_spans
+from pipeline.screening.policy.propagation import find_redaction_spans
 
 if TYPE_CHECKING:
     from dedup.lines import Unit
@@ -124,8 +125,8 @@ class RepeatsJob:
     low: int
     high: int
     min_documents: int
-    runs: tuple[Shard, ...]
-    keys: tuple[Shard, ...]
+    runs: Shared[tuple[Shard, ...]]
+    keys: Shared[tuple[Shard, ...]]
 
 
 def _repeats(job: RepeatsJob, inputs: Inputs) -> Result:
@@ -136,7 +137,7 @@ def _repeats(job: RepeatsJob, inputs: Inputs) -> Result:
     from dedup.lsh import slice_run
 
     tables = []
-    for run in job.runs:
+    for run in job.runs.value:
         table = inputs.table(run)
         start, stop = slice_run(table["digest"].to_numpy(), job.low, job.high)
         tables.append(table.slice(start, stop - start))
@@ -165,7 +166,7 @@ def _keys(job: RepeatsJob, inputs: Inputs, shard_M: U32, row_M: U32) -> U64:
     key_M2 = np.zeros((len(shard_M), 2), np.uint64)
     for number in np.unique(shard_M).tolist():
         here = np.flatnonzero(shard_M == number)
-        keys = inputs.table(job.keys[number])["doc_key"]
+        keys = inputs.table(job.keys.value[number])["doc_key"]
         key_M2[here] = ids.keys_as_u64(keys.take(pa.array(row_M[here])))
     return key_M2
 
@@ -185,16 +186,16 @@ def repeats_stage(units: views.LinesOutput, rules: LineRules, memory: int) -> St
     outcome does not depend on them."""
     from dedup.join import key_ranges
 
-    keys, runs = units.keys, units.runs
+    keys, runs = Shared(units.keys), Shared(units.runs)
     ranges = key_ranges(sum(units.units), _ENTRY_BYTES, memory)
-    size = sum(s.size for s in runs) // len(ranges)
+    size = sum(s.size for s in runs.value) // len(ranges)
     tasks = tuple(
         Task(
             f"repeats from {low:016x}",
             RepeatsJob(
                 index=i, low=low, high=high, min_documents=rules.min_documents, runs=runs, keys=keys
             ),
-            (*runs, *keys),
+            (runs, keys),
             size,
         )
         for i, (low, high) in enumerate(ranges)
@@ -219,7 +220,7 @@ class RedactionsJob:
 
 def _redactions(job: RedactionsJob, inputs: Inputs) -> Result:
     decisions, evidence = inputs.table(job.decisions), inputs.table(job.evidence)
-    spans = redaction_spans(decisions, evidence)
+    spans = find_redaction_spans(decisions, evidence)
     keys = inputs.table(job.documents, ["doc_key"])["doc_key"].combine_chunks()
     start = spans["byte_offset"].to_numpy()
     columns = {
@@ -251,7 +252,7 @@ class CutsJob:
 
     index: int
     keys: Shard
-    repeats: tuple[Shard, ...]
+    repeats: Shared[tuple[Shard, ...]]
     redactions: Shard | None
 
 
@@ -259,7 +260,7 @@ def _cuts(job: CutsJob, inputs: Inputs) -> Result:
     """Columns doc_key, row, byte_start, byte_end, digest, first; by row and start. What is redacted
     has neither a digest nor a place where it stays; it can overlap a repeated line."""
     parts = [_CUTS.empty_table()]
-    for shard in job.repeats:
+    for shard in job.repeats.value:
         table = inputs.table(shard)
         owner = table["shard"].to_numpy()
         start, stop = np.searchsorted(owner, np.array([job.index, job.index + 1], np.uint32))
@@ -288,10 +289,10 @@ def cuts_stage(
 ) -> Stage:
     """The stage that gives every documents shard its cuts."""
     keys = units.keys if units else clean.documents
-    found = repeats.repeats if repeats else ()
+    found = Shared(repeats.repeats if repeats else ())
     redacted = redactions.redactions if redactions else (None,) * len(keys)
     tasks = tuple(
-        Task(f"cuts of shard {i}", CutsJob(i, k, found, r), (k, *found, *((r,) if r else ())))
+        Task(f"cuts of shard {i}", CutsJob(i, k, found, r), (k, found, *((r,) if r else ())))
         for i, (k, r) in enumerate(zip(keys, redacted, strict=True))
     )
     return Stage(name="cuts", version=2, function=_cuts, tasks=tasks, reads_texts=False)

@@ -30,7 +30,7 @@ from pipeline.runs.layout import KINDS
 from pipeline.runs.views import CleanOutput, ClustersOutput, DecisionsOutput, FindingsOutput
 from pipeline.screening.evidence import DECISION_SCHEMA
 from pipeline.screening.policy.evaluation import evaluate_policy
-from pipeline.screening.policy.propagation import number_decisions, propagate, worst_decisions
+from pipeline.screening.policy.propagation import number_decisions, propagate, select_worst
 from pipeline.screening.policy.rules import Policy, reads_documents
 from pipeline.stages.batches import Batches, Corpus
 from pipeline.stages.clusters import CHOICE
@@ -59,7 +59,7 @@ def _decisions(job: DecisionsJob, inputs: Inputs) -> Result:
     documents = inputs.table(job.documents, _RECORD) if job.documents else None
     policy = Policy.model_validate_json(job.policy)
     own = evaluate_policy(policy, evidence, works, documents)
-    decisions = worst_decisions(own, *(inputs.table(s) for s in job.decisions))
+    decisions = select_worst(own, *(inputs.table(s) for s in job.decisions))
     outputs = (
         arrow_output(layout.shard("decisions", job.index, layout.EVIDENCE_SHARD), evidence),
         arrow_output(layout.shard("decisions", job.index, layout.POLICY_SHARD), own),
@@ -122,7 +122,7 @@ def _verdicts(job: VerdictsJob, inputs: Inputs) -> Result:
     own = job.batches.all[-1]
     decisions = _tables(own.decisions, inputs)
     taken_over = _taken_over(job, inputs)
-    decisions = worst_decisions(decisions, taken_over)
+    decisions = select_worst(decisions, taken_over)
     published = parquet_output(layout.DECISIONS, decisions.drop_columns(["doc_id"]))
     policy = bytes_output(layout.POLICY, canonical_json(json.loads(job.policy)))
     task = (decisions["doc_id"].to_numpy() >> np.uint64(32)).astype(np.int64)

@@ -7,6 +7,7 @@ the token shuffle. `gather_text`: one range of ranks after the other, each a fil
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from dedup.arrays import I64, U8
 from pipeline.core import ids
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard
+from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.packing.rows import byte_lengths_of, take_rows
 from pipeline.runs import layout
@@ -171,28 +173,34 @@ def scatter_text_stage(jobs: tuple[TextJob, ...]) -> Stage:
     return Stage(name="scatter_text", version=1, function=_scatter_text, tasks=tasks)
 
 
-Ranges = tuple[tuple[Shard, int, int], ...]
-"""Scatter shards and the ranks [low, high) of each that belong to a file."""
+@dataclass(frozen=True)
+class ScatteredSplit:
+    """What every task scattered: its shards, and the bytes of text of one split in them."""
+
+    shards: tuple[tuple[Shard, ...], ...]
+    bytes: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileJob:
-    """File `number` of one split."""
+    """File `number` of the `count` files of one split."""
 
     split: int
     name: str
     number: int
+    count: int
     format: Form
     fields: tuple[str, ...]
     shuffled: bool
-    ranges: Ranges
+    scattered: Shared[ScatteredSplit]
 
 
 def _gather_text(job: FileJob, inputs: Inputs) -> Result:
     found, names, byte_lengths = [], [], []
-    empty = inputs.table(job.ranges[0][0]).slice(0, 0)
+    ranges = _ranges(job)
+    empty = inputs.table(ranges[0][0]).slice(0, 0)
     others = [name for name in empty.column_names if name not in ("text", "split")]
-    for here, piece in shuffle.slices(job.ranges, job.split, inputs):
+    for here, piece in shuffle.slices(ranges, job.split, inputs):
         found.append(here)
         names.append(shuffle.copy_table(piece.select(others)))
         byte_lengths.append(byte_lengths_of(piece["text"]))
@@ -225,23 +233,26 @@ def gather_text_stage(
     """One task per file; the number of files of a split follows from its bytes of text alone."""
     tasks = []
     for split, name in enumerate(splits):
-        sizes = [of_task[split] for of_task in scatter.bytes]
-        shards = [task.shards for task in scatter.manifest.tasks]
+        sizes = tuple(of_task[split] for of_task in scatter.bytes)
+        shards = tuple(task.shards for task in scatter.manifest.tasks)
+        scattered, inputs = (
+            Shared(ScatteredSplit(shards, sizes)),
+            Shared(tuple(chain.from_iterable(shards))),
+        )
         count = files_of(sum(n[split] for n in scatter.rows), sum(sizes), file_bytes)
         for number in range(count):
-            ranges = _ranges(shards, sizes, number, count, shuffled)
             job = FileJob(
                 split=split,
                 name=name,
                 number=number,
+                count=count,
                 format=form,
                 fields=fields,
                 shuffled=shuffled,
-                ranges=ranges,
+                scattered=scattered,
             )
-            inputs = tuple(shard for shard, _, _ in ranges)
             label = f"{name} file {number} of {count}"
-            tasks.append(Task(label, job, inputs, sum(sizes) // count))
+            tasks.append(Task(label, job, (inputs,), sum(sizes) // count))
     return Stage(
         name="gather_text",
         version=1,
@@ -256,19 +267,18 @@ def files_of(documents: int, text_bytes: int, file_bytes: int) -> int:
     return max(1, -(-text_bytes // file_bytes)) if documents else 0
 
 
-def _ranges(
-    shards: list[tuple[Shard, ...]], sizes: list[int], number: int, count: int, shuffled: bool
-) -> Ranges:
-    """Equal ranges of rank; without a shuffle, equal pieces of the bytes of all tasks in order."""
-    if shuffled:
-        low, high = (shuffle.WHOLE * (number + i) // count for i in (0, 1))
-        return tuple((shard, low, high) for of_task in shards for shard in of_task)
-    total, start = sum(sizes), 0
-    low, high = (total * (number + i) // count for i in (0, 1))
-    found = []
-    for of_task, size in zip(shards, sizes, strict=True):
-        end = shuffle.WHOLE if number == count - 1 else high - start
+def _ranges(job: FileJob) -> list[tuple[Shard, int, int]]:
+    """Scatter shards and the ranks [low, high) of each that belong to the file: equal ranges of
+    rank; without a shuffle, equal pieces of the bytes of all tasks in order."""
+    scattered = job.scattered.value
+    whole = shuffle.WHOLE if job.shuffled else sum(scattered.bytes)
+    low, high = (whole * (job.number + i) // job.count for i in (0, 1))
+    if job.shuffled:
+        return [(shard, low, high) for of_task in scattered.shards for shard in of_task]
+    found, start = [], 0
+    for of_task, size in zip(scattered.shards, scattered.bytes, strict=True):
+        end = shuffle.WHOLE if job.number == job.count - 1 else high - start
         if low <= start + size and end > 0:
             found += [(shard, max(0, low - start), end) for shard in of_task]
         start += size
-    return tuple(found)
+    return found

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pipeline.config.filters import FiltersConfig
 from pipeline.core.errors import FunctionError, escape_text
 from pipeline.core.manifest import Shard
+from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.filters.custom.calls import describe_rows, document_batches, judge
 from pipeline.filters.custom.functions import CustomFilter
@@ -28,10 +29,10 @@ from pipeline.screening.evidence import (
     DECISION_SCHEMA,
     EVIDENCE_SCHEMA,
     Finding,
-    attributes_json,
-    evidence_rows,
+    encode_attributes,
     findings_table,
-    table_of,
+    make_evidence_rows,
+    make_table,
 )
 from pipeline.stages.plan import Reading
 
@@ -45,8 +46,8 @@ def finding_outputs(
     evidence_path = layout.shard(directory, index, prefix + layout.EVIDENCE_SHARD)
     decisions_path = layout.shard(directory, index, prefix + layout.DECISIONS_SHARD)
     return (
-        arrow_output(evidence_path, table_of(evidence, EVIDENCE_SCHEMA)),
-        arrow_output(decisions_path, table_of(decisions, DECISION_SCHEMA)),
+        arrow_output(evidence_path, make_table(evidence, EVIDENCE_SCHEMA)),
+        arrow_output(decisions_path, make_table(decisions, DECISION_SCHEMA)),
     )
 
 
@@ -57,13 +58,13 @@ class FiltersJob:
     index: int
     documents: Shard
     config: str
-    bad_words: tuple[str, ...]
+    bad_words: Shared[tuple[str, ...]]
 
 
 def _filters(job: FiltersJob, inputs: Inputs) -> Result:
     config = FiltersConfig.model_validate_json(job.config)
     table = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
-    failures = find_failures(table["text"], Filters(config, job.bad_words))
+    failures = find_failures(table["text"], Filters(config, job.bad_words.value))
     evidence, decisions = _findings(failures, table)
     decided = (
         [] if config.action == "report" else [(*d[:2], config.action, *d[2:]) for d in decisions]
@@ -92,7 +93,7 @@ def _findings(failures: Failures, table: pa.Table) -> tuple[list[Row], list[Row]
         ids.append(f"{key.hex()}-f{len(ids)}")
         family = reason.partition("_")[0]
         is_measured = value == value
-        measured = attributes_json({"value": value, "limit": limit}) if is_measured else ""
+        measured = encode_attributes({"value": value, "limit": limit}) if is_measured else ""
         found = (ids[-1], doc_id, key, family, reason, "", target)
         evidence.append((*found, "", "", 0, 0, None, measured))
     return evidence, decisions
@@ -101,8 +102,9 @@ def _findings(failures: Failures, table: pa.Table) -> tuple[list[Row], list[Row]
 def filters_stage(clean: CleanOutput, filters: Filters) -> Stage:
     """The stage that measures every document; with no rules it counts them only."""
     config = filters.config.model_dump_json(exclude={"c4": {"bad_words"}, "custom": True})
+    bad_words = Shared(filters.bad_words)
     tasks = tuple(
-        Task(f"filters of {s.path}", FiltersJob(i, s, config, filters.bad_words), (s,), s.size)
+        Task(f"filters of {s.path}", FiltersJob(i, s, config, bad_words), (s,), s.size)
         for i, s in enumerate(clean.documents)
     )
     software = filters.software()
@@ -206,7 +208,7 @@ def _detect_custom(job: CustomDetectorsJob, inputs: Inputs) -> Result:
     table = inputs.table(job.documents)
     batches = list(document_batches(table, dict(job.files)))
     found = [(own.name, detect_with(own, batches)) for own in job.detectors]
-    evidence = evidence_rows(table, found, _LETTER)
+    evidence = make_evidence_rows(table, found, _LETTER)
     path = layout.shard("screen", job.index, f"custom.{layout.EVIDENCE_SHARD}")
     output = arrow_output(path, evidence)
     counts = {name: len(findings) for name, findings in found if len(findings)}
@@ -223,12 +225,12 @@ def detect_with(own: CustomDetector, batches: Sequence[pa.RecordBatch]) -> pa.Ta
         except (Exception, SystemExit) as error:
             failure = own.describe_failure(error)
             raise FunctionError(
-                f"{own.shown} failed on {describe_rows(batch)}: {failure}"
+                f"{own.label} failed on {describe_rows(batch)}: {failure}"
             ) from error
         for finding in of_batch:
             if problem := find_problem(finding, detector, batch):
                 raise FunctionError(
-                    f"{own.shown} found {escape_text(repr(finding), 300)} in "
+                    f"{own.label} found {escape_text(repr(finding), 300)} in "
                     f"{describe_rows(batch)}: {problem}"
                 )
             findings.append(replace(finding, row=finding.row + first))

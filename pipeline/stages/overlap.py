@@ -17,7 +17,7 @@ from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output, parquet_output
 from pipeline.runs import layout
 from pipeline.runs.views import CleanOutput, EvalIndexOutput
-from pipeline.screening.evidence import attributes_json
+from pipeline.screening.evidence import encode_attributes
 from pipeline.sources.eval_sets import EvalSet, item_name, item_texts, read_eval_set
 from pipeline.stages.filters import Row, finding_outputs
 
@@ -215,7 +215,7 @@ def _overlap_findings(
             found = (evidence_id, doc_id, key, DETECTOR, RULE, "item")
             target = f"{part['eval_set']}:{part['item']}"
             place = (offset, int(hits.byte_end[hit]) - offset)
-            measured = (float(hits.share[hit]), attributes_json({"field": part["field"]}))
+            measured = (float(hits.share[hit]), encode_attributes({"field": part["field"]}))
             evidence.append((*found, target, "", "", *place, *measured))
         decisions.append((doc_id, key, RULE, REASON, ids, None))
     return evidence, decisions

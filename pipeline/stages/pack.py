@@ -18,6 +18,7 @@ from dedup.arrays import I32, I64
 from pipeline.config.prep import Config
 from pipeline.core.ids import array_hash
 from pipeline.core.manifest import Shard
+from pipeline.engine.shared import Shared
 from pipeline.engine.stage import (
     DELTA,
     PLAIN,
@@ -71,8 +72,8 @@ class PackJob:
 
     split: str
     index: int
-    windows: tuple[Shard, ...]
-    spans: tuple[Shard, ...]
+    windows: Shared[tuple[Shard, ...]]
+    spans: Shared[tuple[Shard, ...]]
     first: int
     count: int
     max_sequence_length: int
@@ -128,11 +129,11 @@ def _flat(column: pa.ChunkedArray) -> npt.NDArray[Any]:
 
 
 def _slices(
-    job: PackJob, shards: tuple[Shard, ...], inputs: Inputs
+    job: PackJob, shards: Shared[tuple[Shard, ...]], inputs: Inputs
 ) -> Iterator[tuple[pa.Table, I64]]:
     """The job's positions out of every shard, with their rows in the job's shard. Each is sorted by
     position, so each slice is contiguous, and nothing else of the shard is read."""
-    for shard in shards:
+    for shard in shards.value:
         table = inputs.table(shard)
         position = table["position"].to_numpy()
         first, last = np.searchsorted(position, [job.first, job.first + job.count])
@@ -174,8 +175,8 @@ def pack_stage(
     pack, per_shard, compression = config.pack, rows_per_shard(config), choose_compression(config)
     tasks = []
     for stream in split_streams(gather):
-        windows = tuple(rows.of_split(stream.name, rows.windows))
-        spans = tuple(rows.of_split(stream.name, rows.spans))
+        windows = Shared(tuple(rows.of_split(stream.name, rows.windows)))
+        spans = Shared(tuple(rows.of_split(stream.name, rows.spans)))
         total = sum(rows.of_split(stream.name, rows.rows))
         for index, first in enumerate(range(0, total, per_shard)):
             count = min(per_shard, total - first)
@@ -192,7 +193,7 @@ def pack_stage(
                 eos_id=vocabulary.eos_id,
             )
             work = count * pack.max_sequence_length * 2
-            tasks.append(Task(f"{stream.name} shard {index}", job, (*windows, *spans), work))
+            tasks.append(Task(f"{stream.name} shard {index}", job, (windows, spans), work))
     return _make_stage(config, vocabulary, tasks)
 
 
@@ -230,7 +231,7 @@ class CorpusJob:
     first: int
     count: int
     compression: Compression
-    records_before_task: tuple[int, ...]
+    records_before_task: Shared[tuple[int, ...]]
 
 
 def _corpus(job: CorpusJob, inputs: Inputs) -> Result:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from dedup.arrays import I64
 from pipeline.config.prep import Config
 from pipeline.core.manifest import Shard
+from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.lineage.tables import SCHEMA as LINEAGE_SCHEMA
 from pipeline.lineage.tables import StreamDocuments, make_lineage, row_positions
@@ -61,7 +62,7 @@ class RowsJob:
     max_sequence_length: int
     eos_id: int
     seed: int
-    records_before_task: tuple[int, ...]
+    records_before_task: Shared[tuple[int, ...]]
 
 
 def _rows(job: RowsJob, inputs: Inputs) -> Result:
@@ -128,10 +129,10 @@ def _documents(job: RowsJob, tables: list[pa.Table]) -> StreamDocuments:
 
 
 def dense_index(
-    doc_id: npt.NDArray[np.uint64], records_before_task: tuple[int, ...]
+    doc_id: npt.NDArray[np.uint64], records_before_task: Shared[tuple[int, ...]]
 ) -> npt.NDArray[np.uint32]:
     """Rows of documents.parquet."""
-    before = np.array(records_before_task, np.uint64)
+    before = np.array(records_before_task.value, np.uint64)
     task = (doc_id >> np.uint64(32)).astype(np.int64)
     return (before[task] + (doc_id & np.uint64(0xFFFFFFFF))).astype(np.uint32)
 
@@ -157,9 +158,9 @@ def split_streams(gather: GatherOutput) -> list[SplitStream]:
     ]
 
 
-def records_before_task(clean: CleanOutput) -> tuple[int, ...]:
+def records_before_task(clean: CleanOutput) -> Shared[tuple[int, ...]]:
     """Rows of documents.parquet before each clean task's first record."""
-    return tuple(accumulate(clean.records[:-1], initial=0))
+    return Shared(tuple(accumulate(clean.records[:-1], initial=0)))
 
 
 def rows_stage(config: Config, eos_id: int, clean: CleanOutput, gather: GatherOutput) -> Stage:
@@ -168,7 +169,7 @@ def rows_stage(config: Config, eos_id: int, clean: CleanOutput, gather: GatherOu
     before = records_before_task(clean)
     tasks = []
     for stream in split_streams(gather):
-        start = 0
+        start, total, rows = 0, stream.tokens, stream.rows(length)
         for bucket, tokens in enumerate(stream.bucket_tokens):
             shards = _shards_needed(stream, bucket, length + 1)
             job = RowsJob(
@@ -177,8 +178,8 @@ def rows_stage(config: Config, eos_id: int, clean: CleanOutput, gather: GatherOu
                 buckets=shards,
                 bucket_start=start,
                 bucket_tokens=tokens,
-                stream_tokens=stream.tokens,
-                rows=stream.rows(length),
+                stream_tokens=total,
+                rows=rows,
                 max_sequence_length=length,
                 eos_id=eos_id,
                 seed=config.seed,
@@ -269,7 +270,7 @@ class VslRowsJob:
     bucket_rows: int
     rows: int
     seed: int
-    records_before_task: tuple[int, ...]
+    records_before_task: Shared[tuple[int, ...]]
 
 
 def _vsl_rows(job: VslRowsJob, inputs: Inputs) -> Result:
@@ -329,6 +330,7 @@ def vsl_rows_stage(
     for stream in split_streams(gather):
         counts, first = bins.of_split(stream.name, bins.rows), 0
         shards = zip(stream.buckets, bins.of_split(stream.name, bins.bins), counts, strict=True)
+        total = sum(counts)
         for bucket, (shard, chosen, rows) in enumerate(shards):
             job = VslRowsJob(
                 split=stream.name,
@@ -337,7 +339,7 @@ def vsl_rows_stage(
                 bins=chosen,
                 first_row=first,
                 bucket_rows=rows,
-                rows=sum(counts),
+                rows=total,
                 seed=config.seed,
                 records_before_task=before,
             )

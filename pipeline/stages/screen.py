@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from pipeline.config.model import FrozenModel
 from pipeline.core.manifest import Shard, StageManifest
+from pipeline.engine.shared import Shared
 from pipeline.engine.stage import (
     Inputs,
     Result,
@@ -27,7 +28,7 @@ from pipeline.runs import layout
 from pipeline.runs.held_texts import quarantine_path, with_texts
 from pipeline.runs.views import CleanOutput, DecisionsOutput, QuarantineOutput
 from pipeline.screening.detectors import licences, markers, notices
-from pipeline.screening.detectors.captures import Capture, Captures, captures_of
+from pipeline.screening.detectors.captures import Capture, Captures, arrange_captures
 from pipeline.screening.detectors.catalogue import DETECTORS
 from pipeline.screening.detectors.lists import ArtefactList, OriginList
 from pipeline.screening.detectors.optout import detect_optouts
@@ -35,17 +36,17 @@ from pipeline.screening.detectors.origin import (
     OriginIndex,
     detect_artefacts,
     detect_origin,
-    file_digest,
+    hash_file,
 )
 from pipeline.screening.detectors.sweep import SweepHits, sweep_all
-from pipeline.screening.detectors.title_index import TitleIndex, title_arrays
+from pipeline.screening.detectors.title_index import TitleIndex, make_title_arrays
 from pipeline.screening.detectors.titles import detect_titles
-from pipeline.screening.evidence import BATCH_COLUMNS, FINDINGS, evidence_rows
+from pipeline.screening.evidence import BATCH_COLUMNS, FINDINGS, make_evidence_rows
 from pipeline.screening.fingerprints.build import build_index
 from pipeline.screening.fingerprints.find import detect_passages
 from pipeline.screening.fingerprints.index import TABLES, FingerprintIndex
 from pipeline.screening.registry import combine, load_registry
-from pipeline.screening.reviews import Review, review_findings
+from pipeline.screening.reviews import Review, make_review_findings
 from pipeline.sources.remote import is_url
 from pipeline.stages.plan import Reading
 
@@ -76,7 +77,7 @@ def _registry(job: RegistryJob, inputs: Inputs) -> Result:
     registry = combine([load_registry(Path(place)) for place in job.location])
     index = build_index(registry.references())
     works = registry.works
-    titles = arrow_output(layout.TITLES, title_arrays(works))
+    titles = arrow_output(layout.TITLES, make_title_arrays(works))
     tables = (arrow_output(_index_path(name), index.tables[name]) for name in TABLES)
     outputs = (lists, arrow_output(layout.WORKS, works), titles, *tables)
     return Result(outputs, {"works": len(works), "compared": len(index.works)})
@@ -129,7 +130,7 @@ class SearchTargets:
     @cached_property
     def captures(self) -> Captures:
         """Captured opt-outs, arranged."""
-        return captures_of(self.lists.captures)
+        return arrange_captures(self.lists.captures)
 
     @cached_property
     def works(self) -> pa.Table | None:
@@ -198,7 +199,7 @@ def _screen(job: ScreenJob, inputs: Inputs) -> Result:
             search.found[name] = _DETECT[name](search)
     found = list(search.found.items())
     path = layout.shard("screen", job.index, layout.EVIDENCE_SHARD)
-    output = arrow_output(path, evidence_rows(batch, found))
+    output = arrow_output(path, make_evidence_rows(batch, found))
     counts = {name: len(table) for name, table in found if len(table)}
     return Result((output,), {"documents": len(batch), "evidence": counts})
 
@@ -235,7 +236,7 @@ def _detect_artefacts(search: _Search) -> pa.Table:
     lists, digests = search.targets.lists.artefacts, dict[int, str]()
     if any(one.files for one in lists):
         files = (file for file in search.job.files if file.location)
-        digests = {file.path_id: file_digest(Path(file.location)) for file in files}
+        digests = {file.path_id: hash_file(Path(file.location)) for file in files}
     return detect_artefacts(search.batch, lists, digests)
 
 
@@ -361,20 +362,20 @@ class ReviewsJob:
 
     index: int
     documents: Shard
-    reviews: tuple[str, ...]
+    reviews: Shared[tuple[str, ...]]
 
 
 def _reviews(job: ReviewsJob, inputs: Inputs) -> Result:
     batch = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
-    reviews = [Review.model_validate_json(text) for text in job.reviews]
-    found = evidence_rows(batch, [("review", review_findings(reviews, batch))], _LETTER)
+    reviews = [Review.model_validate_json(text) for text in job.reviews.value]
+    found = make_evidence_rows(batch, [("review", make_review_findings(reviews, batch))], _LETTER)
     output = arrow_output(layout.shard("reviews", job.index, layout.EVIDENCE_SHARD), found)
     return Result((output,), {"documents": len(batch), "evidence": len(found)})
 
 
 def reviews_stage(clean: CleanOutput, reviews: tuple[Review, ...]) -> Stage:
     """The stage that looks for reviewed documents."""
-    texts = tuple(review.model_dump_json() for review in reviews)
+    texts = Shared(tuple(review.model_dump_json() for review in reviews))
     tasks = tuple(
         Task(f"reviews in {s.path}", ReviewsJob(i, s, texts), (s,))
         for i, s in enumerate(clean.documents)

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pipeline.config.prep import Config
 from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
 from pipeline.core.storage import canonical_json
+from pipeline.engine.shared import Shared
 from pipeline.engine.stage import (
     DELTA,
     PLAIN,
@@ -49,7 +50,7 @@ class StreamInverseJob:
 
     split: str
     buckets: tuple[Shard, ...]
-    records_before_task: tuple[int, ...]
+    records_before_task: Shared[tuple[int, ...]]
 
 
 def _stream_inverse(job: StreamInverseJob, inputs: Inputs) -> Result:

@@ -22,6 +22,7 @@ from pipeline.config.prep import Config
 from pipeline.core import ids, rng
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard
+from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.packing.rows import ListRows, byte_lengths_of, take_rows
 from pipeline.runs import layout, splits, views
@@ -225,7 +226,7 @@ class GatherJob:
     name: str
     bucket: int
     buckets: int
-    shards: tuple[Shard, ...]
+    shards: Shared[tuple[Shard, ...]]
 
 
 @dataclass(frozen=True)
@@ -257,8 +258,8 @@ def _gather(job: GatherJob, inputs: Inputs) -> Result:
     """Columns doc_id, doc_key, tokens, in stream order."""
     low, high = (WHOLE * (job.bucket + i) // job.buckets for i in (0, 1))
     found, names, byte_lengths = [], [], []
-    kind = inputs.table(job.shards[0]).schema.field("tokens").type
-    ranges = ((shard, low, high) for shard in job.shards)
+    kind = inputs.table(job.shards.value[0]).schema.field("tokens").type
+    ranges = ((shard, low, high) for shard in job.shards.value)
     for here, piece in slices(ranges, job.split, inputs):
         found.append(here)
         names.append(copy_table(piece.select(["doc_id", "doc_key", "rank"])))
@@ -307,7 +308,7 @@ def gather_rows(
 
 def gather_stage(config: Config, scatter: views.ScatterOutput) -> Stage:
     """The round that writes each split's stream, bucket by bucket."""
-    shards, counts = scatter.shards, scatter.tokens
+    shards, counts = Shared(scatter.shards), scatter.tokens
     tasks = []
     for split, name in enumerate(splits.names(config)):
         tokens = sum(of_task[name] for of_task in counts)
@@ -318,7 +319,7 @@ def gather_stage(config: Config, scatter: views.ScatterOutput) -> Stage:
             Task(
                 f"gather of {name} bucket {b}",
                 GatherJob(split, name, b, buckets, shards),
-                shards,
+                (shards,),
                 2 * tokens // buckets,
             )
             for b in range(buckets)

@@ -20,19 +20,19 @@ from pipeline.filters.rules import Filters, load_filters
 from pipeline.runs import views
 from pipeline.runs.events import append_event, verify_events
 from pipeline.runs.origin import Recipe
-from pipeline.screening.detectors.captures import captures_in
+from pipeline.screening.detectors.captures import read_captures
 from pipeline.screening.detectors.lists import (
     load_artefacts,
     load_origins,
-    shipped_artefacts,
-    shipped_origins,
+    load_shipped_artefacts,
+    load_shipped_origins,
 )
 from pipeline.screening.detectors.plug_ins import CustomDetector, find_custom_detectors
 from pipeline.screening.policy.rules import (
     Policy,
     compile_rules,
     find_policy,
-    list_plug_ins_asked_about,
+    list_plug_in_detectors,
     load_policy,
 )
 from pipeline.screening.registry import combine, load_registry
@@ -264,12 +264,12 @@ def check_screening(config: Config, base: Path, out: Path) -> ScreeningRequest:
     InputError for a registry or an evaluation set that is not there, or for damaged reviews."""
     screen, sets = config.screen, config.decontaminate.sets
     policy = load_policy(find_policy(screen.policy, base))
-    of_policy = list_plug_ins_asked_about(policy)
+    of_policy = list_plug_in_detectors(policy)
     reviews = load_reviews(out / REVIEWS)
     lists = Lists(
-        origins=(shipped_origins(), *(load_origins(base / path) for path in screen.origins)),
-        artefacts=(shipped_artefacts(), *(load_artefacts(base / p) for p in screen.artefacts)),
-        captures=captures_in(base / path for path in screen.optout),
+        origins=(load_shipped_origins(), *(load_origins(base / path) for path in screen.origins)),
+        artefacts=(load_shipped_artefacts(), *(load_artefacts(base / p) for p in screen.artefacts)),
+        captures=read_captures(base / path for path in screen.optout),
     )
     registries = tuple(
         demo_registry() if name == BUILTIN_REGISTRY else base / name for name in screen.registry

@@ -23,6 +23,7 @@ from pipeline.core.manifest import read_manifest, read_sealed
 from pipeline.core.words import pluralise
 from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Inputs
+from pipeline.engine.verified import verify_files
 from pipeline.hdf5.format import CORPUS, SAMPLE, VSL
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.hdf5.verify import SplitContents, check_split
@@ -167,11 +168,10 @@ def verify_run(
 def _hashes(directory: Path, manifest: dict[str, Any], on_file: Callable[[], None]) -> Check:
     problems = []
     files = manifest["files"]
-    for file in files:
-        try:
-            storage.verify_file(directory / file["path"], file["hash"])
-        except IntegrityError as error:
-            problems.append(str(error))
+    hashes = ((directory / file["path"], file["hash"]) for file in files)
+    for problem in verify_files(hashes, storage.verify_file):
+        if problem is not None:
+            problems.append(str(problem))
         on_file()
     named = {file["path"] for file in files} | {layout.MANIFEST}
     problems += [

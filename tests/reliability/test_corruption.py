@@ -195,7 +195,7 @@ def test_a_damaged_input_of_a_task_is_named_before_it_is_used(
     flip(shard, rng)
     command = ("run", collection.config, "--out", run, "--workers", 0)
     with monkeypatch.context() as blind:
-        blind.setattr(Runner, "_valid", lambda self, stage, record: True)
+        blind.setattr(Runner, "_check", lambda self, stage, records: [True] * len(records))
         refused = prep(*command)
     assert refused.code == 4
     assert f"{shard}: damaged: expected hash " in refused.err

@@ -255,7 +255,7 @@ def _code_of_backend(error: Exception) -> int | None:
     try:
         with as_prep_errors():
             raise error
-    except PrepError as known:
-        return known.exit_code
+    except PrepError as translated:
+        return translated.exit_code
     except BackendError:
         return ConfigError.exit_code

@@ -14,10 +14,16 @@ from trainer.config.inputs import (
     TrainInput,
 )
 from trainer.config.model import ModelConfig
-from trainer.config.optimizer import OPTIMIZER_CONFIGS, Optimizer, OptimizerConfig
+from trainer.config.optimizer import (
+    OPTIMIZER_CONFIGS,
+    SCHEDULER_CONFIGS,
+    Optimizer,
+    OptimizerConfig,
+    Scheduler,
+    SchedulerConfig,
+)
 from trainer.config.params import Params, ParamsLike, load_params, override
 from trainer.config.runconfig import RunConfig, StabilityConfig
-from trainer.config.schedules import SCHEDULER_CONFIGS, Scheduler, SchedulerConfig
 from trainer.config.sparsity import SparsityGroup
 
 __all__ = [

@@ -163,12 +163,12 @@ def modernize(draft: Draft) -> None:
     asks for what is not there."""
     kind = _optimizer_type(draft)
     for section in SECTIONS:
-        known = known_keys(section)
+        allowed = known_keys(section)
         if section == "optimizer":
-            known |= kind.model_fields.keys()
+            allowed |= kind.model_fields.keys()
         for key in draft.section(section):
-            if key not in known:
-                raise draft.unknown(f"{section}.{key}", known)
+            if key not in allowed:
+                raise draft.unknown(f"{section}.{key}", allowed)
     is_old = {"beta1", "beta2", "weight_decay_rate"} & set(draft.section("optimizer"))
     if is_old and draft.section("runconfig").get("use_cs_grad_accum") is not True:
         draft.remark(

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from trainer.config.model import Initializer
+from trainer.config.optimizer import SCHEDULER_CONFIGS, find_scheduler_config
 from trainer.config.params_file import Draft
-from trainer.config.schedules import SCHEDULER_CONFIGS, find_scheduler_config
 from trainer.config.sparsity import ALGORITHMS
 from wafer_backend.errors import BackendConfigError
 
@@ -171,8 +171,8 @@ def _group(draft: Draft, group: dict[str, Any], dotted: str) -> None:
     group["algorithm"] = name
     for key in group:
         if key not in ALGORITHMS[name].model_fields:
-            known = [*ALGORITHMS[name].model_fields, *OLDER_SPARSITY_KEYS, _SCHEDULE]
-            raise draft.unknown(f"{dotted}.{key}", known)
+            allowed = [*ALGORITHMS[name].model_fields, *OLDER_SPARSITY_KEYS, _SCHEDULE]
+            raise draft.unknown(f"{dotted}.{key}", allowed)
     if isinstance(group.get("update"), list):
         group["update"] = {"steps": group["update"]}
         draft.spelled[f"{dotted}.update.steps"] = draft.written(f"{dotted}.update")

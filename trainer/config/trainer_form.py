@@ -215,11 +215,11 @@ def _move(form: _Form, path: str) -> None:
 
 def _optimizer(form: _Form) -> None:
     path = f"{INIT}.optimizer"
-    found = form.mapping(path)
+    optimizers = form.mapping(path)
     form.draft.spelled["optimizer"] = path
-    if len(found) > 1:
-        raise form.draft.error(path, f"expected one optimizer, found {', '.join(found)}")
-    for name in found:
+    if len(optimizers) > 1:
+        raise form.draft.error(path, f"expected one optimizer, found {', '.join(optimizers)}")
+    for name in optimizers:
         form.section("optimizer", f"{path}.{name}")
         values = form.draft.sections.setdefault("optimizer", {})
         form.put("optimizer.optimizer_type", name, f"{path}.{name}")
@@ -278,10 +278,10 @@ def _validation(form: _Form) -> None:
     form.mapping("trainer.fit", ("train_dataloader", "val_dataloader", "ckpt_path"))
     form.mapping("trainer.validate", ("val_dataloader", "ckpt_path"))
     form.mapping("trainer.validate_all", ("val_dataloaders", "ckpt_paths"))
-    found = [(path, value) for path in sources if (value := form.value(path)) is not None]
-    if not found:
+    data_sets = [(path, value) for path in sources if (value := form.value(path)) is not None]
+    if not data_sets:
         return
-    path, value = found[0]
+    path, value = data_sets[0]
     if isinstance(value, list):
         if len(value) != 1:
             raise form.draft.error(path, f"expected one data set, found {len(value)}")
@@ -290,7 +290,7 @@ def _validation(form: _Form) -> None:
         raise form.draft.error(path, "expected a mapping")
     form.draft.sections["eval_input"] = dict(value)
     form.draft.spelled["eval_input"] = path
-    for other, another in found[1:]:
+    for other, another in data_sets[1:]:
         if another not in (value, [value]):
             form.draft.remark(
                 other,

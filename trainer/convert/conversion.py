@@ -113,8 +113,8 @@ def convert_checkpoint(request: CheckpointConvertOptions, say: Say) -> None:
         else:
             tensors, hf_config = to_hf(read.state, read.config, request.model)
             tokenizer = find_tokenizer(request.tokenizer, read.config)
-            known = "none is known; give --tokenizer" if tokenizer is None else tokenizer.name
-            say(f"{hf_config['architectures'][0]}; tokenizer: {known}")
+            name = "none is known; give --tokenizer" if tokenizer is None else tokenizer.name
+            say(f"{hf_config['architectures'][0]}; tokenizer: {name}")
             size = request.shard_bytes
             files = targets.write_hf(request.out, tensors, hf_config, size, tokenizer)
         entries = {name: {"size": file.size, "hash": file.hash} for name, file in files.items()}

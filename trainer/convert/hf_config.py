@@ -185,9 +185,9 @@ class _ConfigKeys:
 
     def renamed(self, keys: Mapping[str, str]) -> Json:
         """Our names and their values; epsilons and rates as floats."""
-        found = {ours: self[theirs] for ours, theirs in keys.items()}
-        floats = [key for key in found if key.endswith(("_rate", "epsilon"))]
-        return found | {key: float(found[key]) for key in floats}
+        values = {ours: self[theirs] for ours, theirs in keys.items()}
+        floats = [key for key in values if key.endswith(("_rate", "epsilon"))]
+        return values | {key: float(values[key]) for key in floats}
 
     def activation(self, key: str) -> str:
         if self[key] not in _ACTIVATIONS:

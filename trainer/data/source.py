@@ -277,12 +277,12 @@ class SourcesOfLabels:
     def __init__(self, source: SampleSource) -> None:
         self._source = source
         self._labels = [LabelSources(d) if has_lineage(d) else None for d in source.datasets]
-        known = [
+        by_set = [
             labels.names if labels else (dataset.directory.name,)
             for dataset, labels in zip(source.datasets, self._labels, strict=True)
         ]
-        self.names = tuple(sorted({name for names in known for name in names}))
-        self._index = [np.array([self.names.index(n) for n in names], np.int16) for names in known]
+        self.names = tuple(sorted({name for names in by_set for name in names}))
+        self._index = [np.array([self.names.index(n) for n in names], np.int16) for names in by_set]
 
     def of(self, rows_B: npt.NDArray[np.int64]) -> npt.NDArray[np.int16]:
         """For every label of these rows the index of its source in `names`, (B, S); NO_SOURCE for

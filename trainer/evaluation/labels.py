@@ -182,7 +182,7 @@ class KnownLabels:
         """G."""
         return max(1, len(self.names))
 
-    def text_of(self, rows_BCS: Rows, group_BS: I64) -> I64:
+    def measure_text(self, rows_BCS: Rows, group_BS: I64) -> I64:
         """(2, G): bytes and reference tokens of the counted labels; 0 where they are not known."""
         if self.text is None:
             return np.zeros((2, self.groups), np.int64)

@@ -205,7 +205,7 @@ class Evaluator:
                     between_leaves=self.between_leaves,
                 )
                 sums.take()
-                text_2G += labels.text_of(rows_BCS, group_BS)
+                text_2G += labels.measure_text(rows_BCS, group_BS)
                 loss_sum += batch_loss
                 counted += batch_counted
                 samples += len(rows_B)

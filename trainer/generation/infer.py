@@ -103,7 +103,7 @@ DIRECTORY = "predictions"
 class Inference:
     """A checkpoint, the prompts that it continues, and how. `log_steps`: batches between lines."""
 
-    found: Checkpoint
+    checkpoint: Checkpoint
     tokenizer: TokenizerDefinition
     prompts: list[Prompt]
     section: InferenceInput
@@ -116,9 +116,9 @@ class Inference:
         """Write MODEL_DIR/predictions/step_X.jsonl, a line for each prompt, once all are there;
         returns its path. `between_batches` may raise to give up. Raises ResourceError."""
         torch.set_num_threads(self.threads)
-        path = model_dir / DIRECTORY / f"step_{self.found.step:07d}.jsonl"
-        loaded = load_model(self.found, self.device)
-        say(f"Loaded checkpoint {self.found.path} (step {self.found.step})")
+        path = model_dir / DIRECTORY / f"step_{self.checkpoint.step:07d}.jsonl"
+        loaded = load_model(self.checkpoint, self.device)
+        say(f"Loaded checkpoint {self.checkpoint.path} (step {self.checkpoint.step})")
         started = time.monotonic()
         made: list[Continuation] = []
         storage.publish(path, self._lines(loaded, made, say, between_batches))
@@ -167,14 +167,14 @@ class Inference:
 
 
 def prepare_inference(
-    params: Params, directories: DataDirectories, found: Checkpoint, target: Target
+    params: Params, directories: DataDirectories, saved: Checkpoint, target: Target
 ) -> Inference:
     """What the params ask for, checked. Raises ConfigError where nothing names prompts, or keys,
     tokenizer and model do not fit; InputError for a prompt that cannot be read or is too long."""
     section = params.inference_input or InferenceInput()
     place = _place(section, directories)
-    tokenizer = _tokenizer(directories, found)
-    model = read_model_config(found)
+    tokenizer = _tokenizer(directories, saved)
+    model = read_model_config(saved)
     for token in (token for word in section.stop_sequences for token in word):
         if token >= model.vocab_size:
             raise ConfigError(
@@ -182,7 +182,7 @@ def prepare_inference(
                 f"{model.vocab_size:,}"
             )
     return Inference(
-        found=found,
+        checkpoint=saved,
         tokenizer=tokenizer,
         prompts=PromptReader(tokenizer, model, section).read(place),
         section=section,

@@ -288,10 +288,10 @@ class PromptReader:
                 yield self._prompt(ids_S[: ends[0]].tolist(), file, "row", row)
 
     def _prompt(self, ids: list[int], file: Path, unit: str, number: int) -> Prompt:
-        known = self.model.vocab_size
-        if ids and not 0 <= min(ids) <= max(ids) < known:
+        vocab_size = self.model.vocab_size
+        if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
             raise InputError(
-                f"{file}, {unit} {number}: expected token ids from 0 to {known - 1:,}, "
+                f"{file}, {unit} {number}: expected token ids from 0 to {vocab_size - 1:,}, "
                 f"model.vocab_size - 1, found {min(ids):,} to {max(ids):,}"
             )
         text = decode_ids(self.tokenizer, ids)

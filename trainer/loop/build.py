@@ -3,11 +3,11 @@
 from pipeline.core import storage
 from trainer.config import Params
 from trainer.data import SampleSource, TrainingData, batches, datasets_from
+from trainer.errors import StopRequest
 from trainer.evaluation.loss import Evaluator
 from trainer.loop import disk, ranks, resume, sparsity
 from trainer.loop.loop import StepLog, TrainingRun
 from trainer.loop.options import TrainOptions
-from trainer.loop.stop import StopRequest
 from trainer.model import GPT, optimizer
 from trainer.runs import checkpoint, metrics, record
 from trainer.runs.console import Say
@@ -102,8 +102,8 @@ def _record(run: TrainingRun, start: resume.RunStart) -> None:
     """Write run.json where it is not there yet, or the data sets have changed by masking."""
     before = record.read_run_record(run.model_dir)
     earlier = before
-    if before is None and start.found is not None and start.states is None:
-        earlier = start.found.state
+    if before is None and start.checkpoint is not None and start.states is None:
+        earlier = start.checkpoint.state
     entries = None if earlier is None else earlier["datasets"]
     run.record["datasets"] = datasets_from(entries, run.record["datasets"], run.step)
     if before is not None and record.complete_record(before) == run.record:

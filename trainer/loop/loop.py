@@ -10,9 +10,9 @@ from typing import Any
 from pipeline.core.order import Schedule, batch_size_at, samples_before_step
 from trainer.config import Params
 from trainer.data import BatchPrefetcher, TrainingData, batches
+from trainer.errors import StopRequest, StopSignal
 from trainer.evaluation.loss import Evaluator
 from trainer.loop import sparsity
-from trainer.loop.stop import StopRequest, StopSignal
 from trainer.model.optimizer import learning_rate
 from trainer.runs import checkpoint, console, metrics
 from trainer.runs.checkpoint import CheckpointWriter

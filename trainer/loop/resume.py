@@ -46,29 +46,29 @@ checked apart."""
 
 @dataclass(frozen=True)
 class RunStart:
-    """`found`: None for nothing to start from; `states`: None to resume all of it, else the
+    """`checkpoint`: None for nothing to start from; `states`: None to resume all of it, else the
     parts that a new run begins with."""
 
-    found: Checkpoint | None = None
+    checkpoint: Checkpoint | None = None
     states: tuple[str, ...] | None = None
 
     @property
     def step(self) -> int:
         """The last step that is done."""
-        return 0 if self.found is None or self.states is not None else self.found.step
+        return 0 if self.checkpoint is None or self.states is not None else self.checkpoint.step
 
     @property
     def origin(self) -> dict[str, Any]:
         """What run.json and checkpoints say of where the weights of a new run come from."""
-        if self.found is None:
+        if self.checkpoint is None:
             return {}
         if self.states is None:
-            known = self.found.state.get(ORIGIN)
-            return {} if known is None else {ORIGIN: known}
+            inherited = self.checkpoint.state.get(ORIGIN)
+            return {} if inherited is None else {ORIGIN: inherited}
         came_from = {
-            "path": str(self.found.path.resolve()),
-            "step": self.found.step,
-            "hash": self.found.hash,
+            "path": str(self.checkpoint.path.resolve()),
+            "step": self.checkpoint.step,
+            "hash": self.checkpoint.hash,
             "states": list(self.states),
         }
         return {ORIGIN: came_from}
@@ -149,31 +149,32 @@ def check_start(
     before = record.read_run_record(model_dir)
     if before is not None:
         record.check_same_run(model_dir, before, now, source)
-    if start.found is not None and start.states is None:
+    if start.checkpoint is not None and start.states is None:
         compared = now.keys() | {record.SPARSITY}
-        state = {key: value for key, value in start.found.state.items() if key in compared}
-        record.check_same_run(start.found.path, state, now, source)
+        state = {key: value for key, value in start.checkpoint.state.items() if key in compared}
+        record.check_same_run(start.checkpoint.path, state, now, source)
 
 
 def check_architecture(start: RunStart, now: dict[str, Any], *, strict: bool) -> None:
     """Raise ConfigError naming a key in which the model of the weights computes otherwise, or
     when the optimizer state is that of another optimizer."""
-    if start.found is None or start.states is None:
+    if start.checkpoint is None or start.states is None:
         return
     if "optimizer" in start.states:
-        kinds = [record.complete_record(state)["optimizer"] for state in (start.found.state, now)]
-        before, after = ({"optimizer_type": kind["optimizer_type"]} for kind in kinds)
-        if found := record.difference({"optimizer": before}, {"optimizer": after}):
+        records = (start.checkpoint.state, now)
+        kinds = [record.complete_record(each)["optimizer"]["optimizer_type"] for each in records]
+        before, after = ({"optimizer_type": kind} for kind in kinds)
+        if change := record.difference({"optimizer": before}, {"optimizer": after}):
             raise ConfigError(
-                f"{start.found.path} holds the state of another optimizer: {found}; use "
+                f"{start.checkpoint.path} holds the state of another optimizer: {change}; use "
                 "--load_checkpoint_states model"
             )
     if not strict:
         return
-    models = [record.complete_record(state)["model"] for state in (start.found.state, now)]
+    models = [record.complete_record(state)["model"] for state in (start.checkpoint.state, now)]
     before, after = ({k: v for k, v in m.items() if k not in _OF_TRAINING} for m in models)
-    if found := record.difference({"model": before}, {"model": after}):
-        tensors = _other_tensors(start.found, now["model"])
+    if change := record.difference({"model": before}, {"model": after}):
+        tensors = _other_tensors(start.checkpoint, now["model"])
         mend = (
             "give the section model of that run"
             if tensors
@@ -181,7 +182,7 @@ def check_architecture(start: RunStart, now: dict[str, Any], *, strict: bool) ->
             "--disable_strict_checkpoint_loading"
         )
         raise ConfigError(
-            f"{start.found.path} holds weights of another model: {found}{tensors}; {mend}"
+            f"{start.checkpoint.path} holds weights of another model: {change}{tensors}; {mend}"
         )
 
 
@@ -211,7 +212,7 @@ def load_start(
     """Bring the model to where it starts; returns the masks of sparse weights, None for a dense
     run. Raises IntegrityError for a damaged file, and what MemoryX raises; nothing is changed
     then."""
-    saved = start.found
+    saved = start.checkpoint
     if saved is not None and start.states is None:
         masks = sparsity.put_masks(
             params, compiled

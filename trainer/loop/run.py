@@ -13,13 +13,12 @@ from trainer.config import Params, RunConfig
 from trainer.convert.conversion import export_checkpoint
 from trainer.data import batches, open_training, prepare
 from trainer.data.prepare import DataDirectories
-from trainer.errors import as_prep_errors
+from trainer.errors import StopSignal, as_prep_errors, catch_signals
 from trainer.generation import infer
 from trainer.loop import build, options, ranks, resume
 from trainer.loop.build import compile_model
 from trainer.loop.loop import TrainingRun
 from trainer.loop.options import DEFAULT_PARAMS, TrainOptions, resolve_params
-from trainer.loop.stop import StopSignal, catch_signals
 from trainer.report import write_report
 from trainer.runs import checkpoint, console, jobs, metrics, record
 from trainer.runs.console import RunLog, Say

@@ -24,9 +24,16 @@ from torch import Tensor, nn
 from pipeline.core.rng import key
 from trainer.config import ModelConfig, model_parameters
 from trainer.config import model as rules
-from trainer.model.attention import Attention, Geometry, KVCache, additive_mask, mask_of_next
+from trainer.model.attention import (
+    Attention,
+    Geometry,
+    KVCache,
+    additive_mask,
+    mask_of_next,
+    rotation,
+    sinusoids,
+)
 from trainer.model.mup import fan_in_multiplier, in_block
-from trainer.model.positions import rotation, sinusoids
 
 
 class RMSNorm(nn.Module):
@@ -105,7 +112,7 @@ def initialize(model: nn.Module, config: ModelConfig, seed: int) -> None:
                 parameter.fill_(1.0)
             else:
                 generator = torch.Generator().manual_seed(key(seed, "weights", name) >> 65)
-                rule = rule_of(name, config)
+                rule = find_initializer(name, config)
                 parts: list[Tensor] = [parameter]
                 if isinstance(rule, rules.FanScaled) and name.endswith(".qkv.weight"):
                     heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
@@ -115,7 +122,7 @@ def initialize(model: nn.Module, config: ModelConfig, seed: int) -> None:
                     initialize_matrix(part, rule, generator)
 
 
-def rule_of(name: str, config: ModelConfig) -> rules.Initializer:
+def find_initializer(name: str, config: ModelConfig) -> rules.Initializer:
     """The distribution that the matrix `name` is drawn from."""
     if "embedding" in name:
         return config.embedding_initializer

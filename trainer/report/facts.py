@@ -166,8 +166,8 @@ class RunFacts:
     @property
     def sparse(self) -> list[dict[str, Any]]:
         """The groups of pruned weights; none in a dense run."""
-        found: list[dict[str, Any]] = self.record.get(record.SPARSITY, [])
-        return found
+        groups: list[dict[str, Any]] = self.record.get(record.SPARSITY, [])
+        return groups
 
     @property
     def parameters(self) -> int:
@@ -265,8 +265,8 @@ def read_run_facts(model_dir: Path) -> RunFacts:
     )
 
 
-def _size(found: checkpoint.Checkpoint) -> int:
-    return sum(int(entry["size"]) for entry in found.files.values())
+def _size(saved: checkpoint.Checkpoint) -> int:
+    return sum(int(entry["size"]) for entry in saved.files.values())
 
 
 def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:

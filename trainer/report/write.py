@@ -313,8 +313,8 @@ def _command(facts: RunFacts) -> str:
     if not log.is_file():
         return ""
     with open(log, encoding="utf-8", errors="replace") as file:
-        found = next((line for line in file if _COMMAND in line), "")
-    return _one_line(found.partition(_COMMAND)[2].strip())
+        command = next((line for line in file if _COMMAND in line), "")
+    return _one_line(command.partition(_COMMAND)[2].strip())
 
 
 def _one_line(text: str) -> str:

@@ -191,8 +191,8 @@ class JobStore:
             os.close(handle)
 
     def _files(self) -> list[Path]:
-        found = [path for path in self.directory.glob("*.json") if _FILE.fullmatch(path.name)]
-        return sorted(found, key=lambda path: int(path.stem.removeprefix(_PREFIX)))
+        paths = [path for path in self.directory.glob("*.json") if _FILE.fullmatch(path.name)]
+        return sorted(paths, key=lambda path: int(path.stem.removeprefix(_PREFIX)))
 
     def _path(self, name: str) -> Path:
         path = self.directory / f"{name}.json"

@@ -34,7 +34,7 @@ def cut_back(path: Path, last_step: int) -> None:
     kept = b"".join(
         line
         for line in data.splitlines(keepends=True)
-        if (step := _step_of(line)) is not None and step <= last_step
+        if (step := _read_step(line)) is not None and step <= last_step
     )
     if kept == data:
         return
@@ -51,7 +51,7 @@ def settle(path: Path) -> None:
             os.fsync(file.fileno())
 
 
-def _step_of(line: bytes) -> int | None:
+def _read_step(line: bytes) -> int | None:
     if not line.endswith(b"\n"):
         return None
     try:
@@ -64,7 +64,7 @@ def has_step(path: Path, step: int) -> bool:
     """Whether a line is there for `step`."""
     if not path.exists():
         return False
-    return any(_step_of(line) == step for line in path.read_bytes().splitlines(keepends=True))
+    return any(_read_step(line) == step for line in path.read_bytes().splitlines(keepends=True))
 
 
 TRAINING_EVENTS, EVALUATION_EVENTS = "train", "eval"

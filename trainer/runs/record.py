@@ -86,49 +86,50 @@ def read_run_record(model_dir: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        known: dict[str, Any] = json.loads(path.read_bytes())
+        recorded: dict[str, Any] = json.loads(path.read_bytes())
     except ValueError as error:
         raise IntegrityError(f"{path}: damaged: not JSON ({error})") from error
-    return known
+    return recorded
 
 
 def check_same_run(
-    place: Path, known: dict[str, Any], record: dict[str, Any], source: SampleSource
+    place: Path, recorded: dict[str, Any], record: dict[str, Any], source: SampleSource
 ) -> None:
-    """Raise ConfigError naming the first field in which `known`, of `place`, is another run than
+    """Raise ConfigError naming the first field in which `recorded`, of `place`, is another run than
     `record`; data sets may have become those of `source` by masking."""
-    if is_or_became_by_masking(known.get("datasets", []), source):
-        known = {**known, "datasets": record["datasets"]}
-    refuse_difference(place, complete_record(known), record)
+    if is_or_became_by_masking(recorded.get("datasets", []), source):
+        recorded = {**recorded, "datasets": record["datasets"]}
+    refuse_difference(place, complete_record(recorded), record)
 
 
-def complete_record(known: dict[str, Any]) -> dict[str, Any]:
-    """`known` with the defaults of config keys that the release which wrote it did not have."""
+def complete_record(recorded: dict[str, Any]) -> dict[str, Any]:
+    """`recorded` with the defaults of config keys that the release which wrote it did not have."""
     sections: dict[str, TypeAdapter[Any]] = {
         "model": TypeAdapter(ModelConfig),
         "optimizer": ANY_OPTIMIZER,
     }
-    full = dict(known)
+    full = dict(recorded)
     for name, kind in sections.items():
         with contextlib.suppress(ValidationError):
-            section = kind.validate_json(json.dumps(known.get(name)))
+            section = kind.validate_json(json.dumps(recorded.get(name)))
             values = kind.dump_python(section, mode="json")
-            unused = _NOT_RECORDED - known[name].keys()
+            unused = _NOT_RECORDED - recorded[name].keys()
             full[name] = {key: value for key, value in values.items() if key not in unused}
     return full
 
 
-def refuse_difference(place: Path, known: dict[str, Any], record: dict[str, Any]) -> None:
-    """Raise ConfigError naming the first field where `record` differs from `known`, of `place`."""
-    if found := difference(known, record):
+def refuse_difference(place: Path, recorded: dict[str, Any], record: dict[str, Any]) -> None:
+    """Raise ConfigError naming the first field where `record` is not `recorded`, of `place`."""
+    if change := difference(recorded, record):
         raise ConfigError(
-            f"{place} belongs to another run: {found}; use another --model_dir or the earlier value"
+            f"{place} belongs to another run: {change}; use another --model_dir or the earlier "
+            "value"
         )
 
 
-def difference(known: dict[str, Any], record: dict[str, Any]) -> str | None:
+def difference(recorded: dict[str, Any], record: dict[str, Any]) -> str | None:
     """The first field in which two records differ, with both values; None when they agree."""
-    before, now = _flat(known), _flat(record)
+    before, now = _flat(recorded), _flat(record)
     fields = (field for field in [*now, *before] if before.get(field) != now.get(field))
     field = next(fields, None)
     if field is None:

@@ -117,7 +117,7 @@ class StepFindings:
 @dataclass(kw_only=True)
 class Watch:
     """Watches over the steps of a run. Every rank has one, and all find the same. `history`:
-    what went before; `told`: causes that were warned of and have not cleared since."""
+    what went before; `warned`: causes that were warned of and have not cleared since."""
 
     params: Params
     model_dir: Path
@@ -125,7 +125,7 @@ class Watch:
     data: TrainingData
     history: History
     say: Say
-    told: set[str] = field(default_factory=set)
+    warned: set[str] = field(default_factory=set)
 
     @contextlib.contextmanager
     def over(self, step: int) -> Iterator[Gradients]:
@@ -157,19 +157,19 @@ class Watch:
         the run: weights have learned from it then, but no checkpoint has."""
         if watched.figures is not None:
             for cause, words in watched.warnings.items():
-                if cause not in self.told:
+                if cause not in self.warned:
                     self.say(f"Unstable ({cause}), step {watched.step}: {words}")
-            self.told = (self.told & {_SPIKE}) | watched.warnings.keys()
+            self.warned = (self.warned & {_SPIKE}) | watched.warnings.keys()
         if watched.spike is None:
-            self.told.discard(_SPIKE)
+            self.warned.discard(_SPIKE)
             return
         stops = self.params.runconfig.stability.on_spike == "stop"
-        if stops or _SPIKE not in self.told:
+        if stops or _SPIKE not in self.warned:
             words = f"step {watched.step}: {watched.spike}; {self._read_by(watched.step)}"
             if stops:
                 raise TrainingError(f"{words} (runconfig.stability.on_spike: stop)")
             self.say(f"Unstable ({_SPIKE}), {words}")
-        self.told.add(_SPIKE)
+        self.warned.add(_SPIKE)
 
     def _due(self, step: int) -> bool:
         every = self.params.runconfig.stability.every

@@ -38,12 +38,12 @@ _OF_OWNER = {
 }
 
 
-def kind_of(name: str) -> str:
+def find_kind(name: str) -> str:
     """One of KINDS.
 
-    >>> [kind_of(f"blocks.0.{name}") for name in ("feed_forward.gate.weight", "attention.qkv.bias")]
-    ['ffn_in', 'bias']
-    >>> kind_of("position_embedding.weight"), kind_of("final_norm.bias")
+    >>> find_kind("blocks.0.feed_forward.gate.weight"), find_kind("blocks.0.attention.qkv.bias")
+    ('ffn_in', 'bias')
+    >>> find_kind("position_embedding.weight"), find_kind("final_norm.bias")
     ('embedding', 'norm')
     """
     owner, _, last = name.rpartition(".")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import StabilityConfig
-from trainer.stability.measure import KINDS, MATRICES, SPARSE_GRADIENTS, Sums, kind_of
+from trainer.stability.measure import KINDS, MATRICES, SPARSE_GRADIENTS, Sums, find_kind
 
 EPS_MARGIN = 1000
 """How many times AdamW's eps must fit into sqrt(mean of v)."""
@@ -32,17 +32,17 @@ def figures(by_name: Mapping[str, Sums], eps: float, first: Figures | None) -> F
     itself. JSON values; what was not measured or is not finite is left out."""
     kinds: dict[str, list[Sums]] = {}
     for name, sums in by_name.items():
-        kinds.setdefault(kind_of(name), []).append(sums)
-    found: Figures = {"kinds": {k: of_kind(kinds[k], eps) for k in KINDS if k in kinds}}
+        kinds.setdefault(find_kind(name), []).append(sums)
+    measured: Figures = {"kinds": {k: of_kind(kinds[k], eps) for k in KINDS if k in kinds}}
     biases = [sums for sums in by_name.values() if sums.key_values]
     if biases:
-        found["key_bias"] = describe_key_bias(biases)
-    base = found if first is None else first
-    for kind, now in found["kinds"].items():
+        measured["key_bias"] = describe_key_bias(biases)
+    base = measured if first is None else first
+    for kind, now in measured["kinds"].items():
         now |= _growth(now, base["kinds"].get(kind, {}))
     if biases:
-        found["key_bias"] |= _growth(found["key_bias"], base.get("key_bias", {}))
-    return found
+        measured["key_bias"] |= _growth(measured["key_bias"], base.get("key_bias", {}))
+    return measured
 
 
 def of_kind(group: Sequence[Sums], eps: float) -> Figures:
@@ -130,13 +130,13 @@ def read_history(path: Path, last_step: int, window: int) -> History:
     history = History(deque(maxlen=window))
     for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
         try:
-            found: Figures = json.loads(line) if line.endswith(b"\n") else {}
+            values: Figures = json.loads(line) if line.endswith(b"\n") else {}
         except ValueError:  # cut off by a kill
             continue
-        if {"step", "loss"} <= found.keys() and found["step"] <= last_step:
-            history.losses.append(found["loss"])
+        if {"step", "loss"} <= values.keys() and values["step"] <= last_step:
+            history.losses.append(values["loss"])
             if history.first is None:
-                history.first = found.get(FIELD)
+                history.first = values.get(FIELD)
     return history
 
 
@@ -185,35 +185,37 @@ _LOST = {
 
 def warnings(figures: Figures, rule: StabilityConfig, eps: float) -> dict[str, str]:
     """What is wrong, in words, by the name of its cause."""
-    found: dict[str, str] = {}
+    causes: dict[str, str] = {}
     for kind, values in figures["kinds"].items():
         limit = rule.underflow_limit
         for name, words in _LOST.items():
             by_nature = name == "gradient_zeros" and kind in SPARSE_GRADIENTS
             if values.get(name, 0.0) > limit and not by_nature:
                 share = f"{values[name]:.1%}"
-                found[f"{name}.{kind}"] = f"{share} of {kind} {words} (limit {limit:.1%})"
-        found |= _of_weights(kind, values, rule, eps)
+                causes[f"{name}.{kind}"] = f"{share} of {kind} {words} (limit {limit:.1%})"
+        causes |= _warn_of_weights(kind, values, rule, eps)
     ratio = figures.get("key_bias", {}).get("ratio", 0.0)
     if ratio > rule.key_bias_limit:
-        found["key_bias"] = (
+        causes["key_bias"] = (
             f"biases of K are {ratio:.3g} times as large as those of Q and V (norm "
             f"{figures['key_bias']['norm']:.3g}; limit {rule.key_bias_limit:g})"
         )
-    return found
+    return causes
 
 
-def _of_weights(kind: str, values: Figures, rule: StabilityConfig, eps: float) -> dict[str, str]:
-    found = {}
+def _warn_of_weights(
+    kind: str, values: Figures, rule: StabilityConfig, eps: float
+) -> dict[str, str]:
+    causes = {}
     growth, share = values.get("std_growth", 0.0), values.get("eps_share", 0.0)
     if kind in MATRICES and growth > rule.growth_limit:
-        found[f"growth.{kind}"] = (
+        causes[f"growth.{kind}"] = (
             f"weights of {kind} have grown {growth:.3g} times since the first measurement "
             f"(standard deviation {values['std']:.3g}; limit {rule.growth_limit:g})"
         )
     if share > 0:
-        found[f"eps.{kind}"] = (
+        causes[f"eps.{kind}"] = (
             f"optimizer.eps {eps:g} is not below sqrt(mean of v) / 1000 for {share:.1%} of {kind} "
             f"(least: {values['eps_limit']:.3g})"
         )
-    return found
+    return causes

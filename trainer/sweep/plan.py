@@ -28,8 +28,8 @@ from trainer.config import (
 )
 from trainer.config.inputs import SampleInputConfig
 from trainer.config.legacy_keys import modernize
+from trainer.config.optimizer import find_rate_keys
 from trainer.config.params_file import Draft
-from trainer.config.schedules import find_rate_keys
 from trainer.recipe import samples_in
 from trainer.sweep import config as sweep_config
 from trainer.sweep.config import (

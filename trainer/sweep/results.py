@@ -90,9 +90,9 @@ def find_best(results: Mapping[int, TrialResult]) -> TrialResult | None:
 REPORT = "report.html"
 
 
-def write_page(out: Path, plan: SweepPlan, found: Mapping[int, TrialResult]) -> None:
+def write_page(out: Path, plan: SweepPlan, by_trial: Mapping[int, TrialResult]) -> None:
     """Publish the page of the trials that have ended."""
-    ranked = rank_results(found)
+    ranked = rank_results(by_trial)
     content = pages.render_template(
         "trainer.sweep",
         "sweep.html.j2",
@@ -101,7 +101,7 @@ def write_page(out: Path, plan: SweepPlan, found: Mapping[int, TrialResult]) -> 
         ranges={name: p.describe() for name, p in plan.config.parameters.items()},
         described=NAMED,
         ranked=ranked,
-        best=find_best(found),
+        best=find_best(by_trial),
         diverged=sum(result.loss is None for result in ranked),
         panels=[_panel(name, p, ranked) for name, p in plan.config.parameters.items()],
         learning_rate=LEARNING_RATE,
@@ -161,7 +161,7 @@ def describe_sweep(plan: SweepPlan) -> Iterator[str]:
         yield f"trial {variant.trial.index:>4}  {values}"
 
 
-def tabulate_results(plan: SweepPlan, found: Mapping[int, TrialResult]) -> Table:
+def tabulate_results(plan: SweepPlan, by_trial: Mapping[int, TrialResult]) -> Table:
     """The best trials, best first."""
     names = list(plan.config.parameters)
     out = Table(
@@ -169,22 +169,22 @@ def tabulate_results(plan: SweepPlan, found: Mapping[int, TrialResult]) -> Table
     )
     for column in out.columns:
         column.justify = "right"
-    for result in rank_results(found)[:_MOST_ROWS]:
+    for result in rank_results(by_trial)[:_MOST_ROWS]:
         loss = "diverged" if result.loss is None else f"{result.loss:.4f}"
         cells = [format_cell(str(result.values[name])) for name in names]
         out.add_row(str(result.trial), *cells, loss, f"{result.step:,}")
     return out
 
 
-def summary(plan: SweepPlan, found: Mapping[int, TrialResult]) -> Iterator[str]:
+def summary(plan: SweepPlan, by_trial: Mapping[int, TrialResult]) -> Iterator[str]:
     """Lines below the table."""
-    left = len(found) - _MOST_ROWS
+    left = len(by_trial) - _MOST_ROWS
     if left > 0:
         yield f"{left} more in {NAME}"
-    lost = sum(result.loss is None for result in found.values())
+    lost = sum(result.loss is None for result in by_trial.values())
     if lost:
-        yield f"{lost} of {pluralise(len(found), 'trial')} diverged"
-    best = find_best(found)
+        yield f"{lost} of {pluralise(len(by_trial), 'trial')} diverged"
+    best = find_best(by_trial)
     if best is None:
         yield "no trial has a loss"
         return
@@ -226,13 +226,15 @@ class Transfer:
         return lines
 
 
-def transfer(plan: SweepPlan, found: dict[int, TrialResult], target: Path, out: Path) -> Transfer:
+def transfer(
+    plan: SweepPlan, by_trial: dict[int, TrialResult], target: Path, out: Path
+) -> Transfer:
     """Publish `out`: `target` with eta_base, sigma_base and m_emb of the best trial. Raises
     ConfigError when no trial has a loss, when `out` is there, or for a key by which muP does not
     carry over."""
     if out.exists():
         raise ConfigError(f"--write {out}: this file already exists; choose another name")
-    best = find_best(found)
+    best = find_best(by_trial)
     if best is None:
         raise ConfigError("--transfer: no trial has a loss yet")
     proxy, base = plan.variants[best.trial].params, read_base(target)

@@ -25,8 +25,7 @@ from pipeline.core.errors import (
 from pipeline.core.journal import hold_lock
 from pipeline.core.words import pluralise
 from trainer.data import prepare
-from trainer.errors import LostRankError, TrainingError
-from trainer.loop.stop import StopRequest, StopSignal, catch_signals
+from trainer.errors import LostRankError, StopRequest, StopSignal, TrainingError, catch_signals
 from trainer.report.facts import read_curves
 from trainer.runs import checkpoint, metrics
 from trainer.runs.console import Say
@@ -103,13 +102,13 @@ _ERRORS: dict[int, type[PrepError]] = {
 @dataclass
 class Sweep:
     """A sweep under way. `data`: the prep run or shards of all trials, None for those of the params
-    file; `found`: results by trial."""
+    file; `by_trial`: results by trial."""
 
     plan: SweepPlan
     out: Path
     data: Path | None
     say: Say
-    found: dict[int, TrialResult]
+    by_trial: dict[int, TrialResult]
 
     def command(self, trial: Trial) -> Sequence[str]:
         """The arguments of `train` for a trial, whose params file is written."""
@@ -132,13 +131,13 @@ class Sweep:
         if code and not failed:
             raise _trouble(trial, code, last_words)
         result = self._result(trial, last_words.removeprefix("error: ") if failed else "")
-        self.found[trial.index] = result
-        results.write_results(self.out, self.found)
-        results.write_page(self.out, self.plan, self.found)
-        best = " (best so far)" if results.find_best(self.found) is result else ""
+        self.by_trial[trial.index] = result
+        results.write_results(self.out, self.by_trial)
+        results.write_page(self.out, self.plan, self.by_trial)
+        best = " (best so far)" if results.find_best(self.by_trial) is result else ""
         outcome = f"loss {result.loss:.4f}{best}" if result.loss is not None else "diverged"
         self.say(
-            f"Trial {result.trial} ({len(self.found)} of {len(self.plan.variants)}): {outcome}  "
+            f"Trial {result.trial} ({len(self.by_trial)} of {len(self.plan.variants)}): {outcome}  "
             f"{format_values(result.values)}"
         )
         self.drop_checkpoints()
@@ -169,8 +168,8 @@ class Sweep:
         """Delete the checkpoints of all trials that have ended but the best."""
         if self.plan.config.keep_checkpoints == "all":
             return
-        leader = results.find_best(self.found)
-        for index in self.found:
+        leader = results.find_best(self.by_trial)
+        for index in self.by_trial:
             model_dir = self.model_dir(self.plan.variants[index].trial)
             if leader is not None and leader.trial == index:
                 continue

@@ -30,10 +30,10 @@ class BackendType(enum.Enum):
         """The kind that a script names; the oldest scripts say WSE_WS for CSX."""
         if isinstance(name, BackendType):
             return name
-        known = {"WSE_WS": cls.CSX} | {kind.value: kind for kind in cls}
-        if not isinstance(name, str) or name.upper() not in known:
+        kinds = {"WSE_WS": cls.CSX} | {kind.value: kind for kind in cls}
+        if not isinstance(name, str) or name.upper() not in kinds:
             raise BackendConfigError(f"backend {name!r}: expected one of CSX, CPU, GPU")
-        return known[name.upper()]
+        return kinds[name.upper()]
 
     @property
     def is_csx(self) -> bool:

@@ -164,14 +164,14 @@ def _checked(kind: BackendType, settings: dict[str, Any]) -> dict[str, Any]:
         raise BackendConfigError(
             "backend('CPU', mixed_precision=...): wrap the forward in amp.autocast() instead"
         )
-    known = _KEYWORDS[kind]
-    unknown = sorted(settings.keys() - known.keys())
+    defaults = _KEYWORDS[kind]
+    unknown = sorted(settings.keys() - defaults.keys())
     if unknown:
         raise BackendConfigError(
             f"backend({kind.value!r}) has no setting {unknown[0]!r}; it has: "
-            f"{', '.join(sorted(known))}"
+            f"{', '.join(sorted(defaults))}"
         )
-    merged = known | settings
+    merged = defaults | settings
     if merged.get("enable_distributed"):
         raise BackendConfigError(
             "backend('GPU', enable_distributed=True) is not supported: one GPU is used; "

@@ -109,7 +109,7 @@ def _wrong_seed(value: object) -> str | None:
     return None if value is None or _is_count(value, 0) else "None or an int >= 0"
 
 
-def _one_of(*values: object) -> Callable[[Any], str | None]:
+def _expect_one_of(*values: object) -> Callable[[Any], str | None]:
     expected = "one of " + ", ".join(map(repr, values))
     return lambda value: None if value in values else expected
 
@@ -125,7 +125,7 @@ _GROUPS: dict[str, dict[str, Flag]] = {
         "optimization_level": Flag(
             1,
             "precision optimization level 0, 1 or 2; kept for `current_pol`; changes no result",
-            _one_of(0, 1, 2),
+            _expect_one_of(0, 1, 2),
         ),
     },
     "performance": {
@@ -158,13 +158,13 @@ _GROUPS: dict[str, dict[str, Flag]] = {
             "what happens to the activations of a leaf between forward and backward: keep, "
             "recompute, "
             "or evict to activation workers; results are bit-equal",
-            _one_of("keep", "recompute", "evict"),
+            _expect_one_of("keep", "recompute", "evict"),
         ),
         "device": Flag(
             "cpu",
             "device on which wafers of backend CSX compute: cpu, or cuda (weights are streamed to "
             "it)",
-            _one_of("cpu", "cuda"),
+            _expect_one_of("cpu", "cuda"),
         ),
         "threads": Flag(
             1, "CPU threads of every role; another number gives other bits", _wrong_count

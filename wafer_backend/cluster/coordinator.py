@@ -167,8 +167,8 @@ class Coordinator:
             self._run(batch, spans, step, run_leaf)
             loss_sum, n_counted = self.transport.sums()
             check_counted(n_counted, step)
-            found = GlobalLoss(loss_sum, n_counted, batch.batch_size, losses[0])
-            yield BackwardResult(found, scale, tuple(len(span) for span in spans))
+            global_loss = GlobalLoss(loss_sum, n_counted, batch.batch_size, losses[0])
+            yield BackwardResult(global_loss, scale, tuple(len(span) for span in spans))
 
     def total(self) -> Partial:
         """The sums over all leaves with their gradients, inside `reduced`."""

@@ -158,8 +158,8 @@ class MemoryX:
         """
         wide = widen(gradient)
         own = set() if wide is gradient else {name}
-        known = self._leaf_gradients.get(leaf, Partial())
-        self._leaf_gradients[leaf] = merge(known, Partial({name: wide}, own=own))
+        so_far = self._leaf_gradients.get(leaf, Partial())
+        self._leaf_gradients[leaf] = merge(so_far, Partial({name: wide}, own=own))
 
     def finish_leaf(
         self, system: int, leaf: int, loss_sum: float, n_counted: int, send: SendPartial
@@ -268,9 +268,9 @@ class MemoryX:
         mask = masks.mask_of(parameter)
         return fields if mask is None else {**fields, MASK: masks.pack_mask(mask)}
 
-    def put_beside(self, name: str, found: Mapping[str, torch.Tensor]) -> None:
+    def put_beside(self, name: str, received: Mapping[str, torch.Tensor]) -> None:
         """Take over what lies beside a weight on another server."""
-        parameter, fields = self.parameters[name], dict(found)
+        parameter, fields = self.parameters[name], dict(received)
         packed = fields.pop(MASK, None)
         if packed is not None:
             masks.set_mask(parameter, masks.unpack_mask(packed, parameter.shape))

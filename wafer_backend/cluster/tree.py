@@ -179,8 +179,8 @@ def add_partials(left: Partial, right: Partial) -> Partial:
     """left + right, tensor by tensor in fp32, losses in float64; no tensor is written to."""
     gradients = dict(left.gradients)
     for name, gradient in right.gradients.items():
-        known = gradients.get(name)
-        gradients[name] = gradient if known is None else torch.add(known, gradient)
+        so_far = gradients.get(name)
+        gradients[name] = gradient if so_far is None else torch.add(so_far, gradient)
     return Partial(gradients, left.loss_sum + right.loss_sum, left.n_counted + right.n_counted)
 
 
@@ -191,13 +191,13 @@ def merge(left: Partial, right: Partial) -> Partial:
     A sum goes into a tensor that is `own`; others are let go as soon as they are added.
     """
     for name in list(right.gradients):
-        gradient, known = right.gradients.pop(name), left.gradients.get(name)
-        if known is None:
+        gradient, so_far = right.gradients.pop(name), left.gradients.get(name)
+        if so_far is None:
             left.gradients[name] = gradient
             left.own.update(right.own & {name})
             continue
-        room = known if name in left.own else gradient if name in right.own else None
-        left.gradients[name] = torch.add(known, gradient, out=room)
+        room = so_far if name in left.own else gradient if name in right.own else None
+        left.gradients[name] = torch.add(so_far, gradient, out=room)
         left.own.add(name)
     return Partial(
         left.gradients, left.loss_sum + right.loss_sum, left.n_counted + right.n_counted, left.own

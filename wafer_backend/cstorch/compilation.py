@@ -56,7 +56,7 @@ def _fingerprint(values: Any) -> int:
     return digest.intdigest() >> (64 - _BITS)
 
 
-def batch_size_of(inputs: Any) -> int:
+def find_batch_size(inputs: Any) -> int:
     """Samples of a global batch: the first dimension of its first tensor that has one."""
     for value in _pytree.tree_leaves(inputs):
         if isinstance(value, torch.Tensor) and value.ndim:
@@ -190,7 +190,7 @@ class PseudoModule:
         if not self.backend.is_e2e_execution:
             self._dry_run(args, kwargs)
         if self._engine is None:
-            self._bind(batch_size_of((args, kwargs)))
+            self._bind(find_batch_size((args, kwargs)))
             assert self._engine is not None
         self._unchanged()
         profiler.attach(self._engine)
@@ -300,7 +300,7 @@ class PseudoModule:
             print(validate_sample(self.module, args, kwargs))
         else:
             settings = _read(self.backend)
-            batch_size = batch_size_of((args, kwargs))
+            batch_size = find_batch_size((args, kwargs))
             size = settings["micro_batch_size"]
             leaf = batch_size if size is None else None if size == "auto" else size
             print(describe_plan(self.module, batch_size, settings["num_csx"], leaf))

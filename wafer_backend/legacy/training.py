@@ -282,9 +282,9 @@ class _Run:
         if not self._config.get("autoload_last_checkpoint", True):
             return None
         numbered = {
-            int(found[1]): path
+            int(match[1]): path
             for path in self._directory.glob("checkpoint_*.mdl")
-            if (found := re.fullmatch(r"checkpoint_(\d+)\.mdl", path.name))
+            if (match := re.fullmatch(r"checkpoint_(\d+)\.mdl", path.name))
         }
         return numbered[max(numbered)] if numbered else None
 

@@ -82,14 +82,14 @@ def zero(*shape: int) -> torch.Tensor:
     return torch.zeros(shape, dtype=torch.float64)
 
 
-def weights_of(labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+def fill_weights(labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
     """Weights in float64 with the shape of the labels; ones when not given."""
     if weights is None:
         return torch.ones_like(labels, dtype=torch.float64)
     return weights.to(torch.float64).expand_as(labels)
 
 
-def classes_of(predictions: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def predict_classes(predictions: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Predicted classes: `predictions`, or their argmax when they are logits (one more
     dimension, classes last).
     """
@@ -130,8 +130,8 @@ class Accuracy(QuotientMetric):
         dtype: Any = None,
     ) -> None:
         """Count labels and predicted classes (or logits, classes last), with weights."""
-        each = weights_of(labels, weights)
-        self.add(each * (classes_of(predictions, labels) == labels), each)
+        each = fill_weights(labels, weights)
+        self.add(each * (predict_classes(predictions, labels) == labels), each)
 
 
 class Perplexity(QuotientMetric):
@@ -149,7 +149,7 @@ class Perplexity(QuotientMetric):
         logits: torch.Tensor | None = None,
     ) -> None:
         """Count labels with the `loss` in nats summed over them (weighted), or with `logits`."""
-        each = weights_of(labels, weights)
+        each = fill_weights(labels, weights)
         if (loss is None) == (logits is None):
             raise BackendConfigError("Perplexity: give loss (summed over the labels) or logits")
         if logits is not None:
@@ -174,5 +174,5 @@ class Mean(QuotientMetric):
     ) -> None:
         """Count values, with weights of their shape."""
         each = torch.as_tensor(values, dtype=torch.float64, device=self.total.device)
-        heavy = weights_of(each, weights)
+        heavy = fill_weights(each, weights)
         self.add(each * heavy, heavy)

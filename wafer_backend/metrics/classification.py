@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.metrics.base import Metric, QuotientMetric, classes_of, weights_of, zero
+from wafer_backend.metrics.base import Metric, QuotientMetric, fill_weights, predict_classes, zero
 
 
 class ConfusionMatrix(Metric):
@@ -32,10 +32,10 @@ class ConfusionMatrix(Metric):
         dtype: Any = None,
     ) -> None:
         """Count labels and predicted classes (or logits, classes last), with weights."""
-        each = weights_of(labels, weights)
+        each = fill_weights(labels, weights)
         valid = (labels >= 0) & (labels < self.num_classes)
         cells = labels[valid].long() * self.num_classes
-        cells = cells + classes_of(predictions, labels)[valid].long()
+        cells = cells + predict_classes(predictions, labels)[valid].long()
         self.matrix.view(-1).index_put_((cells,), each[valid], accumulate=True)
 
     def _counts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -124,9 +124,9 @@ class _AtK(QuotientMetric):
         right = (labels > 0).double()
         hits = right.gather(-1, predictions.topk(self.k, dim=-1).indices).sum(-1)
         heavy = torch.ones_like(hits) if weights is None else weights.double().expand_as(hits)
-        self.add(hits * heavy, self._out_of(right) * heavy)
+        self.add(hits * heavy, self._count_possible(right) * heavy)
 
-    def _out_of(self, right: torch.Tensor) -> torch.Tensor:
+    def _count_possible(self, right: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError
 
 
@@ -135,7 +135,7 @@ class PrecisionAtK(_AtK):
 
     default_name = "precision_at_k"
 
-    def _out_of(self, right: torch.Tensor) -> torch.Tensor:
+    def _count_possible(self, right: torch.Tensor) -> torch.Tensor:
         return torch.full_like(right[..., 0], self.k)
 
 
@@ -144,7 +144,7 @@ class RecallAtK(_AtK):
 
     default_name = "recall_at_k"
 
-    def _out_of(self, right: torch.Tensor) -> torch.Tensor:
+    def _count_possible(self, right: torch.Tensor) -> torch.Tensor:
         return right.sum(-1)
 
 
@@ -179,7 +179,7 @@ class AUC(Metric):
         dtype: Any = None,
     ) -> None:
         """Count `labels`, above 0 for right samples, and probabilities of that shape in [0, 1]."""
-        each, is_right = weights_of(labels, weights).flatten(), (labels > 0).flatten()
+        each, is_right = fill_weights(labels, weights).flatten(), (labels > 0).flatten()
         scaled = predictions.double().flatten() * (self.num_thresholds - 1)
         points = scaled.round().long().clamp(0, self.num_thresholds - 1)
         self.right.index_add_(0, points, each * is_right)

@@ -36,7 +36,7 @@ def wafer_role(system: int) -> str:
     return f"wafer {system}"
 
 
-def clock_of(device: torch.device) -> Clock:
+def make_clock(device: torch.device) -> Clock:
     """Nanoseconds on this host; on a GPU after all that was launched has finished.
 
     Waiting for a GPU at both ends of a span makes its time true and the step slower.
@@ -82,7 +82,7 @@ class Timeline:
     """Records spans and bytes; `CompiledModule.profile` makes an engine tell it.
 
     `moved`: bytes by role. `resident`: peak bytes by role, then by what they hold; those of wafers
-    are peaks since the start of the run. `clock`: nanoseconds, see `clock_of`.
+    are peaks since the start of the run. `clock`: nanoseconds, see `make_clock`.
     """
 
     def __init__(self, clock: Clock = time.perf_counter_ns) -> None:
@@ -118,9 +118,9 @@ class Timeline:
 
     def note_resident(self, role: str, **sizes: int) -> None:
         """Bytes that a role holds; the most is kept. They are drawn as a curve beside its track."""
-        known = self.resident.setdefault(role, {})
+        most = self.resident.setdefault(role, {})
         for what, size in sizes.items():
-            known[what] = max(size, known.get(what, 0))
+            most[what] = max(size, most.get(what, 0))
         self._counts.append(_Count(role, "resident bytes", self.now(), sizes))
 
     def trace(self, keep: Callable[[str], bool] = lambda role: True) -> dict[str, Any]:

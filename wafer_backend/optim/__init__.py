@@ -14,9 +14,9 @@ PyTorch's, without its first moment.
 # ruff: noqa: F403 - every module names what it exports, once
 
 from wafer_backend.optim import lr_scheduler, optimizer, torch_optimizers, weight_decay_scheduler
-from wafer_backend.optim.configure import configure_lr_scheduler, configure_optimizer
 from wafer_backend.optim.lr_scheduler import *
 from wafer_backend.optim.optimizer import *
+from wafer_backend.optim.registry import configure_lr_scheduler, configure_optimizer
 from wafer_backend.optim.scheduler import Scheduler
 from wafer_backend.optim.torch_optimizers import *
 from wafer_backend.optim.weight_decay_scheduler import *

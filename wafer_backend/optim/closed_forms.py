@@ -264,13 +264,13 @@ def cyclic(
     length = up + (up if step_size_down is None else _at_least("step_size_down", step_size_down, 0))
     cycle, within = divmod(step, length)
     height = within / up if within <= up else (length - within) / (length - up)
-    x = cycle + 1 if _one_of("scale_mode", scale_mode, _SCALE_MODES) == "cycle" else step
+    x = cycle + 1 if _check_choice("scale_mode", scale_mode, _SCALE_MODES) == "cycle" else step
     scales: dict[str, Callable[[], float]] = {
         "triangular": lambda: 1.0,
         "triangular2": lambda: 2.0 ** (1 - x),
         "exp_range": lambda: float(gamma**x),
     }
-    return base_val + (max_val - base_val) * height * scales[_one_of("mode", mode, scales)]()
+    return base_val + (max_val - base_val) * height * scales[_check_choice("mode", mode, scales)]()
 
 
 def one_cycle(
@@ -305,7 +305,7 @@ def one_cycle(
     phases = [(pct_start * total_steps - 1, max_val)]
     if three_phase:
         phases.append((2 * pct_start * total_steps - 2, initial_val))
-    anneal = _ANNEALING[_one_of("anneal_strategy", anneal_strategy, _ANNEALING)]
+    anneal = _ANNEALING[_check_choice("anneal_strategy", anneal_strategy, _ANNEALING)]
     step = min(step, last)
     begin, first = 0.0, initial_val
     for end, value in phases:
@@ -352,7 +352,7 @@ def _at_least(name: str, value: int, least: int) -> int:
     return value
 
 
-def _one_of(name: str, value: str, known: Collection[str]) -> str:
-    if value not in known:
-        raise BackendConfigError(f"{name} is {value!r}; expected one of {', '.join(known)}")
+def _check_choice(name: str, value: str, choices: Collection[str]) -> str:
+    if value not in choices:
+        raise BackendConfigError(f"{name} is {value!r}; expected one of {', '.join(choices)}")
     return value

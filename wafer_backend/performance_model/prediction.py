@@ -26,7 +26,7 @@ from wafer_backend.performance_model.calibration import (
 from wafer_backend.performance_model.shape import (
     GPTShape,
     Layer,
-    layers_of,
+    list_layers,
     shape_of,
     training_flops_per_sequence,
 )
@@ -157,13 +157,13 @@ def predict(
     limit, source = _sub_batch(shape, sub_batch)
     count = -(-samples // limit)
     size = samples / count
-    layers = tuple(_roofline(layer, size, calibration) for layer in layers_of(shape))
+    layers = tuple(_roofline(layer, size, calibration) for layer in list_layers(shape))
     micro = _micro_batch(shape, size, layers, calibration)
     shared = sum(micro.values()) * calibration.reduction * overhead_form(num_csx)
     phases = {name: count * seconds for name, seconds in micro.items()}
     phases["reduce"] += count * shared
     # Between steps the first layer's gradient goes up and its new weights come down.
-    first, each = layers_of(shape)[0], GRADIENT_BYTES + WEIGHT_BYTES
+    first, each = list_layers(shape)[0], GRADIENT_BYTES + WEIGHT_BYTES
     phases["optimizer"] = first.parameters * each / IO_BYTES_PER_SECOND
     seconds = sum(phases.values())
     flops = batch * training_flops_per_sequence(shape)
@@ -204,7 +204,7 @@ def sram_sub_batch(shape: GPTShape) -> int:
 
 
 def _resident_bytes(shape: GPTShape) -> float:
-    largest = max(layer.parameters for layer in layers_of(shape))
+    largest = max(layer.parameters for layer in list_layers(shape))
     return largest * (2 * WEIGHT_BYTES + GRADIENT_BYTES)
 
 

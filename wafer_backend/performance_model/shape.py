@@ -150,7 +150,7 @@ def _read_out_parameters(shape: GPTShape) -> int:
     return variant.norm_vectors * d + (0 if variant.tied else v * d) + variant.read_out_bias * v
 
 
-def layers_of(shape: GPTShape) -> tuple[Layer, ...]:
+def list_layers(shape: GPTShape) -> tuple[Layer, ...]:
     """Table 13 cut into embeddings, blocks and read-out; forward plus backward is training.
 
     Backward is twice forward, but once for the embeddings (training = 3 x inference - embeddings -
@@ -207,13 +207,13 @@ def training_flops_per_sequence(shape: GPTShape) -> int:
     '2.4377e+12'
     """
     return sum(
-        layer.count * (layer.forward_flops + layer.backward_flops) for layer in layers_of(shape)
+        layer.count * (layer.forward_flops + layer.backward_flops) for layer in list_layers(shape)
     )
 
 
 def inference_flops_per_sequence(shape: GPTShape) -> int:
     """FLOPs of forward alone, for one sequence that is read at once (Table 13)."""
-    return sum(layer.count * layer.forward_flops for layer in layers_of(shape))
+    return sum(layer.count * layer.forward_flops for layer in list_layers(shape))
 
 
 _NAMES = {

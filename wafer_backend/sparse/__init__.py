@@ -10,20 +10,21 @@ multiplied. `simulated_speedup` gives the ideal bound.
 
 from wafer_backend.sparse import init
 from wafer_backend.sparse.algorithms import GMP, SET, RigL, SparsityAlgorithm, Static
-from wafer_backend.sparse.configure import Group, configure
+from wafer_backend.sparse.configure import (
+    GMPSparsityOptimizer,
+    Group,
+    RigLSparsityOptimizer,
+    SETSparsityOptimizer,
+    StaticSparsityOptimizer,
+    configure,
+    configure_sparsity_optimizer,
+)
 from wafer_backend.sparse.masks import (
     SimulatedSpeedup,
     mask_gradient,
     mask_of,
     simulated_speedup,
     split_nan,
-)
-from wafer_backend.sparse.optimizers import (
-    GMPSparsityOptimizer,
-    RigLSparsityOptimizer,
-    SETSparsityOptimizer,
-    StaticSparsityOptimizer,
-    configure_sparsity_optimizer,
 )
 from wafer_backend.sparse.schedules import (
     Constant,

@@ -1,19 +1,37 @@
-"""`configure`: an algorithm from a number, a dict or a list of dicts, as configs write it.
+"""Algorithms for the parameters of a model, from what configs and scripts write.
 
-A list becomes a `Group`: several algorithms, each for the parameters of its filter.
+`configure` takes a number, a dict or a list of dicts. A list becomes a `Group`: several algorithms,
+each for the parameters of its filter. The older spelling is sparsity as an optimizer next to the
+optimizer, a thin face over the same algorithms:
+
+    sparsity = RigLSparsityOptimizer(model.named_parameters(), sparsity=0.9, schedule={"freq": 100})
+    sparsity.apply_sparsity()          # before the forward pass
+    ...                                # forward, backward, optimizer.step()
+    sparsity.step()                    # changes masks when it is time
+
+Gradients of pruned weights are zero without a call.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
 from pipeline.core.words import did_you_mean_or_all
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.sparse.algorithms import GMP, SET, RigL, SparsityAlgorithm, Static, root_of_apply
+from wafer_backend.sparse.algorithms import (
+    GMP,
+    SET,
+    RigL,
+    SparsityAlgorithm,
+    Static,
+    enforce_optimizer,
+    root_of_apply,
+)
 from wafer_backend.sparse.schedules import check_keys
 from wafer_backend.sparse.selection import (
+    Named,
     ParameterFilter,
     check_some,
     default_filter,
@@ -21,6 +39,7 @@ from wafer_backend.sparse.selection import (
     select_parameters,
 )
 
+Params = Iterable[tuple[str, nn.Parameter]] | Iterable[dict[str, Any]]
 Filter = str | Sequence[str] | ParameterFilter
 
 
@@ -37,7 +56,7 @@ class Group:
 
     def add(self, filter: Filter, algorithm: SparsityAlgorithm) -> None:
         """Append an algorithm. Raises BackendConfigError when it is in the group already."""
-        if any(algorithm is known for _, known in self.groups):
+        if any(algorithm is member for _, member in self.groups):
             raise BackendConfigError(
                 f"this {type(algorithm).__name__} is in the group already; make one per filter, "
                 "or give it a list of globs"
@@ -130,15 +149,156 @@ def _configure_one(part: Any) -> tuple[Filter, SparsityAlgorithm]:
         )
     name = str(arguments.pop("type", arguments.pop("algorithm", "static"))).lower()
     chosen = arguments.pop("param_filter", None)
-    algorithm = algorithm_class(name)
+    algorithm = _find_algorithm(name)
     check_keys(f"sparsity, {name}", arguments, algorithm)
     return (default_filter if chosen is None else chosen), algorithm(**arguments)
 
 
-def algorithm_class(name: str) -> type[SparsityAlgorithm]:
+def _find_algorithm(name: str) -> type[SparsityAlgorithm]:
     """The algorithm of this name, in lower case."""
     if name not in ALGORITHMS:
         raise BackendConfigError(
             f"sparsity: unknown algorithm {name!r}{did_you_mean_or_all(name, ALGORITHMS)}"
         )
     return ALGORITHMS[name]
+
+
+class SparsityOptimizer:
+    """Base class. `params`: named parameters, or dicts {"params": named parameters, ...} whose
+    other keys override the arguments. Of them, those that `sparse_param_filter` takes become
+    sparse; by default those of two or more dimensions that are no embedding, norm, output head or
+    bias. `schedule`: the steps of updates, {freq, start, stop} or {steps}.
+
+    The other arguments are those of the algorithm of the same name.
+    """
+
+    algorithm: ClassVar[type[SparsityAlgorithm]]
+
+    def __init__(
+        self,
+        params: Params,
+        sparsity: Any = None,
+        schedule: Any = None,
+        *,
+        sparse_param_filter: ParameterFilter = default_filter,
+        **arguments: Any,
+    ) -> None:
+        arguments |= {"sparsity": sparsity, "schedule": schedule}
+        self.algorithms: list[SparsityAlgorithm] = []
+        listed: list[Any] = list(params)
+        groups = listed if listed and isinstance(listed[0], dict) else [{"params": listed}]
+        for group in groups:
+            self._add(arguments | group, sparse_param_filter)
+
+    def apply_sparsity(self) -> None:
+        """Zero the pruned weights."""
+        for algorithm in self.algorithms:
+            algorithm.enforce()
+
+    def step(self) -> None:
+        """Count one step of the optimizer, change masks if it is time, zero the pruned weights."""
+        for algorithm in self.algorithms:
+            algorithm.advance()
+            algorithm.enforce()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients of the sparse parameters."""
+        for parameter in (p for a in self.algorithms for p in a.parameters.values()):
+            if set_to_none:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad.zero_()
+
+    def manage_optimizer_state_sparsity(self, optimizer: torch.optim.Optimizer) -> None:
+        """Zero the optimizer's state of pruned weights now and after each of its steps."""
+
+        def after_step(stepped: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            enforce_optimizer(stepped)
+
+        optimizer.register_step_post_hook(after_step)
+        enforce_optimizer(optimizer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of the algorithms by the position of their group."""
+        return {str(i): algorithm.state_dict() for i, algorithm in enumerate(self.algorithms)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`."""
+        if len(state) != len(self.algorithms):
+            raise BackendConfigError(
+                f"the saved sparsity has {len(state)} groups, this one {len(self.algorithms)}"
+            )
+        for i, algorithm in enumerate(self.algorithms):
+            algorithm.load_state_dict(state[str(i)])
+
+    def _add(self, arguments: dict[str, Any], chosen: ParameterFilter) -> None:
+        named: Named = [(name, p) for name, p in arguments.pop("params") if chosen(name, p)]
+        check_some(named, chosen)
+        update = arguments.pop("schedule")
+        if update is not None:
+            arguments["update"] = update
+        check_keys(type(self).__name__, arguments, self.algorithm)
+        algorithm = self.algorithm(**arguments)
+        algorithm.sparsify(named)
+        self.algorithms.append(algorithm)
+
+
+class StaticSparsityOptimizer(SparsityOptimizer):
+    """Masks stay."""
+
+    algorithm = Static
+
+
+class GMPSparsityOptimizer(SparsityOptimizer):
+    """Gradual magnitude pruning."""
+
+    algorithm = GMP
+
+
+class SETSparsityOptimizer(SparsityOptimizer):
+    """Sparse evolutionary training."""
+
+    algorithm = SET
+
+
+class RigLSparsityOptimizer(SparsityOptimizer):
+    """Rigging the lottery."""
+
+    algorithm = RigL
+
+
+_OPTIMIZERS: tuple[type[SparsityOptimizer], ...] = (
+    StaticSparsityOptimizer,
+    GMPSparsityOptimizer,
+    SETSparsityOptimizer,
+    RigLSparsityOptimizer,
+)
+
+
+def configure_sparsity_optimizer(
+    sparsity_type: str,
+    named_parameters: Iterable[tuple[str, nn.Parameter]],
+    param_name_patterns: str | Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
+    sparse_param_filter: ParameterFilter | None = None,
+    **arguments: Any,
+) -> SparsityOptimizer:
+    """The sparsity optimizer of a type (static, gmp, set, rigl).
+
+    `param_name_patterns`: a glob, globs, or a dict from globs to arguments that override; a
+    parameter takes the first that matches. Raises BackendConfigError for a glob without a match.
+    """
+    algorithm = _find_algorithm(sparsity_type.lower())
+    kind = next(optimizer for optimizer in _OPTIMIZERS if optimizer.algorithm is algorithm)
+    if param_name_patterns is None:
+        chosen = sparse_param_filter or default_filter
+        return kind(named_parameters, sparse_param_filter=chosen, **arguments)
+    if isinstance(param_name_patterns, str):
+        param_name_patterns = [param_name_patterns]
+    rest, groups = dict(named_parameters), []
+    for glob in param_name_patterns:
+        overrides = param_name_patterns[glob] if isinstance(param_name_patterns, Mapping) else {}
+        matches = make_filter(glob)
+        named = [(name, rest[name]) for name in list(rest) if matches(name, rest[name])]
+        check_some(named, glob)
+        groups.append({"params": [(name, rest.pop(name)) for name, _ in named], **overrides})
+    return kind(groups, sparse_param_filter=lambda name, parameter: True, **arguments)

@@ -81,8 +81,8 @@ def mask_gradient(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tens
     if entry.wants_dense:
         # Gradients accumulate until the user clears them; what was kept before that is stale.
         stale = parameter.grad is None or not parameter.grad.any()
-        dense, known = gradient.detach(), entry.dense
-        entry.dense = dense.clone() if known is None or stale else known + dense
+        dense, kept = gradient.detach(), entry.dense
+        entry.dense = dense.clone() if kept is None or stale else kept + dense
     return gradient.masked_fill(entry.pruned, 0)
 
 

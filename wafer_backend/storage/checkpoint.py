@@ -159,13 +159,13 @@ def read_checkpoint(path: str | Path) -> Any:
 
 
 def _state(file: mdl.MdlFile, device: torch.device) -> Any:
-    known: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
 
     def leaf(name: str) -> Any:
         target = file.link(name)
-        if target not in known:
-            known[target] = _leaf(file, target, device)
-        return known[target]
+        if target not in leaves:
+            leaves[target] = _leaf(file, target, device)
+        return leaves[target]
 
     try:
         return unflatten(file.spec, leaf)

@@ -66,10 +66,10 @@ class Buffers:
         taken: Snapshot = {}
         tied: dict[int, _BufferState] = {}
         for slot, tensor in self._slots():
-            known = tied.get(id(tensor)) or self._last.get(slot)
-            if known is None or not known.is_still(tensor):
-                known = _BufferState(tensor, tensor.detach().clone())
-            taken[slot] = tied[id(tensor)] = known
+            state = tied.get(id(tensor)) or self._last.get(slot)
+            if state is None or not state.is_still(tensor):
+                state = _BufferState(tensor, tensor.detach().clone())
+            taken[slot] = tied[id(tensor)] = state
         self._last = taken
         return taken
 

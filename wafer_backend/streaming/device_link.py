@@ -47,7 +47,7 @@ class Orders:
     """What outlives a pass: the order of takes, per kind of leaf (with a graph, or without)."""
 
     def __init__(self) -> None:
-        self.known: dict[bool, tuple[Take, ...]] = {}
+        self.by_kind: dict[bool, tuple[Take, ...]] = {}
         self.fetches = Fetches()
 
 
@@ -73,7 +73,7 @@ class WeightPrefetcher:
         if kind != self._kind:
             self._drop()
         self._kind, self._taken = kind, []
-        self._following = self._orders.known.get(kind, ())
+        self._following = self._orders.by_kind.get(kind, ())
         self._copy_ahead()
         complete = False
         try:
@@ -82,7 +82,7 @@ class WeightPrefetcher:
         finally:
             if not complete or tuple(self._taken) != self._following:
                 self._drop()
-        self._orders.known[kind] = tuple(self._taken)
+        self._orders.by_kind[kind] = tuple(self._taken)
 
     def take(self, name: str) -> torch.Tensor:
         """A copy of a weight on the device, for its next use."""

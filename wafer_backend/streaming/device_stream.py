@@ -226,7 +226,7 @@ class CpuStream:
 
     def release(self, slot: Slot) -> None:
         """Overwrite the slot: on a CPU its reader is done."""
-        _bytes_of(slot.tensor).fill_(_POISON)
+        _view_bytes(slot.tensor).fill_(_POISON)
 
     def close(self) -> None:
         """Block until the thread has ended."""
@@ -313,7 +313,7 @@ def _copy_late(source: torch.Tensor, target: torch.Tensor, delay: float) -> None
         target.copy_(source)
 
 
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+def _view_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a dense tensor, whatever its strides."""
     flat = tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
     return flat.view(torch.uint8)

@@ -154,9 +154,9 @@ class ProcessGroupTransport(MessageTransport):
     def _union(self, words: set[str]) -> list[str]:
         """The words of all ranks, sorted."""
         packed = torch.tensor(list(json.dumps(sorted(words)).encode()), dtype=torch.uint8)
-        found = self._shared({str(self._ranks.rank): packed})
+        parts = self._shared({str(self._ranks.rank): packed})
         return sorted(
-            {word for part in found.values() for word in json.loads(bytes(part.tolist()))}
+            {word for part in parts.values() for word in json.loads(bytes(part.tolist()))}
         )
 
     # Messages.
@@ -223,11 +223,11 @@ class ProcessGroupTransport(MessageTransport):
         if self._ranks.rank:
             self._send_aside([0], tensors=own)
             return self._ranks.receive(0, "side").tensors
-        found = dict(own)
+        tensors = dict(own)
         for rank in self._ranks.others:
-            found.update(self._ranks.receive(rank, "side").tensors)
-        self._send_aside(self._ranks.others, tensors=found)
-        return found
+            tensors.update(self._ranks.receive(rank, "side").tensors)
+        self._send_aside(self._ranks.others, tensors=tensors)
+        return tensors
 
     def _meet(self) -> None:
         """Go on when all ranks are here."""

@@ -164,7 +164,7 @@ class SummaryReader:
     def read_scalar(self, name: str) -> list[Scalar]:
         """The values of a scalar in order of step; empty when there are none."""
         tags = {name, _UNUSUAL.sub("_", name).lstrip("/")}
-        by_step = {scalar.step: scalar for found, scalar in self._scalars() if found in tags}
+        by_step = {scalar.step: scalar for tag, scalar in self._scalars() if tag in tags}
         return [by_step[step] for step in sorted(by_step)]
 
     def read_tensor(self, name: str, latest_only: bool = True) -> Any:
@@ -210,6 +210,6 @@ def _literal(name: str) -> str:
 
 
 def _tensor(path: Path) -> TensorDescriptor:
-    found = checkpoint.read_checkpoint(path)
-    at = datetime.datetime.fromisoformat(found["utctime"])
-    return TensorDescriptor(found["step"], at, found["tensor"].materialize())
+    saved = checkpoint.read_checkpoint(path)
+    at = datetime.datetime.fromisoformat(saved["utctime"])
+    return TensorDescriptor(saved["step"], at, saved["tensor"].materialize())

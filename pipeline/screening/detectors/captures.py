@@ -46,28 +46,28 @@ class Capture(FrozenModel):
     @field_validator("captured_at")
     @classmethod
     def _is_a_moment(cls, value: str) -> str:
-        if moment(value) is None:
+        if parse_moment(value) is None:
             raise ValueError("expected an ISO 8601 date or time such as 2024-05-01T10:00:00Z")
         return value
 
     @model_validator(mode="after")
     def _is_whole(self) -> "Capture":
-        if self.kind in _SIGNALS and not (self.host or host_of(self.url)):
+        if self.kind in _SIGNALS and not (self.host or find_host(self.url)):
             raise ValueError(f"expected a host or an http(s) url for kind {self.kind!r}")
         if self.kind in _LISTED and not self.value.strip():
             raise ValueError(f"expected a value for kind {self.kind!r}")
         if self.kind in ("document", "text") and not _HEX.match(self.value.lower()):
             raise ValueError(f"expected 32 hexadecimal digits as the value of kind {self.kind!r}")
-        if self.kind == "url_prefix" and not host_of(self.value):
+        if self.kind == "url_prefix" and not find_host(self.value):
             raise ValueError("expected an http(s) url as the value of kind 'url_prefix'")
         return self
 
     @property
     def at(self) -> datetime:
         """`captured_at` as a time."""
-        found = moment(self.captured_at)
-        assert found is not None
-        return found
+        time = parse_moment(self.captured_at)
+        assert time is not None
+        return time
 
 
 class _File(FrozenModel):
@@ -79,41 +79,41 @@ class Captures:
     """All captures: signals by host and kind, each list in order of time; listed values by kind."""
 
     signals: Mapping[str, Mapping[str, tuple[Capture, ...]]] = field(default_factory=dict)
-    listed: Mapping[str, Mapping[str, Capture]] = field(default_factory=dict)
+    entries: Mapping[str, Mapping[str, Capture]] = field(default_factory=dict)
 
 
-def captures_in(sources: Iterable[Path]) -> tuple[Capture, ...]:
+def read_captures(sources: Iterable[Path]) -> tuple[Capture, ...]:
     """Read files and directories of captures. Raises ConfigError with file, line and key."""
-    return tuple(r for source in sources for path in _files(source) for r in _read(path))
+    return tuple(r for source in sources for path in _list_files(source) for r in _read(path))
 
 
-def captures_of(records: Iterable[Capture]) -> Captures:
+def arrange_captures(records: Iterable[Capture]) -> Captures:
     """Arrange records, in whatever order they come. Of a value listed twice the first counts."""
     ordered = sorted(
         records, key=lambda r: (r.at, r.kind, json.dumps(r.model_dump(), sort_keys=True))
     )
     signals: dict[str, dict[str, list[Capture]]] = {}
-    listed: dict[str, dict[str, Capture]] = {}
+    entries: dict[str, dict[str, Capture]] = {}
     for record in ordered:
         if record.kind in _SIGNALS:
-            given = record.host.strip()
-            named = host_of(f"https://{given}") or given.lower()
-            host = named if record.host else host_of(record.url)
+            spelling = record.host.strip()
+            own_host = find_host(f"https://{spelling}") or spelling.lower()
+            host = own_host if record.host else find_host(record.url)
             signals.setdefault(host, {}).setdefault(record.kind, []).append(record)
         else:
-            listed.setdefault(record.kind, {}).setdefault(_listed_value(record), record)
+            entries.setdefault(record.kind, {}).setdefault(_normalise_value(record), record)
     return Captures(
         {host: {k: tuple(v) for k, v in kinds.items()} for host, kinds in signals.items()},
-        listed,
+        entries,
     )
 
 
-def moment(text: str) -> datetime | None:
+def parse_moment(text: str) -> datetime | None:
     """An ISO 8601 date or time, or the 14 digits of web archives, as a time in UTC; else None.
 
-    >>> moment("2024-05-01T12:00:00+02:00").isoformat(), moment("20240501100000").hour
+    >>> parse_moment("2024-05-01T12:00:00+02:00").isoformat(), parse_moment("20240501100000").hour
     ('2024-05-01T10:00:00+00:00', 10)
-    >>> moment("1904"), moment("May")
+    >>> parse_moment("1904"), parse_moment("May")
     (None, None)
     """
     text = text.strip()
@@ -126,18 +126,18 @@ def moment(text: str) -> datetime | None:
             return datetime(year, month, day, hour, minute, second, tzinfo=UTC)
         if len(text) == 10:
             return datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC)
-        found = datetime.fromisoformat(text)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+        time = datetime.fromisoformat(text)
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 
 
-def host_of(url: str) -> str:
+def find_host(url: str) -> str:
     """The host of an http(s) address in lower case, with a port that is not the usual one; "" for
     anything else.
 
-    >>> host_of("HTTPS://me@Example.org:443/a"), host_of("http://example.org:8080"), host_of("x")
-    ('example.org', 'example.org:8080', '')
+    >>> [find_host(a) for a in ("HTTPS://me@Example.org:443/a", "http://example.org:8080", "x")]
+    ['example.org', 'example.org:8080', '']
     """
     try:
         parts = urlsplit(url.strip())
@@ -149,20 +149,20 @@ def host_of(url: str) -> str:
     return host if port in (None, 80, 443) else f"{host}:{port}"
 
 
-def _listed_value(record: Capture) -> str:
+def _normalise_value(record: Capture) -> str:
     value = record.value.strip()
     if record.kind == "domain":
         return value.lower().strip(".").removeprefix("*.")
     return value.lower() if record.kind in ("document", "text") else value
 
 
-def _files(source: Path) -> list[Path]:
+def _list_files(source: Path) -> list[Path]:
     if not source.is_dir():
         return [source]
-    found = sorted(p for p in source.rglob("*") if p.suffix in (".yaml", ".yml", ".jsonl"))
-    if not found:
+    paths = sorted(p for p in source.rglob("*") if p.suffix in (".yaml", ".yml", ".jsonl"))
+    if not paths:
         raise ConfigError(f"{source}: no .yaml or .jsonl file of captures in this directory")
-    return found
+    return paths
 
 
 def _read(path: Path) -> Iterator[Capture]:
@@ -175,14 +175,14 @@ def _read(path: Path) -> Iterator[Capture]:
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    yield parse(Capture, _loaded(path, number, line))
+                    yield parse(Capture, _load_line(path, number, line))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text (byte {error.start})") from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the captures: {error.strerror}") from error
 
 
-def _loaded(path: Path, number: int, line: str) -> YamlDocument:
+def _load_line(path: Path, number: int, line: str) -> YamlDocument:
     try:
         value: Any = json.loads(line)
     except (ValueError, RecursionError) as error:

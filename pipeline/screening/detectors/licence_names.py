@@ -1,8 +1,8 @@
 """Spellings of licences in data sets that no rule and no identifier covers, and licences without
 an SPDX identifier.
 
-Keys of `SPELLINGS` are in the form `spdx.plain` gives: lower case, single blanks, without "the",
-"license", "version" and the like.
+Keys of `SPELLINGS` are in the form `spdx.fold_name` gives: lower case, single blanks, without
+"the", "license", "version" and the like.
 """
 
 PUBLIC_DOMAIN = "LicenseRef-scancode-public-domain"

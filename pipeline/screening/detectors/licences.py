@@ -20,9 +20,9 @@ from pipeline.screening.detectors.licence_names import BSD, PUBLIC_DOMAIN, RESER
 from pipeline.screening.detectors.spdx import (
     RANKS,
     SpdxLicence,
-    licence_at,
-    licence_of,
     normalise_licence,
+    parse_expression,
+    read_licence_address,
 )
 from pipeline.screening.detectors.sweep import Hit, SweepHits, sweep_all
 
@@ -147,7 +147,7 @@ def find_statements(swept: SweepHits) -> Iterator[list[Statement]]:
     for _, hits in groupby(swept.hits(GROUP), attrgetter("row")):
         best: dict[str, Statement] = {}
         for hit in hits:
-            if statement := _statement_at(swept, hit):
+            if statement := _read_statement(swept, hit):
                 before = best.setdefault(statement.spdx, statement)
                 if before.confidence == "low" and statement.confidence == "high":
                     best[statement.spdx] = statement
@@ -173,67 +173,67 @@ class _Window(NamedTuple):
         return Statement(self.hit.row, offset, end - start, spdx, basis, confidence)
 
 
-def _statement_at(swept: SweepHits, hit: Hit) -> Statement | None:
+def _read_statement(swept: SweepHits, hit: Hit) -> Statement | None:
     start = max(0, hit.offset - _BEFORE)
     window = _Window(hit, swept.cut(hit.row, start, hit.offset + _AFTER), hit.offset - start)
     end = window.at + len(hit.needle.encode())
     if hit.needle in _RESERVED:
-        return _reserved(window)
+        return _find_reservation(window)
     if hit.needle in _WORDINGS:
         return window.statement((window.at, end), _WORDINGS[hit.needle], "wording", True)
     if hit.needle == _DOMAIN:
-        own = (found for found in _OWN_DOMAIN.finditer(window.data, 0, end) if found.end() == end)
-        found = next(own, None)
-        return window.statement(found.span(), PUBLIC_DOMAIN, "name", True) if found else None
+        matches = _OWN_DOMAIN.finditer(window.data, 0, end)
+        match = next((match for match in matches if match.end() == end), None)
+        return window.statement(match.span(), PUBLIC_DOMAIN, "name", True) if match else None
     if hit.needle == _TAG:
-        return _tagged(window)
-    return _address(window) if hit.needle == _ADDRESS else _named(window)
+        return _read_tag(window)
+    return _read_address(window) if hit.needle == _ADDRESS else _find_name(window)
 
 
-def _reserved(window: _Window) -> Statement | None:
+def _find_reservation(window: _Window) -> Statement | None:
     _, data, at = window
     needle = len(window.hit.needle.encode())
     if window.hit.needle == "no part of this":
-        found = _NO_PART.match(data, at)
-        return window.statement(found.span(), RESERVED, "notice", True) if found else None
+        match = _NO_PART.match(data, at)
+        return window.statement(match.span(), RESERVED, "notice", True) if match else None
     has_owner = _COPYRIGHT.search(data[max(0, at - 160) : at + needle + 80]) is not None
     is_alone = _ALLOWS.search(data) is None
     return window.statement((at, at + needle), RESERVED, "notice", has_owner and is_alone)
 
 
-def _tagged(window: _Window) -> Statement | None:
-    found = _TAGGED.match(window.data, window.at)
-    if not found:
+def _read_tag(window: _Window) -> Statement | None:
+    match = _TAGGED.match(window.data, window.at)
+    if not match:
         return None
-    words = re.split(r"\s{2,}|\s-", found[1].decode("ascii").strip())[0]
-    spdx = licence_of(words).spdx or licence_of(words.split(" ")[0]).spdx
-    return window.statement(found.span(), spdx, "tag", True)
+    words = re.split(r"\s{2,}|\s-", match[1].decode("ascii").strip())[0]
+    spdx = parse_expression(words).spdx or parse_expression(words.split(" ")[0]).spdx
+    return window.statement(match.span(), spdx, "tag", True)
 
 
-def _address(window: _Window) -> Statement | None:
-    found = _CC_ADDRESS.match(window.data, window.at)
-    if not found:
+def _read_address(window: _Window) -> Statement | None:
+    match = _CC_ADDRESS.match(window.data, window.at)
+    if not match:
         return None
-    spdx = licence_at(found[0].decode("ascii").rstrip("./-"))
-    return window.statement(found.span(), spdx, "address", _is_own(window, *found.span()))
+    spdx = read_licence_address(match[0].decode("ascii").rstrip("./-"))
+    return window.statement(match.span(), spdx, "address", _is_own(window, *match.span()))
 
 
-def _named(window: _Window) -> Statement | None:
+def _find_name(window: _Window) -> Statement | None:
     data, at = window.data, window.at
     for pattern in (_CC_NAME, _GNU_NAME, _OTHER_NAME):
-        for found in pattern.finditer(data, max(0, at - 40), at + 160):
-            if found.start() <= at < found.end():
-                is_own, name = _is_own(window, *found.span()), _text(found[0])
-                if pattern is _GNU_NAME and (version := _GNU_VERSION.match(data, found.end())):
-                    name += f" {_text(version[1])}{' or later' if version[2] else ''}"
+        for match in pattern.finditer(data, max(0, at - 40), at + 160):
+            if match.start() <= at < match.end():
+                is_own, name = _is_own(window, *match.span()), _join_words(match[0])
+                if pattern is _GNU_NAME and (version := _GNU_VERSION.match(data, match.end())):
+                    name += f" {_join_words(version[1])}{' or later' if version[2] else ''}"
                 # "cc by" alone is an ordinary phrase unless a grant is before it
                 is_phrase = not is_own and re.fullmatch(r"cc\W*by\W*", name, re.I)
                 spdx = "" if is_phrase else normalise_licence(name).spdx
-                return window.statement(found.span(), spdx, "name", is_own)
+                return window.statement(match.span(), spdx, "name", is_own)
     return None
 
 
-def _text(name: bytes) -> str:
+def _join_words(name: bytes) -> str:
     return " ".join(name.decode("ascii", "ignore").split())
 
 
@@ -249,7 +249,7 @@ def _is_own(window: _Window, start: int, end: int) -> bool:
 NOT_KNOWN = "NOASSERTION"
 """The target of a declared licence that is not known: SPDX's word for it."""
 
-_TOLD = ("restricted", "reserved")
+_REPORTED = ("restricted", "reserved")
 
 
 def detect_licences(batch: pa.Table, swept: SweepHits | None = None) -> pa.Table:
@@ -265,21 +265,21 @@ def detect_licences(batch: pa.Table, swept: SweepHits | None = None) -> pa.Table
     for statements in find_statements(swept):
         value = declared[statements[0].row].as_py()
         licence = normalise_licence(value)
-        findings += [_finding("statement", one, value, licence, swept) for one in statements]
-        worst = _conflict(statements, licence)
+        findings += [_make_finding("statement", one, value, licence, swept) for one in statements]
+        worst = _find_conflict(statements, licence)
         if worst is not None:
-            findings.append(_finding("conflict", worst, value, licence, swept))
-    return evidence.sort_findings([_declared(declared), evidence.findings_table(findings)])
+            findings.append(_make_finding("conflict", worst, value, licence, swept))
+    return evidence.sort_findings([_find_declared(declared), evidence.findings_table(findings)])
 
 
-def _declared(values: pa.ChunkedArray) -> pa.Table:
+def _find_declared(values: pa.ChunkedArray) -> pa.Table:
     """Findings on the documents whose declared licence is reported."""
     encoded = values.combine_chunks().dictionary_encode()
     findings = list[evidence.Finding]()
     number = np.full(len(encoded.dictionary), -1, np.int64)
     for code, value in enumerate(encoded.dictionary.to_pylist()):
         licence = normalise_licence(value)
-        if not value or (licence.spdx and licence.family not in _TOLD):
+        if not value or (licence.spdx and licence.family not in _REPORTED):
             continue
         number[code] = len(findings)
         finding = evidence.Finding(
@@ -287,7 +287,7 @@ def _declared(values: pa.ChunkedArray) -> pa.Table:
             kind="declared",
             target=licence.spdx or NOT_KNOWN,
             seen=value,
-            attributes=_attributes("metadata", "high", value, licence, licence.family),
+            attributes=_make_attributes("metadata", "high", value, licence, licence.family),
         )
         findings.append(finding)
     of_row = number[encoded.indices.to_numpy()]
@@ -299,7 +299,7 @@ def _declared(values: pa.ChunkedArray) -> pa.Table:
     )
 
 
-def _conflict(statements: Sequence[Statement], declared: SpdxLicence) -> Statement | None:
+def _find_conflict(statements: Sequence[Statement], declared: SpdxLicence) -> Statement | None:
     """The statement that asks for most, if it asks for more than what was declared.
 
     A reservation next to a licence in the same text is none: licences begin with one.
@@ -307,7 +307,9 @@ def _conflict(statements: Sequence[Statement], declared: SpdxLicence) -> Stateme
     if not declared.family:
         return None
     own = [
-        (RANKS.get(licence_of(s.spdx).family, -1), s) for s in statements if s.confidence == "high"
+        (RANKS.get(parse_expression(s.spdx).family, -1), s)
+        for s in statements
+        if s.confidence == "high"
     ]
     licensed = any(0 <= rank < RANKS["reserved"] for rank, _ in own)
     worst = max(
@@ -319,12 +321,12 @@ def _conflict(statements: Sequence[Statement], declared: SpdxLicence) -> Stateme
     return worst[1] if worst is not None and worst[0] > least else None
 
 
-def _finding(
+def _make_finding(
     kind: str, statement: Statement, value: str, licence: SpdxLicence, swept: SweepHits
 ) -> evidence.Finding:
     end = statement.offset + statement.length
     seen = swept.cut(statement.row, statement.offset, end).decode("utf-8", "replace")
-    family = licence_of(statement.spdx).family
+    family = parse_expression(statement.spdx).family
     return evidence.Finding(
         row=statement.row,
         kind=kind,
@@ -332,17 +334,17 @@ def _finding(
         seen=seen,
         byte_offset=statement.offset,
         byte_length=statement.length,
-        attributes=_attributes(statement.basis, statement.confidence, value, licence, family),
+        attributes=_make_attributes(statement.basis, statement.confidence, value, licence, family),
     )
 
 
-def _attributes(
+def _make_attributes(
     basis: str, confidence: str, value: str, declared: SpdxLicence, family: str
 ) -> dict[str, str]:
-    shown = value if len(value) <= 80 else value[:79] + "…"
+    short_value = value if len(value) <= 80 else value[:79] + "…"
     return {
         "basis": basis,
         "confidence": confidence,
-        "declared": declared.spdx or shown,
+        "declared": declared.spdx or short_value,
         "family": family or "unknown",
     }

@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 from pipeline.config.model import FrozenModel, parse
 from pipeline.config.yaml import load_yaml
 from pipeline.core.errors import ConfigError, escape_text
-from pipeline.screening.evidence import attributes_json
+from pipeline.screening.evidence import encode_attributes
 
 Value = TypeVar("Value")
 
@@ -34,43 +34,43 @@ _HOST = re.compile(r"(?:[\w-]{1,63}\.)+[^\W\d_][\w-]{1,62}")
 PATTERN = re.compile(r"(?:[a-z0-9-]{1,63}\.)+(?:[a-z][a-z0-9-]{1,62}|\*)")
 
 
-def addresses(text: str) -> Iterator[tuple[str, str]]:
+def find_addresses(text: str) -> Iterator[tuple[str, str]]:
     """(host, what follows it) of every address in a text, and of a text that is all one address
     without a scheme. An address in the path of another, as archives write them, counts too; one in
     a query does not.
 
-    >>> list(addresses("see http://a.example@libgen.is:80/x?u=http://b.example and c.example"))
+    >>> list(find_addresses("see http://a.example@libgen.is:80/x?u=http://b.example and c.example"))
     [('libgen.is', '/x?u=http://b.example')]
-    >>> list(addresses("Libgen.RS/book"))
+    >>> list(find_addresses("Libgen.RS/book"))
     [('libgen.rs', '/book')]
     """
     bare = text.strip().removeprefix("//")
     if _BARE.fullmatch(bare):
-        yield from _split(bare)
+        yield from _split_address(bare)
         return
     for word in text.split():
         path = word.partition("?")[0].partition("#")[0]
         for scheme in _ADDRESS.finditer(path):
-            yield from _split(word[scheme.end() :])
+            yield from _split_address(word[scheme.end() :])
 
 
-def _split(address: str) -> Iterator[tuple[str, str]]:
+def _split_address(address: str) -> Iterator[tuple[str, str]]:
     end = _AUTHORITY_END.search(address)
     authority = address[: end.start()] if end else address
-    host = normal_host(authority.rpartition("@")[2].partition(":")[0])
+    host = normalise_host(authority.rpartition("@")[2].partition(":")[0])
     if host:
         yield host, address[len(authority) :]
 
 
-def normal_host(host: str) -> str | None:
+def normalise_host(host: str) -> str | None:
     """A host in lower case without a final dot, or None.
 
-    >>> normal_host("WWW.LibGen.IS."), normal_host("libgen.h"), normal_host("127.0.0.1")
+    >>> normalise_host("WWW.LibGen.IS."), normalise_host("libgen.h"), normalise_host("127.0.0.1")
     ('www.libgen.is', None, None)
     """
-    found = unicodedata.normalize("NFKC", host).casefold().replace("\N{IDEOGRAPHIC FULL STOP}", ".")
-    found = found.rstrip(".")
-    return found if len(found) <= 253 and _HOST.fullmatch(found) else None
+    name = unicodedata.normalize("NFKC", host).casefold().replace("\N{IDEOGRAPHIC FULL STOP}", ".")
+    name = name.rstrip(".")
+    return name if len(name) <= 253 and _HOST.fullmatch(name) else None
 
 
 class HostPatterns(Generic[Value]):
@@ -84,24 +84,24 @@ class HostPatterns(Generic[Value]):
             name, star, _ = pattern.partition(".*")
             (self._names if star else self._domains).setdefault(name, value)
 
-    def of(self, host: str) -> Value | None:
+    def find(self, host: str) -> Value | None:
         """The value of a host in normal form.
 
         >>> hosts = HostPatterns([("libgen.*", "a"), ("gen.lib.rus.ec", "b")])
-        >>> [hosts.of(h) for h in ("www.libgen.co.uk", "libgen.is.example.org", "notlibgen.is")]
+        >>> [hosts.find(h) for h in ("www.libgen.co.uk", "libgen.is.example.org", "notlibgen.is")]
         ['a', None, None]
         """
         labels = host.split(".")
         for first in range(len(labels) - 1):
-            found = self._domains.get(".".join(labels[first:]))
-            if found is not None:
-                return found
+            value = self._domains.get(".".join(labels[first:]))
+            if value is not None:
+                return value
         if _FILE_ENDINGS.fullmatch(labels[-1]):
             return None
-        return self._names.get(_registered_name(labels))
+        return self._names.get(_find_registered_name(labels))
 
 
-def _registered_name(labels: list[str]) -> str:
+def _find_registered_name(labels: list[str]) -> str:
     if len(labels) > 2 and len(labels[-1]) == 2 and labels[-2] in _SECOND_LABELS:
         return labels[-3]
     return labels[-2]
@@ -183,12 +183,12 @@ class ArtefactList(FrozenModel):
 def load_origins(path: Path) -> OriginList:
     """Read a list of origins. Raises ConfigError with file, line and key, or for a family that
     is listed twice."""
-    found = parse(OriginList, load_yaml(path))
-    names = [family.family for family in found.families]
+    origins = parse(OriginList, load_yaml(path))
+    names = [family.family for family in origins.families]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
         raise ConfigError(f"{path}: families: {twice!r} is listed twice; merge the entries")
-    return found
+    return origins
 
 
 def load_artefacts(path: Path) -> ArtefactList:
@@ -197,13 +197,13 @@ def load_artefacts(path: Path) -> ArtefactList:
 
 
 @lru_cache(maxsize=1)
-def shipped_origins() -> OriginList:
+def load_shipped_origins() -> OriginList:
     """The list of origins that comes with the toolkit."""
     return load_origins(SHIPPED / "origins.yaml")
 
 
 @lru_cache(maxsize=1)
-def shipped_artefacts() -> ArtefactList:
+def load_shipped_artefacts() -> ArtefactList:
     """The list of artefacts that comes with the toolkit."""
     return load_artefacts(SHIPPED / "artefacts.yaml")
 
@@ -216,10 +216,10 @@ class ListedFamily(NamedTuple):
 
     def attributes(self, **more: str | int) -> str:
         """The JSON of the attributes."""
-        return attributes_json({**dict(self.about), **more})
+        return encode_attributes({**dict(self.about), **more})
 
 
-def entries(lists: Iterable[OriginList]) -> list[tuple[ListedFamily, Family]]:
+def list_entries(lists: Iterable[OriginList]) -> list[tuple[ListedFamily, Family]]:
     """Every family of every list, in order."""
     return [
         (ListedFamily(family.family, (("list", one.name), ("list_version", one.version))), family)
@@ -228,10 +228,10 @@ def entries(lists: Iterable[OriginList]) -> list[tuple[ListedFamily, Family]]:
     ]
 
 
-def spellings(names: Iterable[str]) -> Iterator[str]:
+def list_spellings(names: Iterable[str]) -> Iterator[str]:
     """Each name with its blanks as every separator that texts put between its words.
 
-    >>> [spelling for spelling in spellings(["z library"])][:4]
+    >>> [spelling for spelling in list_spellings(["z library"])][:4]
     ['zlibrary', 'z library', 'z-library', 'z_library']
     """
     for name in names:
@@ -239,10 +239,10 @@ def spellings(names: Iterable[str]) -> Iterator[str]:
         yield from dict.fromkeys(between.join(words) for between in _BETWEEN_WORDS)
 
 
-def label_key(label: str) -> str:
+def fold_label(label: str) -> str:
     """What two spellings of one label share: no case, nothing but letters and digits.
 
-    >>> label_key("Library Genesis") == label_key("library_genesis"), label_key("Anna’s Archive")
+    >>> fold_label("Library Genesis") == fold_label("library_genesis"), fold_label("Anna’s Archive")
     (True, 'annasarchive')
     """
     return _SEPARATORS.sub("", label.casefold())

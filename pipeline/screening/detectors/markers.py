@@ -17,9 +17,9 @@ from pipeline.screening.detectors.lists import (
     HostPatterns,
     ListedFamily,
     OriginList,
-    entries,
-    normal_host,
-    spellings,
+    list_entries,
+    list_spellings,
+    normalise_host,
 )
 from pipeline.screening.detectors.sweep import Hit, SweepHits, sweep_all
 from pipeline.screening.evidence import Finding, findings_table
@@ -65,17 +65,17 @@ class _Token:
     start: int
     end: int
     form: str
-    listed: ListedFamily
+    entry: ListedFamily
 
-    def finding(self, kind: str, start: int, seen: bytes, **more: int) -> Finding:
+    def make_finding(self, kind: str, start: int, seen: bytes, **more: int) -> Finding:
         return Finding(
             row=self.row,
             kind=kind,
-            target=self.listed.family,
+            target=self.entry.family,
             seen=seen.decode(errors="ignore"),
             byte_offset=start,
             byte_length=len(seen),
-            attributes=self.listed.attributes(form=self.form, **more),
+            attributes=self.entry.attributes(form=self.form, **more),
         )
 
 
@@ -84,13 +84,13 @@ class MarkerIndex:
     entry."""
 
     def __init__(self, lists: Sequence[OriginList]) -> None:
-        found = entries(lists)
-        self._hosts = HostPatterns((d, listed) for listed, f in found for d in f.domains)
+        entries = list_entries(lists)
+        self._hosts = HostPatterns((d, entry) for entry, f in entries for d in f.domains)
         self._not_names: dict[str, list[tuple[int, bytes]]] = {}
         self.forms: dict[str, tuple[str, ListedFamily]] = {}
-        for listed, family in found:
-            for needle, form in _needles(family):
-                self.forms.setdefault(needle.lower(), (form, listed))
+        for entry, family in entries:
+            for needle, form in _list_needles(family):
+                self.forms.setdefault(needle.lower(), (form, entry))
                 for word in map(str.lower, family.not_names):
                     if needle.lower() in word:
                         before = len(word.partition(needle.lower())[0].encode())
@@ -101,22 +101,22 @@ class MarkerIndex:
         longest_first = sorted(names, key=len, reverse=True)
         self._names = re.compile(b"|".join(map(re.escape, longest_first)) or b"(?!)", re.IGNORECASE)
 
-    def token(self, swept: SweepHits, hit: Hit) -> _Token | None:
+    def read_token(self, swept: SweepHits, hit: Hit) -> _Token | None:
         """The name, host or link at a hit, unless it is part of something else."""
-        form, listed = self.forms[hit.needle]
+        form, entry = self.forms[hit.needle]
         end = hit.offset + len(hit.needle.encode())
         before = swept.cut(hit.row, hit.offset - _WINDOW, hit.offset)
         after = swept.cut(hit.row, end, end + _WINDOW)
         if form == "link":
             digest = _DIGEST.match(after)
-            return _Token(hit.row, hit.offset, end + digest.end(), form, listed) if digest else None
+            return _Token(hit.row, hit.offset, end + digest.end(), form, entry) if digest else None
         if self._is_other(swept, hit):
             return None
-        host = _host_around(before, swept.cut(hit.row, hit.offset, end), after)
+        host = _complete_host(before, swept.cut(hit.row, hit.offset, end), after)
         if form == "name":
             is_part = host or before[-1:].isalnum() or after[:1].isalnum()
-            return None if is_part else _Token(hit.row, hit.offset, end, form, listed)
-        of_host = self._hosts.of(host[0]) if host else None
+            return None if is_part else _Token(hit.row, hit.offset, end, form, entry)
+        of_host = self._hosts.find(host[0]) if host else None
         if host is None or of_host is None:
             return None
         start = hit.offset - host[1]
@@ -141,10 +141,10 @@ def detect_markers(batch: pa.Table, index: MarkerIndex, swept: SweepHits | None 
     """FINDINGS of the texts of a batch. `swept`: a sweep over `batch["text"]` that has
     `index.forms` as its group `marker`; without it, the texts are swept here."""
     swept = swept or sweep_all(batch["text"], {GROUP: tuple(index.forms)})
-    return findings_table(_found(swept, index))
+    return findings_table(_find_markers(swept, index))
 
 
-def _found(swept: SweepHits, index: MarkerIndex) -> Iterator[Finding]:
+def _find_markers(swept: SweepHits, index: MarkerIndex) -> Iterator[Finding]:
     mentions: dict[tuple[int, ListedFamily], tuple[_Token, int]] = {}
     row, covered = -1, 0
     for hit in swept.hits(GROUP):
@@ -152,53 +152,53 @@ def _found(swept: SweepHits, index: MarkerIndex) -> Iterator[Finding]:
             row, covered = hit.row, 0
         if hit.offset < covered:
             continue
-        token = index.token(swept, hit)
+        token = index.read_token(swept, hit)
         if token is None:
             continue
-        download = _download(swept, index, token)
+        download = _find_download(swept, index, token)
         if download:
             covered = download.byte_offset + download.byte_length
             yield download
             continue
         covered = token.end
-        first, count = mentions.get((row, token.listed), (token, 0))
-        mentions[row, token.listed] = (first, count + 1)
+        first, count = mentions.get((row, token.entry), (token, 0))
+        mentions[row, token.entry] = (first, count + 1)
     for token, count in mentions.values():
         seen = swept.cut(token.row, token.start, token.end)
-        yield token.finding("mention", token.start, seen, places=count)
+        yield token.make_finding("mention", token.start, seen, places=count)
 
 
-def _download(swept: SweepHits, index: MarkerIndex, token: _Token) -> Finding | None:
+def _find_download(swept: SweepHits, index: MarkerIndex, token: _Token) -> Finding | None:
     """The statement around a token that says where the text came from, if there is one."""
-    start, line, is_whole = _line_around(swept, token)
+    start, line, is_whole = _cut_line(swept, token)
     is_near = min(start, swept.size(token.row) - start - len(line)) <= EDGE_BYTES
     if is_whole and index.is_alone(line):
         if _SAYS_SO.search(line) or (is_near and (token.form != "name" or _LINK.search(line))):
-            return token.finding("download", start, line)
+            return token.make_finding("download", start, line)
         return None
     before = line[max(0, token.start - start - _PHRASE) : token.start - start]
     after = line[token.end - start :]
     says = _SAYS_SO_BEFORE.search(before)
     if says is None:
-        return _bracketed(swept, token)
+        return _find_bracketed_host(swept, token)
     begin = token.start - len(before) + says.start(1)
     closing = _CLOSING.match(after)
     end = token.end + (closing.end() if closing and _LINK.search(closing[0]) else 0)
     is_at_an_end = _is_first(swept, token.row, begin) or _is_last(swept, token.row, end)
     opens_a_line = begin == start and is_near and token.form != "name"
     if is_at_an_end or opens_a_line or _WITH_SUBJECT.match(says[1]):
-        return token.finding("download", begin, swept.cut(token.row, begin, end))
+        return token.make_finding("download", begin, swept.cut(token.row, begin, end))
     return None
 
 
-def _bracketed(swept: SweepHits, token: _Token) -> Finding | None:
+def _find_bracketed_host(swept: SweepHits, token: _Token) -> Finding | None:
     """`[host]` as the first or the last word of the text."""
     start, end = token.start - 1, token.end + 1
     seen = swept.cut(token.row, start, end)
     if token.form != "host" or not (seen.startswith(b"[") and seen.endswith(b"]")):
         return None
     if _is_first(swept, token.row, start) or _is_last(swept, token.row, end):
-        return token.finding("download", start, seen)
+        return token.make_finding("download", start, seen)
     return None
 
 
@@ -211,7 +211,7 @@ def _is_last(swept: SweepHits, row: int, end: int) -> bool:
     return is_near and not swept.cut(row, end, end + _WINDOW).strip(b" \t\r\n.")
 
 
-def _line_around(swept: SweepHits, token: _Token) -> tuple[int, bytes, bool]:
+def _cut_line(swept: SweepHits, token: _Token) -> tuple[int, bytes, bool]:
     """(start, bytes, whether both ends are those of a line) without white space around them; at
     most `_WINDOW` bytes before and after the token."""
     before = swept.cut(token.row, token.start - _WINDOW, token.start)
@@ -227,18 +227,18 @@ def _line_around(swept: SweepHits, token: _Token) -> tuple[int, bytes, bool]:
     return start, line.strip(), begins and ends
 
 
-def _host_around(before: bytes, middle: bytes, after: bytes) -> tuple[str, int] | None:
+def _complete_host(before: bytes, middle: bytes, after: bytes) -> tuple[str, int] | None:
     """The host of which `middle` is a part, in lower case, and how many bytes of it come before."""
     left = _HOST_BEFORE.search(before)
     right = _HOST_BYTES.match(after)
     prefix = (left[0] if left else b"").lstrip(b".-_")
     whole = (prefix + middle + (right[0] if right else b"")).rstrip(b".-_").decode(errors="ignore")
-    host = normal_host(whole) if whole.isascii() else None
+    host = normalise_host(whole) if whole.isascii() else None
     return (host, len(prefix)) if host else None
 
 
-def _needles(family: Family) -> Iterator[tuple[str, str]]:
+def _list_needles(family: Family) -> Iterator[tuple[str, str]]:
     """Needles of a family and their forms; hosts before names, which may spell the same."""
     yield from ((domain.removesuffix("*"), "host") for domain in family.domains)
     yield from ((link, "link") for link in family.links)
-    yield from ((name, "name") for name in spellings(family.names))
+    yield from ((name, "name") for name in list_spellings(family.names))

@@ -71,13 +71,13 @@ def detect_identifiers(
     `swept`: a sweep over `batch["text"]` that has `IDENTIFIER_NEEDLES` as its group `identifier`;
     without it, the texts are swept here."""
     swept = swept or sweep_all(batch["text"], {IDENTIFIER_GROUP: IDENTIFIER_NEEDLES})
-    found: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
+    places_by_number: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
     for hit in swept.hits(IDENTIFIER_GROUP):
-        for kind, number, start, end in _read(swept, hit):
+        for kind, number, start, end in _read_identifiers(swept, hit):
             key = (hit.row, kind, number)
-            found.setdefault(key, []).append((hit.offset + start, hit.offset + end))
+            places_by_number.setdefault(key, []).append((hit.offset + start, hit.offset + end))
     findings = []
-    for (row, kind, number), places in found.items():
+    for (row, kind, number), places in places_by_number.items():
         start, end = min(places)
         finding = Finding(
             row=row,
@@ -93,7 +93,7 @@ def detect_identifiers(
     return findings_table(findings)
 
 
-def _read(swept: SweepHits, hit: Hit) -> Read:
+def _read_identifiers(swept: SweepHits, hit: Hit) -> Read:
     reader = _READER_OF[hit.needle]
     size = len(hit.needle)
     before = swept.cut(hit.row, hit.offset - _BEFORE, hit.offset)
@@ -101,14 +101,14 @@ def _read(swept: SweepHits, hit: Hit) -> Read:
         return
     window = swept.cut(hit.row, hit.offset, hit.offset + size + _BEHIND)
     if reader == "isbn":
-        yield from _isbns(window, size)
+        yield from _read_isbns(window, size)
     elif reader == "product":
         if b"amazon." in before.lower():
-            yield from _one(_PRODUCT, window, size, "asin", identifiers.asin)
-            yield from _one(_PRODUCT, window, size, "isbn", identifiers.isbn13)
+            yield from _read_one(_PRODUCT, window, size, "asin", identifiers.asin)
+            yield from _read_one(_PRODUCT, window, size, "isbn", identifiers.isbn13)
     else:
         expression, start, kind, normal = _SINGLE[reader]
-        yield from _one(expression, window, size if start is None else start, kind, normal)
+        yield from _read_one(expression, window, size if start is None else start, kind, normal)
 
 
 Normal = Callable[[str], str | None]
@@ -124,22 +124,22 @@ _SINGLE: dict[str, tuple[re.Pattern[bytes], int | None, str, Normal]] = {
 and the normal form."""
 
 
-def _one(
+def _read_one(
     expression: re.Pattern[bytes], window: bytes, start: int, kind: str, normal: Normal
 ) -> Read:
-    found = expression.match(window, start)
-    number = normal(found[1].decode(errors="ignore")) if found else None
-    if found and number:
-        yield kind, number, found.start(1), found.end(1)
+    match = expression.match(window, start)
+    number = normal(match[1].decode(errors="ignore")) if match else None
+    if match and number:
+        yield kind, number, match.start(1), match.end(1)
 
 
-def _isbns(window: bytes, start: int) -> Read:
-    found = _FIRST_ISBN.match(window, start)
-    while found:
-        number = identifiers.isbn13(found[1].decode(errors="ignore"))
+def _read_isbns(window: bytes, start: int) -> Read:
+    match = _FIRST_ISBN.match(window, start)
+    while match:
+        number = identifiers.isbn13(match[1].decode(errors="ignore"))
         if number:
-            yield "isbn", number, found.start(1), found.end(1)
-        found = _NEXT_ISBN.match(window, found.end())
+            yield "isbn", number, match.start(1), match.end(1)
+        match = _NEXT_ISBN.match(window, match.end())
 
 
 NOTICE_GROUP = "notice"
@@ -211,7 +211,7 @@ def detect_notices(batch: pa.Table, swept: SweepHits | None = None) -> pa.Table:
     """FINDINGS of the texts of a batch. `swept`: a sweep over `batch["text"]` that has
     `NOTICE_NEEDLES` as its group `notice`; without it, the texts are swept here."""
     swept = swept or sweep_all(batch["text"], {NOTICE_GROUP: NOTICE_NEEDLES})
-    found: dict[tuple[int, str, str, int], list[tuple[int, int]]] = {}
+    places_by_notice: dict[tuple[int, str, str, int], list[tuple[int, int]]] = {}
     row, covered = -1, 0
     for hit in swept.hits(NOTICE_GROUP):
         if hit.row != row:
@@ -222,10 +222,10 @@ def detect_notices(batch: pa.Table, swept: SweepHits | None = None) -> pa.Table:
         notice = _read_notice(swept, hit)
         if notice:
             covered = hit.offset + notice.end if is_line else covered
-            places = found.setdefault((row, *notice[:3]), [])
+            places = places_by_notice.setdefault((row, *notice[:3]), [])
             places.append((hit.offset, hit.offset + notice.end))
     findings = []
-    for (row, kind, target, year), places in found.items():
+    for (row, kind, target, year), places in places_by_notice.items():
         start, end = places[0]
         about: dict[str, str | int] = {"places": len(places)}
         finding = Finding(
@@ -246,7 +246,7 @@ def _read_notice(swept: SweepHits, hit: Hit) -> _Notice | None:
     size = len(hit.needle.encode())
     window = swept.cut(hit.row, hit.offset, hit.offset + _BYTES_BEHIND)
     if kind == "copyright":
-        return _copyright(window)
+        return _read_copyright(window)
     if kind == "reproduction" and not _REPRODUCED.search(window):
         return None
     if kind == "public_domain_statement":
@@ -258,19 +258,19 @@ def _read_notice(swept: SweepHits, hit: Hit) -> _Notice | None:
     return _Notice(kind, _PHRASES[kind], 0, size)
 
 
-def _copyright(window: bytes) -> _Notice | None:
-    found = _YEAR_FIRST.match(window)
-    years_first = found is not None
-    found = found or _HOLDER_FIRST.match(window)
-    if found is None:
+def _read_copyright(window: bytes) -> _Notice | None:
+    match = _YEAR_FIRST.match(window)
+    years_first = match is not None
+    match = match or _HOLDER_FIRST.match(window)
+    if match is None:
         return None
-    name, size = _holder(found["holder"] or b"")
-    end = found.start("holder") + size if years_first and size else found.end("years")
-    year = max(int(digits) for digits in _FOUR_DIGITS.findall(found["years"]))
+    name, size = _cut_holder(match["holder"] or b"")
+    end = match.start("holder") + size if years_first and size else match.end("years")
+    year = max(int(digits) for digits in _FOUR_DIGITS.findall(match["years"]))
     return _Notice("copyright", name, year, end)
 
 
-def _holder(raw: bytes) -> tuple[str, int]:
+def _cut_holder(raw: bytes) -> tuple[str, int]:
     """A holder without what follows it on the line, and how many bytes of `raw` it takes."""
     text = raw.decode(errors="ignore")
     stop = _HOLDER_END.search(text)

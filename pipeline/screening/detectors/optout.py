@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 
 from dedup.arrays import I64
 from pipeline.core.ids import text_keys
-from pipeline.screening.detectors.captures import Capture, Captures, host_of, moment
-from pipeline.screening.detectors.reservations import AI_CRAWLERS, Signal, signals_of
+from pipeline.screening.detectors.captures import Capture, Captures, find_host, parse_moment
+from pipeline.screening.detectors.reservations import AI_CRAWLERS, Signal, read_signals
 from pipeline.screening.detectors.sweep import find_fields
-from pipeline.screening.evidence import Finding, attributes_json, findings_table
+from pipeline.screening.evidence import Finding, encode_attributes, findings_table
 from pipeline.screening.registry.names import author_key, normalise_author
 
 URL_KEYS = (
@@ -53,64 +53,66 @@ def detect_optouts(
     captured_at, timing (before, after, unknown: of the capture against the document's acquisition),
     and where known url, acquired_at, agents, policy, note.
     """
-    listed = captures.listed
-    hashed = batch["text"].chunks if "text" in listed else []
-    text_hashes = pa.chunked_array([text_keys(chunk) for chunk in hashed], pa.binary(16))
-    found = dict.fromkeys(
+    entries = captures.entries
+    chunks = batch["text"].chunks if "text" in entries else []
+    text_hashes = pa.chunked_array([text_keys(chunk) for chunk in chunks], pa.binary(16))
+    findings = dict.fromkeys(
         (
-            *_by_address(batch, captures, agents),
-            *_by_author(batch, listed.get("author", {})),
-            *_by_key(batch["doc_key"], listed.get("document", {}), "document"),
-            *_by_key(text_hashes, listed.get("text", {}), "text"),
-            *_by_work(matched, listed.get("work", {})),
+            *_match_addresses(batch, captures, agents),
+            *_match_authors(batch, entries.get("author", {})),
+            *_match_keys(batch["doc_key"], entries.get("document", {}), "document"),
+            *_match_keys(text_hashes, entries.get("text", {}), "text"),
+            *_match_works(matched, entries.get("work", {})),
         )
     )
-    return findings_table(found)
+    return findings_table(findings)
 
 
-def _by_address(batch: pa.Table, captures: Captures, agents: Sequence[str]) -> Iterator[Finding]:
-    rows, urls = _addresses(batch["meta"], captures)
-    acquired = _acquired(batch["meta"], rows)
-    said: dict[tuple[str, str], list[Finding]] = {}
+def _match_addresses(
+    batch: pa.Table, captures: Captures, agents: Sequence[str]
+) -> Iterator[Finding]:
+    rows, urls = _select_addresses(batch["meta"], captures)
+    dates = _find_acquisition_dates(batch["meta"], rows)
+    findings: dict[tuple[str, str], list[Finding]] = {}
     for row, url in zip(rows.tolist(), urls, strict=True):
-        date = acquired.get(row, "")
-        if (url, date) not in said:
-            said[url, date] = [
-                *_signals(url, date, captures, agents),
-                *_listed_address(url, date, captures.listed),
+        date = dates.get(row, "")
+        if (url, date) not in findings:
+            findings[url, date] = [
+                *_find_signals(url, date, captures, agents),
+                *_match_address(url, date, captures.entries),
             ]
-        yield from (replace(one, row=row) for one in said[url, date])
+        yield from (replace(one, row=row) for one in findings[url, date])
 
 
-def _addresses(meta: pa.ChunkedArray, captures: Captures) -> tuple[I64, list[str]]:
+def _select_addresses(meta: pa.ChunkedArray, captures: Captures) -> tuple[I64, list[str]]:
     """Rows and addresses on hosts with signals, or that the list covers."""
-    domains = captures.listed.get("domain", {})
-    hosts_known = {*captures.signals, *map(host_of, captures.listed.get("url_prefix", {}))}
+    domains = captures.entries.get("domain", {})
+    listed_hosts = {*captures.signals, *map(find_host, captures.entries.get("url_prefix", {}))}
     nothing = np.zeros(0, np.int64), list[str]()
-    if not hosts_known and not domains:
+    if not listed_hosts and not domains:
         return nothing
     fields = find_fields(meta, URL_KEYS)
     values = fields.values()
     hosts = pc.struct_field(pc.extract_regex(values, _HOST), "host")
-    spelt = pc.unique(hosts.drop_null()).to_pylist()
-    known = []
-    for host in spelt:
-        plain = host_of(f"https://{host}")
-        if plain in hosts_known or _domain(plain, domains) is not None:
-            known.append(host)
-    if not known:
+    spellings = pc.unique(hosts.drop_null()).to_pylist()
+    covered_hosts = []
+    for host in spellings:
+        plain = find_host(f"https://{host}")
+        if plain in listed_hosts or _find_domain(plain, domains) is not None:
+            covered_hosts.append(host)
+    if not covered_hosts:
         return nothing
-    chosen = np.flatnonzero(pc.is_in(hosts, value_set=pa.array(known, hosts.type)))
-    return fields.row[chosen], values.take(pa.array(chosen)).to_pylist()
+    places = np.flatnonzero(pc.is_in(hosts, value_set=pa.array(covered_hosts, hosts.type)))
+    return fields.row[places], values.take(pa.array(places)).to_pylist()
 
 
-def _domain(host: str, domains: Container[str]) -> str | None:
+def _find_domain(host: str, domains: Container[str]) -> str | None:
     labels = host.partition(":")[0].split(".")
     below = (".".join(labels[place:]) for place in range(len(labels)))
     return next((name for name in below if name in domains), None)
 
 
-def _acquired(meta: pa.ChunkedArray, rows: I64) -> dict[int, str]:
+def _find_acquisition_dates(meta: pa.ChunkedArray, rows: I64) -> dict[int, str]:
     """Row to the date of acquisition, for the rows that name one."""
     distinct = np.unique(rows)
     if not len(distinct):
@@ -120,120 +122,123 @@ def _acquired(meta: pa.ChunkedArray, rows: I64) -> dict[int, str]:
     for row, key, value in zip(
         distinct[fields.row].tolist(), fields.key.tolist(), fields.values().to_pylist(), strict=True
     ):
-        if moment(value) is not None and (row not in best or key < best[row][0]):
+        if parse_moment(value) is not None and (row not in best or key < best[row][0]):
             best[row] = (key, value.strip())
     return {row: value for row, (_, value) in best.items()}
 
 
-def _signals(url: str, date: str, captures: Captures, agents: Sequence[str]) -> Iterator[Finding]:
-    host = host_of(url)
-    found: list[tuple[Signal, Capture]] = []
+def _find_signals(
+    url: str, date: str, captures: Captures, agents: Sequence[str]
+) -> Iterator[Finding]:
+    host = find_host(url)
+    signals: list[tuple[Signal, Capture]] = []
     for of_kind in captures.signals.get(host, {}).values():
         of_page: dict[str, list[Capture]] = {}
         for capture in of_kind:
             of_page.setdefault(capture.url, []).append(capture)
         for group in of_page.values():
-            capture = _valid(group, date)
-            found += [(s, capture) for s in signals_of(capture, url, agents)]
-    first = next((name for name in _TDM if any(s.signal == name for s, _ in found)), "")
-    for signal, capture in found:
+            capture = _choose_capture(group, date)
+            signals += [(s, capture) for s in read_signals(capture, url, agents)]
+    first = next((name for name in _TDM if any(s.signal == name for s, _ in signals)), "")
+    for signal, capture in signals:
         if signal.signal in _TDM and signal.signal != first:
             continue
         extra = {"agents": signal.agents, "policy": signal.policy}
-        attributes = _attributes(signal.signal, signal.status, capture, url, date, extra)
+        attributes = _make_attributes(signal.signal, signal.status, capture, url, date, extra)
         yield Finding(row=0, kind="signal", target=host, seen=url, attributes=attributes)
 
 
-def _valid(captures: Sequence[Capture], date: str) -> Capture:
+def _choose_capture(captures: Sequence[Capture], date: str) -> Capture:
     """Of captures of one thing in order of time, the one that counts for a date of acquisition."""
-    acquired = moment(date) if date else None
+    acquired = parse_moment(date) if date else None
     if acquired is None:
         return captures[-1]
     before = [capture for capture in captures if capture.at <= acquired]
     return before[-1] if before else captures[0]
 
 
-def _listed_address(
-    url: str, date: str, listed: Mapping[str, Mapping[str, Capture]]
+def _match_address(
+    url: str, date: str, entries: Mapping[str, Mapping[str, Capture]]
 ) -> Iterator[Finding]:
-    domains, prefixes = listed.get("domain", {}), listed.get("url_prefix", {})
-    if name := _domain(host_of(url), domains):
-        yield _listed(0, "domain", name, url, domains[name], url, date=date)
-    bare = _bare(url)
+    domains, prefixes = entries.get("domain", {}), entries.get("url_prefix", {})
+    if name := _find_domain(find_host(url), domains):
+        yield _make_listed_finding(0, "domain", name, url, domains[name], url, date=date)
+    bare = _strip_scheme(url)
     for prefix, entry in prefixes.items():
-        if bare.startswith(_bare(prefix)):
-            yield _listed(0, "url_prefix", prefix, url, entry, url, date=date)
+        if bare.startswith(_strip_scheme(prefix)):
+            yield _make_listed_finding(0, "url_prefix", prefix, url, entry, url, date=date)
 
 
-def _bare(url: str) -> str:
+def _strip_scheme(url: str) -> str:
     """An address without scheme, its host in lower case."""
     host, slash, path = url.partition("://")[2].partition("/")
     return host.lower() + slash + path
 
 
-def _by_author(batch: pa.Table, listed: Mapping[str, Capture]) -> Iterator[Finding]:
-    if not listed:
+def _match_authors(batch: pa.Table, entries: Mapping[str, Capture]) -> Iterator[Finding]:
+    if not entries:
         return
-    names = {normalise_author(name): name for name in listed}
-    keys = {author_key(name): name for name in listed}
+    names = {normalise_author(name): name for name in entries}
+    keys = {author_key(name): name for name in entries}
     fields = find_fields(batch["meta"], AUTHOR_KEYS)
     values = fields.values().dictionary_encode()
-    meant = [_listed_name(value, names, keys) for value in values.dictionary.to_pylist()]
-    hits = np.flatnonzero(np.array([bool(name) for name in meant], bool)[values.indices])
+    matches = [_match_name(value, names, keys) for value in values.dictionary.to_pylist()]
+    hits = np.flatnonzero(np.array([bool(name) for name in matches], bool)[values.indices])
     for place in hits.tolist():
         number = values.indices[place].as_py()
-        row, seen = int(fields.row[place]), values.dictionary[number].as_py()
-        yield _listed(row, "author", meant[number], seen, listed[meant[number]], "", date="")
+        row, value = int(fields.row[place]), values.dictionary[number].as_py()
+        name = matches[number]
+        yield _make_listed_finding(row, "author", name, value, entries[name], "", date="")
 
 
-def _listed_name(value: str, names: dict[str, str], keys: dict[tuple[str, str], str]) -> str:
+def _match_name(value: str, names: dict[str, str], keys: dict[tuple[str, str], str]) -> str:
     """The listed name that a name is: all of it; surname and initial if one is abbreviated."""
     whole = normalise_author(value)
     if not whole:
         return ""
     if whole in names:
         return names[whole]
-    listed = keys.get(author_key(value), "")
+    candidate = keys.get(author_key(value), "")
     abbreviated = any(
-        len(name.split()[0]) == 1 for name in (whole, normalise_author(listed) or "x y")
+        len(name.split()[0]) == 1 for name in (whole, normalise_author(candidate) or "x y")
     )
-    return listed if abbreviated else ""
+    return candidate if abbreviated else ""
 
 
-def _by_key(
-    keys: pa.ChunkedArray | pa.Array, listed: Mapping[str, Capture], signal: str
+def _match_keys(
+    keys: pa.ChunkedArray | pa.Array, entries: Mapping[str, Capture], signal: str
 ) -> Iterator[Finding]:
-    if not listed:
+    if not entries:
         return
-    wanted = pa.array([bytes.fromhex(value) for value in listed], pa.binary(16))
-    for row in np.flatnonzero(pc.is_in(keys, value_set=wanted)).tolist():
+    listed_keys = pa.array([bytes.fromhex(value) for value in entries], pa.binary(16))
+    for row in np.flatnonzero(pc.is_in(keys, value_set=listed_keys)).tolist():
         value = keys[row].as_py().hex()
-        yield _listed(row, signal, value, value, listed[value], "", date="")
+        yield _make_listed_finding(row, signal, value, value, entries[value], "", date="")
 
 
-def _by_work(matched: Sequence[pa.Table], listed: Mapping[str, Capture]) -> Iterator[Finding]:
-    for table in matched if listed else ():
+def _match_works(matched: Sequence[pa.Table], entries: Mapping[str, Capture]) -> Iterator[Finding]:
+    for table in matched if entries else ():
         hits = table.filter(
-            pc.is_in(table["work_id"], value_set=pa.array(list(listed), pa.string()))
+            pc.is_in(table["work_id"], value_set=pa.array(list(entries), pa.string()))
         )
         for row, work in zip(hits["row"].to_pylist(), hits["work_id"].to_pylist(), strict=True):
-            yield _listed(row, "work", work, work, listed[work], "", date="")
+            yield _make_listed_finding(row, "work", work, work, entries[work], "", date="")
 
 
-def _listed(
+def _make_listed_finding(
     row: int, signal: str, target: str, seen: str, entry: Capture, url: str, date: str
 ) -> Finding:
-    attributes = _attributes(signal, "reserved", entry, url, date, {"note": entry.note})
+    attributes = _make_attributes(signal, "reserved", entry, url, date, {"note": entry.note})
     return Finding(row=row, kind="listed", target=target, seen=seen, attributes=attributes)
 
 
-def _attributes(
+def _make_attributes(
     signal: str, status: str, capture: Capture, url: str, date: str, extra: dict[str, str]
 ) -> str:
-    acquired: datetime | None = moment(date) if date else None
+    acquired: datetime | None = parse_moment(date) if date else None
     timing = "unknown" if acquired is None else "before" if capture.at <= acquired else "after"
-    named = {"url": url[:200], "acquired_at": date, **extra}
-    return attributes_json(
+    optional = {"url": url[:200], "acquired_at": date, **extra}
+    return encode_attributes(
         {"signal": signal, "status": status, "captured_at": capture.captured_at, "timing": timing}
-        | {name: value for name, value in named.items() if value}
+        | {name: value for name, value in optional.items() if value}
     )

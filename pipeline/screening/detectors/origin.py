@@ -29,14 +29,14 @@ from pipeline.screening.detectors.lists import (
     HostPatterns,
     ListedFamily,
     OriginList,
-    addresses,
-    entries,
-    label_key,
-    spellings,
+    find_addresses,
+    fold_label,
+    list_entries,
+    list_spellings,
 )
 from pipeline.screening.evidence import (
     Finding,
-    attributes_json,
+    encode_attributes,
     findings_table,
     sort_findings,
     spread_finding,
@@ -44,7 +44,7 @@ from pipeline.screening.evidence import (
 )
 from pipeline.screening.fingerprints.literals import find_literals
 
-SHAPES = attributes_json({"list": "shapes", "list_version": "1"})
+SHAPES = encode_attributes({"list": "shapes", "list_version": "1"})
 """The attributes of findings that rest on a form alone, which is part of this code."""
 
 _LABEL_KEY = re.compile(
@@ -85,68 +85,70 @@ class OriginIndex:
     """
 
     def __init__(self, lists: Sequence[OriginList]) -> None:
-        found = entries(lists)
-        self._labels = _inverted(found, lambda f: map(label_key, f.labels))
-        self._directories = _inverted(found, lambda f: map(str.casefold, f.directories))
-        self._files = _inverted(found, lambda f: map(str.casefold, f.files))
-        self._repositories = _inverted(found, lambda f: map(str.casefold, f.repositories))
-        self._hosts = HostPatterns((d, listed) for listed, f in found for d in f.domains)
-        named = [needle for _, family in found for needle in _needles(family)]
+        entries = list_entries(lists)
+        self._labels = _invert(entries, lambda f: map(fold_label, f.labels))
+        self._directories = _invert(entries, lambda f: map(str.casefold, f.directories))
+        self._files = _invert(entries, lambda f: map(str.casefold, f.files))
+        self._repositories = _invert(entries, lambda f: map(str.casefold, f.repositories))
+        self._hosts = HostPatterns((d, entry) for entry, f in entries for d in f.domains)
+        needles = [needle for _, family in entries for needle in _list_needles(family)]
         self.needles = tuple(
-            dict.fromkeys([*named, *_EXCHANGE_NEEDLES, *_EBOOK_NEEDLES, *_ESCAPED_ASCII])
+            dict.fromkeys([*needles, *_EXCHANGE_NEEDLES, *_EBOOK_NEEDLES, *_ESCAPED_ASCII])
         )
 
-    def of_label(self, label: str) -> Iterator[Finding]:
+    def search_label(self, label: str) -> Iterator[Finding]:
         """What a source label says, or the name after its last slash: a family, a repository, a
         host."""
         for name in (label, label.rpartition("/")[2]):
-            yield from _finding("label", self._labels.get(label_key(name)), label)
+            yield from _make_finding("label", self._labels.get(fold_label(name)), label)
         repository = _REPOSITORY.fullmatch(label)
         if repository:
-            yield from self._of_repository(repository[1] or "", repository[2], label)
-        yield from self._of_addresses(label)
+            yield from self._search_repository(repository[1] or "", repository[2], label)
+        yield from self._search_addresses(label)
 
-    def of_path(self, path: str) -> Iterator[Finding]:
+    def search_path(self, path: str) -> Iterator[Finding]:
         """What the path of an input file says."""
-        yield from self._of_segments(path, path)
-        yield from self._of_addresses(path)
-        yield from _of_file_name(path)
+        yield from self._search_segments(path, path)
+        yield from self._search_addresses(path)
+        yield from _match_file_name(path)
 
-    def of_meta(self, key: str, value: str) -> Iterator[Finding]:
+    def search_meta(self, key: str, value: str) -> Iterator[Finding]:
         """What a string of the metadata says under its key; of a title only that it is a file's."""
-        yield from _of_file_name(value)
+        yield from _match_file_name(value)
         if _TITLE_KEY.fullmatch(key):
             return
-        yield from self._of_segments(re.split(r"[?#]", value)[0], value)
+        yield from self._search_segments(re.split(r"[?#]", value)[0], value)
         if _LABEL_KEY.fullmatch(key):
-            yield from self.of_label(value)
+            yield from self.search_label(value)
         else:
-            yield from self._of_addresses(value)
+            yield from self._search_addresses(value)
         for name, form in _EXCHANGE.items():
             if form.search(value):
                 yield Finding(row=0, kind="magnet", target=name, seen=value, attributes=SHAPES)
 
-    def _of_addresses(self, text: str) -> Iterator[Finding]:
-        for host, _ in addresses(text):
-            yield from _finding("host", self._hosts.of(host), text)
+    def _search_addresses(self, text: str) -> Iterator[Finding]:
+        for host, _ in find_addresses(text):
+            yield from _make_finding("host", self._hosts.find(host), text)
         for repository in _HUB.finditer(text):
-            yield from self._of_repository("", repository[1], text)
+            yield from self._search_repository("", repository[1], text)
             if repository[2]:
-                yield from self._of_repository(repository[1], repository[2], text)
+                yield from self._search_repository(repository[1], repository[2], text)
 
-    def _of_segments(self, path: str, seen: str) -> Iterator[Finding]:
+    def _search_segments(self, path: str, seen: str) -> Iterator[Finding]:
         segments = re.split(r"[/\\]", path.casefold())
         for directory, below in pairwise(segments):
             if below:
-                yield from _finding("path", self._directories.get(directory), seen)
-        yield from _finding("path", self._files.get(segments[-1]), seen)
+                yield from _make_finding("path", self._directories.get(directory), seen)
+        yield from _make_finding("path", self._files.get(segments[-1]), seen)
 
-    def _of_repository(self, owner: str, name: str, seen: str) -> Iterator[Finding]:
-        for listed in (name, f"{owner}/{name}"):
-            yield from _finding("repository", self._repositories.get(listed.casefold()), seen)
+    def _search_repository(self, owner: str, name: str, seen: str) -> Iterator[Finding]:
+        for spelling in (name, f"{owner}/{name}"):
+            yield from _make_finding(
+                "repository", self._repositories.get(spelling.casefold()), seen
+            )
 
 
-def _of_file_name(path: str) -> Iterator[Finding]:
+def _match_file_name(path: str) -> Iterator[Finding]:
     name = re.split(r"[/\\]", path.strip())[-1]
     if len(name) <= _LONGEST_NAME and _EBOOK_FILE.fullmatch(name):
         yield Finding(
@@ -154,27 +156,27 @@ def _of_file_name(path: str) -> Iterator[Finding]:
         )
 
 
-def _finding(kind: str, listed: ListedFamily | None, seen: str) -> Iterator[Finding]:
-    if listed:
+def _make_finding(kind: str, entry: ListedFamily | None, seen: str) -> Iterator[Finding]:
+    if entry:
         yield Finding(
-            row=0, kind=kind, target=listed.family, seen=seen, attributes=listed.attributes()
+            row=0, kind=kind, target=entry.family, seen=seen, attributes=entry.attributes()
         )
 
 
-def _inverted(
-    found: Iterable[tuple[ListedFamily, Family]], keys: Callable[[Family], Iterable[str]]
+def _invert(
+    entries: Iterable[tuple[ListedFamily, Family]], keys: Callable[[Family], Iterable[str]]
 ) -> dict[str, ListedFamily]:
     inverted: dict[str, ListedFamily] = {}
-    for listed, family in found:
+    for entry, family in entries:
         for key in keys(family):
-            inverted.setdefault(key, listed)
+            inverted.setdefault(key, entry)
     return inverted
 
 
-def _needles(family: Family) -> Iterator[str]:
+def _list_needles(family: Family) -> Iterator[str]:
     for label in family.labels:
         yield label
-        yield from spellings([_NOT_WORD.sub(" ", label).strip()])
+        yield from list_spellings([_NOT_WORD.sub(" ", label).strip()])
     yield from (domain.removesuffix("*") for domain in family.domains)
     yield from (*family.directories, *family.files, *family.repositories)
 
@@ -183,33 +185,33 @@ def detect_origin(batch: pa.Table, index: OriginIndex, paths: Mapping[int, str])
     """FINDINGS of the origins of a batch; one of each kind and target for each row. `paths`: of the
     input files by path_id; one that is not given says nothing."""
     tables = [
-        *_by_value(batch["source"], index.of_label),
-        *_by_value(batch["path_id"], lambda number: index.of_path(paths.get(number, ""))),
-        findings_table(_in_meta(batch["meta"], index)),
+        *_search_values(batch["source"], index.search_label),
+        *_search_values(batch["path_id"], lambda number: index.search_path(paths.get(number, ""))),
+        findings_table(_search_meta(batch["meta"], index)),
     ]
     return without_repeats(sort_findings(tables))
 
 
-def _by_value(
-    column: pa.ChunkedArray, findings_of: Callable[[Any], Iterator[Finding]]
+def _search_values(
+    column: pa.ChunkedArray, search: Callable[[Any], Iterator[Finding]]
 ) -> Iterator[pa.Table]:
     for value in pc.unique(column).drop_null().to_pylist():
-        findings = list(findings_of(value))
+        findings = list(search(value))
         if findings:
             is_there = pc.equal(column, pa.scalar(value, column.type))
             rows = np.flatnonzero(pc.fill_null(is_there, False).to_numpy())
             yield from (spread_finding(finding, rows) for finding in findings)
 
 
-def _in_meta(metas: pa.ChunkedArray, index: OriginIndex) -> Iterator[Finding]:
-    found = find_literals(pc.fill_null(metas, ""), index.needles, places=1)
-    for row in np.unique(found.text).tolist():
-        for key, value in _strings(metas[row].as_py()):
-            for finding in index.of_meta(key, value):
+def _search_meta(metas: pa.ChunkedArray, index: OriginIndex) -> Iterator[Finding]:
+    hits = find_literals(pc.fill_null(metas, ""), index.needles, places=1)
+    for row in np.unique(hits.text).tolist():
+        for key, value in _list_strings(metas[row].as_py()):
+            for finding in index.search_meta(key, value):
                 yield replace(finding, row=row)
 
 
-def _strings(meta: str) -> Iterator[tuple[str, str]]:
+def _list_strings(meta: str) -> Iterator[tuple[str, str]]:
     """Every string of a JSON slice with the key above it; of what is no JSON, the whole."""
     try:
         value = msgspec.json.decode(meta)
@@ -227,7 +229,7 @@ def _strings(meta: str) -> Iterator[tuple[str, str]]:
             stack.extend((key, inner) for inner in value)
 
 
-def file_digest(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hex. Raises InputError if it cannot be read."""
     try:
         with open(path, "rb") as file:
@@ -238,11 +240,11 @@ def file_digest(path: Path) -> str:
         ) from error
 
 
-def text_digest(text: str) -> str:
+def hash_text(text: str) -> str:
     """The SHA-256 of a text in UTF-8, with every run of white space as one blank and none at the
     ends.
 
-    >>> text_digest(" a\\n\\nb ") == text_digest("a b")
+    >>> hash_text(" a\\n\\nb ") == hash_text("a b")
     True
     """
     return hashlib.sha256(" ".join(text.split()).encode()).hexdigest()
@@ -252,44 +254,44 @@ def detect_artefacts(
     batch: pa.Table, lists: Sequence[ArtefactList], digests: Mapping[int, str]
 ) -> pa.Table:
     """FINDINGS of a batch: documents of listed files, and listed texts. `digests`: the
-    `file_digest` of raw files by path_id; a file that is not given is not compared."""
-    tables = [findings_table(_texts(batch["text"], lists))]
-    files = _entries((one, one.files) for one in lists)
+    `hash_file` of raw files by path_id; a file that is not given is not compared."""
+    tables = [findings_table(_search_texts(batch["text"], lists))]
+    files = _index_entries((one, one.files) for one in lists)
     for number in pc.unique(batch["path_id"]).drop_null().to_pylist():
         finding = files.get(digests.get(number, ""))
         if finding:
             is_there = pc.equal(batch["path_id"], pa.scalar(number, batch["path_id"].type))
             rows = np.flatnonzero(pc.fill_null(is_there, False).to_numpy())
-            tables.append(spread_finding(_found(0, "file", finding), rows))
+            tables.append(spread_finding(_make_artefact_finding(0, "file", finding), rows))
     return without_repeats(sort_findings(tables))
 
 
 Entry = tuple[Artefact, str]
 
 
-def _entries(lists: Iterable[tuple[ArtefactList, tuple[Artefact, ...]]]) -> dict[str, Entry]:
-    found: dict[str, Entry] = {}
+def _index_entries(lists: Iterable[tuple[ArtefactList, tuple[Artefact, ...]]]) -> dict[str, Entry]:
+    entries: dict[str, Entry] = {}
     for one, artefacts in lists:
-        about = attributes_json({"list": one.name, "list_version": one.version})
+        about = encode_attributes({"list": one.name, "list_version": one.version})
         for artefact in artefacts:
-            found.setdefault(artefact.sha256, (artefact, about))
-    return found
+            entries.setdefault(artefact.sha256, (artefact, about))
+    return entries
 
 
-def _texts(texts: pa.ChunkedArray, lists: Iterable[ArtefactList]) -> Iterator[Finding]:
-    listed = _entries((one, one.texts) for one in lists)
-    if not listed:
+def _search_texts(texts: pa.ChunkedArray, lists: Iterable[ArtefactList]) -> Iterator[Finding]:
+    entries = _index_entries((one, one.texts) for one in lists)
+    if not entries:
         return
     row = 0
     for chunk in view_texts(texts):
         for place in range(len(chunk)):
-            entry = listed.get(text_digest(chunk.text(place)))
+            entry = entries.get(hash_text(chunk.text(place)))
             if entry:
-                yield _found(row, "text", entry)
+                yield _make_artefact_finding(row, "text", entry)
             row += 1
 
 
-def _found(row: int, kind: str, entry: Entry) -> Finding:
+def _make_artefact_finding(row: int, kind: str, entry: Entry) -> Finding:
     artefact, about = entry
     return Finding(
         row=row, kind=kind, target=artefact.family, seen=artefact.sha256, attributes=about

@@ -73,7 +73,7 @@ class CustomDetector:
     settings: str
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """As messages name it."""
         return f"{self.name} of {self.code.distribution} {self.code.version}"
 
@@ -83,11 +83,11 @@ class CustomDetector:
 
     def describe_failure(self, error: BaseException) -> str:
         """Where in its file it failed, and how."""
-        return describe_failure(error, inspect.getfile(installed_detectors()[self.name].value))
+        return describe_failure(error, inspect.getfile(load_installed_detectors()[self.name].value))
 
 
 @cache
-def installed_detectors() -> Mapping[str, PlugIn[type]]:
+def load_installed_detectors() -> Mapping[str, PlugIn[type]]:
     """The detectors of installed packages by name. Raises ConfigError naming the distribution of
     one that is broken, is no `Detector` or has the name of a built-in."""
     plug_ins = load_plug_ins(GROUP, type, [*DETECTORS, *DECIDE_FOR_THEMSELVES, "work", "document"])
@@ -113,9 +113,9 @@ def _is_tuple_of(value: Any, kind: type) -> bool:
     return isinstance(value, tuple) and all(isinstance(item, kind) for item in value)
 
 
-def declared_attributes(name: str) -> tuple[Attribute, ...]:
+def list_attributes(name: str) -> tuple[Attribute, ...]:
     """What rules can ask about a plug-in's detector besides what all have, its kinds first."""
-    detector: Any = installed_detectors()[name].value
+    detector: Any = load_installed_detectors()[name].value
     kind = Attribute("kind", "text", "what was found", "kind", detector.kinds)
     return (kind, *detector.attributes)
 
@@ -133,7 +133,7 @@ def find_custom_detectors(
             raise ConfigError(f"{key}: named twice")
         if config.name in DETECTORS:
             raise ConfigError(f"{key}: built in, and always used; leave it out")
-        installed = installed_detectors()
+        installed = load_installed_detectors()
         if config.name not in installed:
             raise ConfigError(
                 f"{key}: no installed package has such an entry point in the group {GROUP}"
@@ -143,7 +143,7 @@ def find_custom_detectors(
         settings[config.name] = config.settings
     detectors = []
     for name in (*settings, *(name for name in of_policy if name not in settings)):
-        code = installed_detectors()[name].code
+        code = load_installed_detectors()[name].code
         own = CustomDetector(name, code, json.dumps(settings.get(name, {}), sort_keys=True))
         load_detector(own)
         detectors.append(own)
@@ -154,7 +154,7 @@ def find_custom_detectors(
 def load_detector(own: CustomDetector) -> Detector:
     """The detector, made in this process. Raises ConfigError when it does not take its settings, or
     when another version of its package is installed here."""
-    installed = installed_detectors().get(own.name)
+    installed = load_installed_detectors().get(own.name)
     if installed is None or installed.code != own.code:
         here = f"it is {installed.code}" if installed else "it is not installed"
         raise ConfigError(
@@ -165,7 +165,7 @@ def load_detector(own: CustomDetector) -> Detector:
         detector: Detector = installed.value(**json.loads(own.settings))
     except (Exception, SystemExit) as error:
         failure = own.describe_failure(error)
-        raise ConfigError(f"{own.shown}: with the settings {own.settings}: {failure}") from error
+        raise ConfigError(f"{own.label}: with the settings {own.settings}: {failure}") from error
     return detector
 
 
@@ -201,13 +201,13 @@ def find_problem(finding: Any, detector: Detector, batch: "pa.RecordBatch") -> s
     size = len(batch["text"][finding.row].as_buffer())
     if not 0 <= finding.byte_offset <= finding.byte_offset + finding.byte_length <= size:
         return f"byte_offset and byte_length: expected a place in the {size:,} bytes of the text"
-    declared = {attribute.name: attribute.type for attribute in detector.attributes}
-    written = finding.attributes
-    attributes = written if isinstance(written, Mapping) else json.loads(written or "{}")
+    types = {attribute.name: attribute.type for attribute in detector.attributes}
+    raw = finding.attributes
+    attributes = raw if isinstance(raw, Mapping) else json.loads(raw or "{}")
     for name, value in attributes.items():
-        if name not in declared:
-            return f"attributes: {escape_text(name)} is not declared{did_you_mean(name, declared)}"
-        of_type = isinstance(value, _TYPES[declared[name]])
-        if not of_type or isinstance(value, bool) != (declared[name] == "truth"):
-            return f"attributes: {name}: expected a value of the type {declared[name]}"
+        if name not in types:
+            return f"attributes: {escape_text(name)} is not declared{did_you_mean(name, types)}"
+        of_type = isinstance(value, _TYPES[types[name]])
+        if not of_type or isinstance(value, bool) != (types[name] == "truth"):
+            return f"attributes: {name}: expected a value of the type {types[name]}"
     return ""

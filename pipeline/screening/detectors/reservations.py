@@ -44,19 +44,19 @@ class Signal(NamedTuple):
     policy: str = ""
 
 
-def signals_of(capture: Capture, url: str, agents: Sequence[str]) -> list[Signal]:
+def read_signals(capture: Capture, url: str, agents: Sequence[str]) -> list[Signal]:
     """What a capture says of an address on its host; robots.txt that refuses nothing, nothing."""
     if capture.kind == "robots":
-        return [*_robots(capture, url, agents), *_usage_in_robots(capture.body, url, agents)]
+        return [*_read_robots(capture, url, agents), *_read_usage(capture.body, url, agents)]
     if capture.kind == "tdmrep":
-        return _tdmrep(capture.body[:MOST_BYTES], url)
+        return _read_tdmrep(capture.body[:MOST_BYTES], url)
     if capture.kind == "ai.txt":
-        return _ai_txt(capture.body[:MOST_BYTES], url, agents)
-    if capture.url and _page(capture.url) != _page(url):
+        return _read_ai_txt(capture.body[:MOST_BYTES], url, agents)
+    if capture.url and _find_page(capture.url) != _find_page(url):
         return []
     text = (capture.value or capture.body)[:MOST_BYTES]
     lines = (line.partition(":")[::2] for line in text.splitlines())
-    return _of_fields(capture.kind, _meta_tags(text) if "<" in text else lines)
+    return _read_fields(capture.kind, _list_meta_tags(text) if "<" in text else lines)
 
 
 def matches(pattern: str, path: str) -> bool:
@@ -72,28 +72,28 @@ def matches(pattern: str, path: str) -> bool:
     for number, part in enumerate(rest, 1):
         if ends and number == len(rest):
             return path.endswith(part) and len(path) - len(part) >= place
-        found = path.find(part, place)
-        if found < 0:
+        start = path.find(part, place)
+        if start < 0:
             return False
-        place = found + len(part)
+        place = start + len(part)
     return not ends or place == len(path)
 
 
-def _robots(capture: Capture, url: str, agents: Sequence[str]) -> list[Signal]:
+def _read_robots(capture: Capture, url: str, agents: Sequence[str]) -> list[Signal]:
     """5xx counts as a refusal of everything, 4xx as no file (RFC 9309 §2.3.1)."""
     if capture.status in _UNREACHABLE:
         return [Signal("robots", _RESERVED, "*")]
     if capture.status is not None and capture.status >= 400:
         return []
-    return _refusals("robots", capture.body[:MOST_BYTES], url, agents)
+    return _find_refusals("robots", capture.body[:MOST_BYTES], url, agents)
 
 
-def _refusals(signal: str, body: str, url: str, agents: Sequence[str]) -> list[Signal]:
-    rules = _protego(body)
+def _find_refusals(signal: str, body: str, url: str, agents: Sequence[str]) -> list[Signal]:
+    rules = _parse_robots(body)
     refused = list[str]()
-    for alike in _alike(body, tuple(agents)):
-        if not rules.can_fetch(url, alike[0]):
-            refused += alike
+    for group in _group_agents(body, tuple(agents)):
+        if not rules.can_fetch(url, group[0]):
+            refused += group
     if not refused:
         return []
     every = len(refused) == len(agents)
@@ -101,36 +101,36 @@ def _refusals(signal: str, body: str, url: str, agents: Sequence[str]) -> list[S
 
 
 @lru_cache(maxsize=256)
-def _alike(body: str, agents: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+def _group_agents(body: str, agents: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     """Agents in groups: each that the file may name by itself, and all others together."""
-    named = {found[1].lower().replace("*", "") for found in _AGENT_LINE.finditer(body)} - {""}
-    alone = [agent for agent in agents if any(name in agent.lower() for name in named)]
+    names = {line[1].lower().replace("*", "") for line in _AGENT_LINE.finditer(body)} - {""}
+    alone = [agent for agent in agents if any(name in agent.lower() for name in names)]
     others = tuple(agent for agent in agents if agent not in alone)
     return (*((agent,) for agent in alone), *([others] if others else []))
 
 
 @lru_cache(maxsize=256)
-def _protego(body: str) -> Any:
+def _parse_robots(body: str) -> Any:
     from protego import Protego
 
     return Protego.parse(body)
 
 
-def _usage_in_robots(body: str, url: str, agents: Sequence[str]) -> Iterator[Signal]:
-    groups = _usage_groups(body[:MOST_BYTES])
-    path = _path(url)
+def _read_usage(body: str, url: str, agents: Sequence[str]) -> Iterator[Signal]:
+    groups = _parse_usage(body[:MOST_BYTES])
+    path = _find_path(url)
     for signal in ("content-usage", "content-signal"):
         applying = {agent.lower() if agent.lower() in groups else "*" for agent in agents}
-        said = {
-            _longest(((r[1], r[2]) for r in groups.get(agent, ()) if r[0] == signal), path)
+        answers = {
+            _find_longest(((r[1], r[2]) for r in groups.get(agent, ()) if r[0] == signal), path)
             for agent in applying
         }
-        if "n" in said or "y" in said:
-            yield Signal(signal, _RESERVED if "n" in said else _ALLOWED)
+        if "n" in answers or "y" in answers:
+            yield Signal(signal, _RESERVED if "n" in answers else _ALLOWED)
 
 
 @lru_cache(maxsize=256)
-def _usage_groups(body: str) -> dict[str, list[tuple[str, str, str]]]:
+def _parse_usage(body: str) -> dict[str, list[tuple[str, str, str]]]:
     """Agent in lower case to (field, path, y or n) of its groups."""
     groups: dict[str, list[tuple[str, str, str]]] = {}
     agents: list[str] = []
@@ -147,44 +147,46 @@ def _usage_groups(body: str) -> dict[str, list[tuple[str, str, str]]]:
             continue
         begun = True
         if name in ("content-usage", "content-signal"):
-            path, expression = _path_and_rest(value)
-            if answer := _answer(name, expression):
+            path, expression = _split_path(value)
+            if answer := _read_answer(name, expression):
                 for agent in agents:
                     groups[agent].append((name, path, answer))
     return groups
 
 
-def _path_and_rest(value: str) -> tuple[str, str]:
+def _split_path(value: str) -> tuple[str, str]:
     if not value.startswith("/"):
         return "/", value
     path, *rest = value.split(None, 1)
     return path, rest[0] if rest else ""
 
 
-def _answer(field: str, expression: str) -> str:
+def _read_answer(field: str, expression: str) -> str:
     """y or n for training, from a dictionary of preferences; "" where it says nothing of it."""
-    said = {}
+    preferences = {}
     for part in expression.split(","):
         key, _, value = part.partition("=")
-        said[key.strip().lower()] = value.split(";")[0].strip().lower()
+        preferences[key.strip().lower()] = value.split(";")[0].strip().lower()
     keys = _USAGE_KEYS if field == "content-usage" else ("ai-train",)
-    answer = next((said[key] for key in keys if key in said), "")
+    answer = next((preferences[key] for key in keys if key in preferences), "")
     return {"n": "n", "no": "n", "y": "y", "yes": "y"}.get(answer, "")
 
 
-def _longest(rules: Iterable[tuple[str, str]], path: str) -> str:
+def _find_longest(rules: Iterable[tuple[str, str]], path: str) -> str:
     """The answer of the longest pattern that matches; of equal ones `n`."""
-    found = [(len(pattern), said) for pattern, said in rules if matches(unquote(pattern), path)]
-    return min(found, key=lambda rule: (-rule[0], rule[1]), default=(0, ""))[1]
+    matching = [
+        (len(pattern), answer) for pattern, answer in rules if matches(unquote(pattern), path)
+    ]
+    return min(matching, key=lambda rule: (-rule[0], rule[1]), default=(0, ""))[1]
 
 
-def _tdmrep(body: str, url: str) -> list[Signal]:
+def _read_tdmrep(body: str, url: str) -> list[Signal]:
     """A file at /.well-known/tdmrep.json: a list of locations with tdm-reservation 0 or 1."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
         return []
-    path = _path(url)
+    path = _find_path(url)
     rules = [r for r in (value if isinstance(value, list) else [value]) if isinstance(r, dict)]
     matching = [
         (len(location), rule)
@@ -193,47 +195,49 @@ def _tdmrep(body: str, url: str) -> list[Signal]:
     ]
     if not matching:
         return []
-    rule = max(matching, key=lambda found: found[0])[1]
-    return _tdm("tdmrep", str(rule.get("tdm-reservation")), str(rule.get("tdm-policy") or ""))
+    rule = max(matching, key=lambda pair: pair[0])[1]
+    return _make_tdm_signal(
+        "tdmrep", str(rule.get("tdm-reservation")), str(rule.get("tdm-policy") or "")
+    )
 
 
-def _tdm(signal: str, reservation: str, policy: str) -> list[Signal]:
+def _make_tdm_signal(signal: str, reservation: str, policy: str) -> list[Signal]:
     status = {"1": _RESERVED, "0": _ALLOWED}.get(reservation.strip())
     return [Signal(signal, status, policy=policy.strip()[:200])] if status else []
 
 
-def _ai_txt(body: str, url: str, agents: Sequence[str]) -> list[Signal]:
+def _read_ai_txt(body: str, url: str, agents: Sequence[str]) -> list[Signal]:
     """Rules as in robots.txt, or a line `Training: deny`."""
-    if said := _TRAINING.search(body):
-        answer = said[1].lower()
+    if match := _TRAINING.search(body):
+        answer = match[1].lower()
         status = _RESERVED if answer in ("deny", "disallow", "no") else _ALLOWED
         return [Signal("ai.txt", status)] if answer in _AI_TXT_ANSWERS else []
-    return _refusals("ai.txt", body, url, agents)
+    return _find_refusals("ai.txt", body, url, agents)
 
 
-def _of_fields(kind: str, fields: Iterable[tuple[str, str]]) -> list[Signal]:
+def _read_fields(kind: str, fields: Iterable[tuple[str, str]]) -> list[Signal]:
     """Signals of header lines or meta tags, as (name, value)."""
-    found: list[Signal] = []
+    signals: list[Signal] = []
     values = [(name.strip().lower(), value.strip()) for name, value in fields]
     policy = next((value for name, value in values if name == "tdm-policy"), "")
     for name, value in values:
         if name == "tdm-reservation":
-            found += _tdm(f"tdm-{kind}", value, policy)
+            signals += _make_tdm_signal(f"tdm-{kind}", value, policy)
         elif name in ("robots", "x-robots-tag"):
             words = set(re.split(r"[\s,:;]+", value.lower()))
-            found += [Signal(word, _RESERVED) for word in ("noai", "noimageai") if word in words]
-        elif name in ("content-usage", "content-signal") and (answer := _answer(name, value)):
-            found.append(Signal(name, _RESERVED if answer == "n" else _ALLOWED))
-    return list(dict.fromkeys(found))
+            signals += [Signal(word, _RESERVED) for word in ("noai", "noimageai") if word in words]
+        elif name in ("content-usage", "content-signal") and (answer := _read_answer(name, value)):
+            signals.append(Signal(name, _RESERVED if answer == "n" else _ALLOWED))
+    return list(dict.fromkeys(signals))
 
 
-def _meta_tags(text: str) -> Iterator[tuple[str, str]]:
+def _list_meta_tags(text: str) -> Iterator[tuple[str, str]]:
     for tag in _META.finditer(text):
-        held = {m[1].lower(): m[2] or m[3] or m[4] or "" for m in _ATTRIBUTE.finditer(tag[1])}
-        yield held.get("name", ""), held.get("content", "")
+        attributes = {m[1].lower(): m[2] or m[3] or m[4] or "" for m in _ATTRIBUTE.finditer(tag[1])}
+        yield attributes.get("name", ""), attributes.get("content", "")
 
 
-def _path(url: str) -> str:
+def _find_path(url: str) -> str:
     """Path and query of an address, without percent signs; "/" where it has none."""
     try:
         parts = urlsplit(url)
@@ -243,9 +247,9 @@ def _path(url: str) -> str:
     return unquote((parts.path or "/") + query)
 
 
-def _page(url: str) -> tuple[str, str]:
+def _find_page(url: str) -> tuple[str, str]:
     """What addresses share that differ in scheme or fragment at most."""
     try:
-        return (urlsplit(url).netloc.lower().rpartition("@")[2], _path(url))
+        return (urlsplit(url).netloc.lower().rpartition("@")[2], _find_path(url))
     except ValueError:
         return url, ""

@@ -109,14 +109,14 @@ def look_up_licences(values: Iterable[str]) -> pa.Table:
 
     Columns: declared, spdx (empty when not known), known (bool), family; sorted by declared.
     """
-    declared = sorted(set(values))
-    found = [normalise_licence(value) for value in declared]
+    distinct = sorted(set(values))
+    licences = [normalise_licence(value) for value in distinct]
     return pa.table(
         {
-            "declared": pa.array(declared, pa.string()),
-            "spdx": pa.array([licence.spdx for licence in found], pa.string()),
-            "known": pa.array([bool(licence.spdx) for licence in found], pa.bool_()),
-            "family": pa.array([licence.family for licence in found], pa.string()),
+            "declared": pa.array(distinct, pa.string()),
+            "spdx": pa.array([licence.spdx for licence in licences], pa.string()),
+            "known": pa.array([bool(licence.spdx) for licence in licences], pa.bool_()),
+            "family": pa.array([licence.family for licence in licences], pa.string()),
         }
     )
 
@@ -138,37 +138,37 @@ def normalise_licence(value: str) -> SpdxLicence:
     whole = value.strip().strip("'\"")
     rest = _REMARK.sub(" ", whole).strip()
     candidates = [whole, rest, *_REMARK.findall(whole)]
-    expression = next((found for c in candidates if c and (found := _expression(c))), "")
-    return licence_of(expression) if expression else UNKNOWN
+    expression = next((parsed for c in candidates if c and (parsed := _find_expression(c))), "")
+    return parse_expression(expression) if expression else UNKNOWN
 
 
 @lru_cache(maxsize=4096)
-def licence_of(expression: str) -> SpdxLicence:
+def parse_expression(expression: str) -> SpdxLicence:
     """An SPDX expression in its canonical form, or `UNKNOWN` if it is none."""
-    tree = _parsed(expression)
-    return SpdxLicence(tree.render(), _family(tree)) if tree is not None else UNKNOWN
+    tree = _parse(expression)
+    return SpdxLicence(tree.render(), _find_family(tree)) if tree is not None else UNKNOWN
 
 
-def licence_at(url: str) -> str:
+def read_licence_address(url: str) -> str:
     """The SPDX identifier of the licence at a well-known address, or "".
 
-    >>> licence_at("https://creativecommons.org/licenses/by-sa/3.0/de/legalcode")
+    >>> read_licence_address("https://creativecommons.org/licenses/by-sa/3.0/de/legalcode")
     'CC-BY-SA-3.0-DE'
     """
-    found = _CC_URL.search(url)
-    if found:
-        return _creative_commons(found[1].lower(), found[2], (found[3] or "").upper())
+    match = _CC_URL.search(url)
+    if match:
+        return _make_cc_identifier(match[1].lower(), match[2], (match[3] or "").upper())
     address = url.strip().lower().rstrip("/")
     for pattern, prefix in _URLS:
-        if found := pattern.search(address):
-            return _named(plain(prefix + "".join(part or "" for part in found.groups())))
+        if match := pattern.search(address):
+            return _look_up_name(fold_name(prefix + "".join(part or "" for part in match.groups())))
     return ""
 
 
-def plain(value: str) -> str:
+def fold_name(value: str) -> str:
     """The form in which names are compared.
 
-    >>> plain("the Apache License, Version 2.0"), plain("CC-BY-SA-4.0")
+    >>> fold_name("the Apache License, Version 2.0"), fold_name("CC-BY-SA-4.0")
     ('apache 2.0', 'cc by sa 4.0')
     """
     text = re.sub(r"[^a-z0-9.+]+", " ", value.casefold())
@@ -177,104 +177,104 @@ def plain(value: str) -> str:
     return _TRAILING.sub("", text)
 
 
-def _expression(value: str) -> str:
+def _find_expression(value: str) -> str:
     if "://" in value or "creativecommons.org" in value.lower():
-        return licence_at(value)
-    if found := _named(plain(value)):
-        return found
-    tree = _parsed(value)
+        return read_licence_address(value)
+    if identifier := _look_up_name(fold_name(value)):
+        return identifier
+    tree = _parse(value)
     if tree is not None:
         return str(tree.render())
     for pattern, operator in ((_AND, "AND"), (_OR, "OR")):
         parts = [part for part in pattern.split(value) if part.strip()]
         if 1 < len(parts) <= 8:
-            return _joined(parts, operator)
+            return _join_expressions(parts, operator)
     return ""
 
 
-def _joined(parts: list[str], operator: str) -> str:
+def _join_expressions(parts: list[str], operator: str) -> str:
     """The expression of all parts, "" unless each is known. A bare version takes the name before
     it."""
-    found: list[str] = []
+    expressions: list[str] = []
     before = ""
     for part in parts:
         version = _BARE_VERSION.match(part.strip())
         if version and before:
             part = f"{re.sub(r'[ -]*v?[0-9.]+$', '', before)} {version[1]}"
-        expression = _expression(part)
+        expression = _find_expression(part)
         if not expression:
             return ""
         before = part.strip()
         expression = f"({expression})" if " " in expression else expression
-        if expression not in found:
-            found.append(expression)
-    return f" {operator} ".join(found)
+        if expression not in expressions:
+            expressions.append(expression)
+    return f" {operator} ".join(expressions)
 
 
-def _named(name: str) -> str:
+def _look_up_name(name: str) -> str:
     return (
         licence_names.SPELLINGS.get(name)
-        or _identifiers().get(name)
-        or _cc_name(name)
-        or _gnu_name(name)
-        or _bsd_name(name)
-        or _public_domain(name)
+        or _load_identifiers().get(name)
+        or _read_cc_name(name)
+        or _read_gnu_name(name)
+        or _read_bsd_name(name)
+        or _read_public_domain(name)
     )
 
 
-def _cc_name(name: str) -> str:
+def _read_cc_name(name: str) -> str:
     for pattern, short in _CC_WORDS:
         name = pattern.sub(short, name)
     name = " ".join(name.split())
     if _CC_ZERO.match(name):
         return "CC0-1.0"
-    found = _CC.match(name)
-    if not found or not (name.startswith("cc ") or found[1] or found[2]):
+    match = _CC.match(name)
+    if not match or not (name.startswith("cc ") or match[1] or match[2]):
         return ""
-    parts = set(found[1].split())
+    parts = set(match[1].split())
     kind = "-".join(["by", *(part for part in ("nc", "nd", "sa") if part in parts)])
-    version = f"{found[2]}.{found[3] or 0}" if found[2] else ""
-    return _creative_commons(kind, version, (found[4] or "").upper())
+    version = f"{match[2]}.{match[3] or 0}" if match[2] else ""
+    return _make_cc_identifier(kind, version, (match[4] or "").upper())
 
 
-def _creative_commons(kind: str, version: str | None, port: str) -> str:
+def _make_cc_identifier(kind: str, version: str | None, port: str) -> str:
     """kind: by, by-nc-sa, zero, mark. A port without an identifier of its own is left out."""
     if kind in ("zero", "mark"):
         return "CC0-1.0" if kind == "zero" else "CC-PDM-1.0"
     if kind not in licence_names.UNVERSIONED or not version:
         return licence_names.UNVERSIONED.get(kind, "")
-    known = _identifiers()
+    identifiers = _load_identifiers()
     for name in (f"CC-{kind}-{version}-{port}", f"CC-{kind}-{version}"):
-        if found := known.get(plain(name)):
-            return found
+        if identifier := identifiers.get(fold_name(name)):
+            return identifier
     return licence_names.UNVERSIONED[kind]
 
 
-def _gnu_name(name: str) -> str:
-    found = _GNU.match(name)
-    if not found:
+def _read_gnu_name(name: str) -> str:
+    match = _GNU.match(name)
+    if not match:
         return ""
-    short = found["name"].removeprefix("library ").replace("gfdl", "fdl")
-    short = {"library": "l"}.get(found["name"].split()[0], short[0])
+    short = match["name"].removeprefix("library ").replace("gfdl", "fdl")
+    short = {"library": "l"}.get(match["name"].split()[0], short[0])
     family = _GNU_NAMES["g" if short == "g" else short]
-    if not found["number"]:
+    if not match["number"]:
         return f"{family}-{_OLDEST[family]}-or-later"
-    version = _GNU_VERSIONS[family].get(found["number"].removesuffix(".0"))
-    return f"{family}-{version}-{'or-later' if found['later'] else 'only'}" if version else ""
+    version = _GNU_VERSIONS[family].get(match["number"].removesuffix(".0"))
+    return f"{family}-{version}-{'or-later' if match['later'] else 'only'}" if version else ""
 
 
-def _bsd_name(name: str) -> str:
-    found = _BSD.match(name)
-    if not found:
+def _read_bsd_name(name: str) -> str:
+    match = _BSD.match(name)
+    if not match:
         return ""
-    clauses = found[3] or (found[1] or "").removesuffix(" clause")
+    clauses = match[3] or (match[1] or "").removesuffix(" clause")
     clauses = _BSD_CLAUSES.get(clauses, clauses)
-    if not clauses or found[2]:
+    if not clauses or match[2]:
         return licence_names.BSD
     return "0BSD" if clauses == "0" else f"BSD-{clauses}-Clause"
 
 
-def _public_domain(name: str) -> str:
+def _read_public_domain(name: str) -> str:
     if re.search(r"\b(?:us|usa|united states) (?:gov|government|govt)\b", name) and (
         "public domain" in name or name.endswith("work")
     ):
@@ -285,7 +285,7 @@ def _public_domain(name: str) -> str:
 
 
 @cache
-def _index() -> tuple[Any, ...]:
+def _load_index() -> tuple[Any, ...]:
     from license_expression import get_license_index
 
     return tuple(
@@ -296,45 +296,45 @@ def _index() -> tuple[Any, ...]:
 
 
 @cache
-def _identifiers() -> dict[str, str]:
+def _load_identifiers() -> dict[str, str]:
     """Plain name to SPDX identifier; the index's own key comes before its aliases."""
-    found: dict[str, str] = {}
-    entries = [entry for entry in _index() if not entry["is_exception"]]
+    identifiers: dict[str, str] = {}
+    entries = [entry for entry in _load_index() if not entry["is_exception"]]
     for key in ("spdx_license_key", "license_key"):
         for entry in entries:
-            found.setdefault(plain(entry[key]), entry["spdx_license_key"])
+            identifiers.setdefault(fold_name(entry[key]), entry["spdx_license_key"])
     for entry in entries:
         for alias in entry["other_spdx_license_keys"]:
-            found.setdefault(plain(alias), entry["spdx_license_key"])
-    return {name: spdx for name, spdx in found.items() if name}
+            identifiers.setdefault(fold_name(alias), entry["spdx_license_key"])
+    return {name: spdx for name, spdx in identifiers.items() if name}
 
 
 @cache
-def _categories() -> dict[str, str]:
-    return {entry["spdx_license_key"]: entry["category"] for entry in _index()}
+def _load_categories() -> dict[str, str]:
+    return {entry["spdx_license_key"]: entry["category"] for entry in _load_index()}
 
 
 @cache
-def _licensing() -> Any:
+def _load_licensing() -> Any:
     from license_expression import get_spdx_licensing
 
     return get_spdx_licensing()
 
 
-def _parsed(value: str) -> Any:
+def _parse(value: str) -> Any:
     from license_expression import ExpressionError
 
     if not _is_well_formed(value):
         return None
     try:
-        tree = _licensing().parse(value)
+        tree = _load_licensing().parse(value)
     except ExpressionError:
         return None
-    known = all(
-        key in licence_names.FAMILIES or key in _categories()
-        for key in _licensing().license_keys(tree)
+    is_known = all(
+        key in licence_names.FAMILIES or key in _load_categories()
+        for key in _load_licensing().license_keys(tree)
     )
-    return tree if known else None
+    return tree if is_known else None
 
 
 def _is_well_formed(value: str) -> bool:
@@ -357,13 +357,15 @@ def _is_well_formed(value: str) -> bool:
     return depth == 0 and not name_next and not _NO_TOKEN.search(value)
 
 
-def _family(tree: Any) -> str:
+def _find_family(tree: Any) -> str:
     """Of a choice the family that asks least, of several licences together the one that asks most;
     "" where one part says nothing."""
     if not tree.args:
         key = str(getattr(tree, "license_symbol", tree).key)
-        return licence_names.FAMILIES.get(key) or _CATEGORIES.get(_categories().get(key, ""), "")
-    families = [_family(part) for part in tree.args]
+        return licence_names.FAMILIES.get(key) or _CATEGORIES.get(
+            _load_categories().get(key, ""), ""
+        )
+    families = [_find_family(part) for part in tree.args]
     if not all(families):
         return ""
     choose = min if tree.operator.strip() == "OR" else max

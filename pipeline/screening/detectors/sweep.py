@@ -41,24 +41,23 @@ class SweepHits:
     chunks: tuple[Texts, ...]
     first_rows: tuple[int, ...]
     needles: tuple[str, ...]
-    found: LiteralHits
+    literals: LiteralHits
     groups: Mapping[str, Mapping[int, str]]
 
     def hits(self, group: str) -> Iterator[Hit]:
         """Places of the needles of one group, in order of row and offset; needles as the group
         spells them. At one place the longest needle comes first."""
-        spelt = self.groups[group]
-        of_group = np.isin(self.found.needle, list(spelt))
-        text, needle, offset = (
-            column[of_group] for column in (self.found.text, self.found.needle, self.found.offset)
-        )
+        spellings = self.groups[group]
+        of_group = np.isin(self.literals.needle, list(spellings))
+        columns = (self.literals.text, self.literals.needle, self.literals.offset)
+        text, needle, offset = (column[of_group] for column in columns)
         length = np.array([len(n.encode()) for n in self.needles], np.int64)[needle]
         order = np.lexsort((-length, offset, text))
         for begin in range(0, len(order), _AT_ONCE):
             some = order[begin : begin + _AT_ONCE]
-            columns = (text[some].tolist(), needle[some].tolist(), offset[some].tolist())
-            for row, number, place in zip(*columns, strict=True):
-                yield Hit(row, spelt[number], place)
+            lists = (text[some].tolist(), needle[some].tolist(), offset[some].tolist())
+            for row, number, place in zip(*lists, strict=True):
+                yield Hit(row, spellings[number], place)
 
     def size(self, row: int) -> int:
         """Bytes of the text in a row."""
@@ -86,17 +85,17 @@ def sweep_all(
     ([Hit(row=0, needle='BC', offset=5)], 'a ©')
     """
     numbers: dict[str, int] = {}
-    named = {
-        group: {numbers.setdefault(_folded(needle), len(numbers)): needle for needle in needles}
+    spellings = {
+        group: {numbers.setdefault(_fold(needle), len(numbers)): needle for needle in needles}
         for group, needles in groups.items()
     }
     chunks = [chunk for chunk in view_texts(texts) if len(chunk)]
     first_rows = np.cumsum([0, *map(len, chunks)]).tolist()[: len(chunks)]
-    found = find_literals(texts, tuple(numbers), places)
-    return SweepHits(tuple(chunks), tuple(first_rows), tuple(numbers), found, named)
+    literals = find_literals(texts, tuple(numbers), places)
+    return SweepHits(tuple(chunks), tuple(first_rows), tuple(numbers), literals, spellings)
 
 
-def _folded(needle: str) -> str:
+def _fold(needle: str) -> str:
     return needle.encode().lower().decode()
 
 
@@ -122,10 +121,10 @@ class Fields:
     def __len__(self) -> int:
         return len(self.row)
 
-    def where(self, chosen: I64) -> "Fields":
+    def select(self, numbers: I64) -> "Fields":
         """These values only, by their numbers."""
         columns = (self.row, self.key, self.start, self.end)
-        return Fields(self.texts, *(column[chosen] for column in columns))
+        return Fields(self.texts, *(column[numbers] for column in columns))
 
     def raw(self) -> pa.LargeStringArray:
         """(N,) large_string: the values as written, still escaped."""
@@ -160,9 +159,9 @@ def find_fields(meta: TextArray, keys: Sequence[str]) -> Fields:
     ends = np.cumsum([0, *map(len, names)], dtype=np.int64)
     flat = np.frombuffer(b"".join(names) or b"\0", np.uint8)
     count = _scan(texts.data, texts.offsets, flat, ends, np.empty((4, 0), np.int64))
-    found = np.empty((4, count), np.int64)
-    _scan(texts.data, texts.offsets, flat, ends, found)
-    return Fields(texts, *found)
+    columns = np.empty((4, count), np.int64)
+    _scan(texts.data, texts.offsets, flat, ends, columns)
+    return Fields(texts, *columns)
 
 
 def unescape(value: str) -> str:
@@ -181,27 +180,27 @@ def unescape(value: str) -> str:
 
 
 @kernel
-def _scan(data: U8, offsets: I64, keys: U8, ends: I64, found: I64) -> int:
-    """found (4, N): row, key, start, end of every value; only counts where N is 0."""
+def _scan(data: U8, offsets: I64, keys: U8, ends: I64, out: I64) -> int:
+    """out (4, N): row, key, start, end of every value; only counts where N is 0."""
     count = 0
     for row in range(len(offsets) - 1):
         i, end = offsets[row], offsets[row + 1]
-        key, listed = -1, False
+        key, in_list = -1, False
         while i < end:
             c = data[i]
             if c == _QUOTE:
-                stop = _string_end(data, i + 1, end)
+                stop = _find_string_end(data, i + 1, end)
                 if stop == end:
                     break
                 after = stop + 1
                 while after < end and data[after] <= _BLANK:
                     after += 1
                 if after < end and data[after] == _COLON:
-                    key, listed = _number_of(data, i + 1, stop, keys, ends), False
+                    key, in_list = _find_key(data, i + 1, stop, keys, ends), False
                     i = after + 1
                     continue
-                count = _note(found, count, row, key, i + 1, stop)
-                if not listed:
+                count = _note(out, count, row, key, i + 1, stop)
+                if not in_list:
                     key = -1
                 i = stop + 1
                 continue
@@ -209,28 +208,28 @@ def _scan(data: U8, offsets: I64, keys: U8, ends: I64, found: I64) -> int:
                 stop = i
                 while stop < end and _in_number(data[stop]):
                     stop += 1
-                count = _note(found, count, row, key, i, stop)
+                count = _note(out, count, row, key, i, stop)
                 i = stop
                 continue
             if c == _OPEN:
-                listed = key >= 0
-            elif c in (_CLOSE, _BRACE, _CLOSED) or (c == _COMMA and not listed):
-                key, listed = -1, False
+                in_list = key >= 0
+            elif c in (_CLOSE, _BRACE, _CLOSED) or (c == _COMMA and not in_list):
+                key, in_list = -1, False
             i += 1
     return count
 
 
 @kernel
-def _note(found: I64, count: int, row: int, key: int, start: int, end: int) -> int:
+def _note(out: I64, count: int, row: int, key: int, start: int, end: int) -> int:
     if key < 0:
         return count
-    if found.shape[1]:
-        found[0, count], found[1, count], found[2, count], found[3, count] = row, key, start, end
+    if out.shape[1]:
+        out[0, count], out[1, count], out[2, count], out[3, count] = row, key, start, end
     return count + 1
 
 
 @kernel
-def _string_end(data: U8, i: int, end: int) -> int:
+def _find_string_end(data: U8, i: int, end: int) -> int:
     """Where the string that begins at byte i has its closing mark; `end` if it has none."""
     while i < end and data[i] != _QUOTE:
         i += 2 if data[i] == _BACKSLASH else 1
@@ -238,7 +237,7 @@ def _string_end(data: U8, i: int, end: int) -> int:
 
 
 @kernel
-def _number_of(data: U8, start: int, stop: int, keys: U8, ends: I64) -> int:
+def _find_key(data: U8, start: int, stop: int, keys: U8, ends: I64) -> int:
     for key in range(len(ends) - 1):
         if ends[key + 1] - ends[key] == stop - start:
             k = 0

@@ -101,15 +101,15 @@ class TitleIndex:
 
     @classmethod
     def of_tables(cls, works: pa.Table, arrays: pa.Table) -> "TitleIndex":
-        """The index of a registry's works from what `title_arrays` made of them."""
-        found = {name: arrays[name].chunk(0).flatten().to_numpy() for name in ARRAYS.names}
-        found["rare"] = found["rare"].view(np.bool_)
-        return cls(works.select(_NAMES), TitleArrays(**found))
+        """The index of a registry's works from what `make_title_arrays` made of them."""
+        columns = {name: arrays[name].chunk(0).flatten().to_numpy() for name in ARRAYS.names}
+        columns["rare"] = columns["rare"].view(np.bool_)
+        return cls(works.select(_NAMES), TitleArrays(**columns))
 
     def __len__(self) -> int:
         return len(self.works)
 
-    def name(self, work: int) -> WorkName:
+    def describe_work(self, work: int) -> WorkName:
         """What a work is called."""
         (row,) = self.works.slice(work, 1).to_pylist()
         title, subtitle = row["title_raw"], row["subtitle"]
@@ -119,28 +119,30 @@ class TitleIndex:
         readings = (parts.title, f"{parts.title} {parts.subtitle}")
         titles = dict.fromkeys(text for r in readings if (text := normalise_title(r)))
         names = row["authors"] or split_authors(parts.responsibility)
-        weighed = tuple(map(self._weighed, titles))
-        return WorkName(row["work_id"], title, weighed, _authors(names))
+        weighed = tuple(map(self._weigh, titles))
+        return WorkName(row["work_id"], title, weighed, _split_names(names))
 
-    def _weighed(self, text: str) -> WeighedTitle:
+    def _weigh(self, text: str) -> WeighedTitle:
         """A word of subtitles only weighs as one of one title, or as a common one."""
         words = tuple(text.split())
         idf, rare = [], []
         for word in words:
-            number = int(_word_at(np.uint64(hash_word(word)), self.arrays))
+            number = int(_find_word(np.uint64(hash_word(word)), self.arrays))
             is_common = word in COMMON_WORDS
             titles = (_PRIOR_TITLES + len(self)) / (_COMMON_TITLES if is_common else 1)
             idf.append(float(self.arrays.idf[number]) if number >= 0 else float(np.log(titles)))
             rare.append(bool(self.arrays.rare[number]) if number >= 0 else not is_common)
         return WeighedTitle(text, words, tuple(idf), tuple(rare))
 
-    def candidates(self, fields: Fields, texts: Texts, first: int) -> I64:
+    def find_candidates(self, fields: Fields, texts: Texts, first: int) -> I64:
         """(2, N) int64: rows and works, for a chunk of texts whose first row is `first`; by row."""
         out = np.empty((2, _MOST_AUTHORED), np.int64)
         columns = (fields.texts.data, fields.row, fields.start, fields.end)
         table = fold_table()
-        found = _candidates(columns, texts.data, texts.offsets, first, table, self.arrays, out)
-        return np.asarray(found)
+        candidates = _find_candidates(
+            columns, texts.data, texts.offsets, first, table, self.arrays, out
+        )
+        return np.asarray(candidates)
 
 
 def build_title_index(works: pa.Table) -> TitleIndex:
@@ -148,10 +150,10 @@ def build_title_index(works: pa.Table) -> TitleIndex:
 
     Where title_raw has no subtitle, the column's is added.
     """
-    return TitleIndex.of_tables(works, title_arrays(works))
+    return TitleIndex.of_tables(works, make_title_arrays(works))
 
 
-def title_arrays(works: pa.Table) -> pa.Table:
+def make_title_arrays(works: pa.Table) -> pa.Table:
     """`ARRAYS` of a registry's works: what takes time in making the index."""
     parts = list(map(split_title, works["title_raw"].to_pylist()))
     titles = [normalise_title(part.title) for part in parts]
@@ -161,34 +163,34 @@ def title_arrays(works: pa.Table) -> pa.Table:
     ]
     surnames = [" ".join(name.split()[-1] for name in of_work if name) for of_work in names]
     works = len(titles)
-    title_hashes, title_work = _distinct(*_hashes_of(titles))
-    name_hashes, name_work = _distinct(*_hashes_of(surnames))
+    title_hashes, title_work = _drop_repeats(*_hash_texts(titles))
+    name_hashes, name_work = _drop_repeats(*_hash_texts(surnames))
     hashes = np.unique(np.concatenate([title_hashes, name_hashes]))
     words = np.searchsorted(hashes, title_hashes).astype(np.int32)
     df = np.bincount(words, minlength=len(hashes)).astype(np.float64)
-    common, _ = _hashes_of(sorted(COMMON_WORDS))
+    common, _ = _hash_texts(sorted(COMMON_WORDS))
     prior = np.where(np.isin(hashes, common), _COMMON_TITLES, 0)
     titles_in_all = _PRIOR_TITLES + works
     idf = np.log(titles_in_all / np.maximum(df + prior, 1)).astype(np.float32)
     rare = df + prior <= max(2.0, _RARE_SHARE * titles_in_all)
-    file_starts, filed = _filed(words, title_work, idf, works)
+    file_starts, filed = _file_works(words, title_work, idf, works)
     arrays = (
-        _slots(hashes),
+        _make_slots(hashes),
         hashes,
         idf,
         rare.view(np.uint8),
         file_starts,
         filed,
-        _starts(title_work, works),
+        _find_starts(title_work, works),
         words,
-        _starts(name_work, works),
+        _find_starts(name_work, works),
         np.searchsorted(hashes, name_hashes).astype(np.int32),
     )
     rows = [pa.LargeListArray.from_arrays([0, len(array)], pa.array(array)) for array in arrays]
     return pa.table(rows, schema=ARRAYS)
 
 
-def _filed(words: I32, work: I64, idf: F32, works: int) -> tuple[I64, I32]:
+def _file_works(words: I32, work: I64, idf: F32, works: int) -> tuple[I64, I32]:
     """Works by word: each under its rarest words that weigh more than 1 - `_COVERAGE` together."""
     weight = idf[words].astype(np.float64)
     order = np.lexsort((words, -weight, work))
@@ -197,17 +199,17 @@ def _filed(words: I32, work: I64, idf: F32, works: int) -> tuple[I64, I32]:
     first = np.searchsorted(owner, np.arange(works))
     total = np.bincount(owner, ordered, minlength=works)
     before -= np.append(before, 0.0)[first][owner]
-    kept = order[before <= (1 - _COVERAGE) * total[owner]]
-    by_word = kept[np.lexsort((work[kept], words[kept]))]
-    return _starts(words[by_word].astype(np.int64), len(idf)), work[by_word].astype(np.int32)
+    heaviest = order[before <= (1 - _COVERAGE) * total[owner]]
+    by_word = heaviest[np.lexsort((work[heaviest], words[heaviest]))]
+    return _find_starts(words[by_word].astype(np.int64), len(idf)), work[by_word].astype(np.int32)
 
 
-def _starts(numbers: I64, count: int) -> I64:
+def _find_starts(numbers: I64, count: int) -> I64:
     """Where each number's run begins, (count + 1,), for numbers in ascending order."""
     return np.searchsorted(numbers, np.arange(count + 1)).astype(np.int64)
 
 
-def _distinct(hashes: U64, work: I64) -> tuple[U64, I64]:
+def _drop_repeats(hashes: U64, work: I64) -> tuple[U64, I64]:
     order = np.lexsort((hashes, work))
     hashes, work = hashes[order], work[order]
     first = np.ones(len(hashes), bool)
@@ -215,7 +217,7 @@ def _distinct(hashes: U64, work: I64) -> tuple[U64, I64]:
     return hashes[first], work[first]
 
 
-def _hashes_of(texts: list[str]) -> tuple[U64, I64]:
+def _hash_texts(texts: list[str]) -> tuple[U64, I64]:
     """Hashes of all words, and the text that each is in."""
     flat = join_texts(pa.array(texts, pa.large_string()))
     out = np.empty(flat.offsets[-1] - flat.offsets[0] + 1, np.uint64)
@@ -224,17 +226,17 @@ def _hashes_of(texts: list[str]) -> tuple[U64, I64]:
     return out[:count], work[:count]
 
 
-def _authors(names: Sequence[str]) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-    found = []
+def _split_names(names: Sequence[str]) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    split = []
     for name in names:
         surname = author_key(name)[0]
-        given = normalise_author(name).removesuffix(surname).split()
+        first_names = normalise_author(name).removesuffix(surname).split()
         if surname:
-            found.append((tuple(normalise_title(surname).split()), tuple(given)))
-    return tuple(found)
+            split.append((tuple(normalise_title(surname).split()), tuple(first_names)))
+    return tuple(split)
 
 
-def _slots(hashes: U64) -> I32:
+def _make_slots(hashes: U64) -> I32:
     slots = np.full(1 << max(4, int(2 * len(hashes)).bit_length()), -1, np.int32)
     _fill_slots(hashes, slots)
     return slots
@@ -261,7 +263,7 @@ def _fill_slots(hashes: U64, slots: I32) -> None:
 
 
 @kernel
-def _word_at(value: np.uint64, index: TitleArrays) -> int:
+def _find_word(value: np.uint64, index: TitleArrays) -> int:
     mask = np.uint64(len(index.slots) - 1)
     place = value & mask
     while index.slots[place] >= 0:
@@ -272,7 +274,7 @@ def _word_at(value: np.uint64, index: TitleArrays) -> int:
 
 
 @kernel
-def _candidates(
+def _find_candidates(
     fields: tuple[U8, I64, I64, I64],
     data: U8,
     offsets: I64,
@@ -284,26 +286,26 @@ def _candidates(
     """fields: bytes of the metadata, and row, start and end of every value; out (2, any): grown as
     needed."""
     meta, field_row, field_start, field_end = fields
-    found = np.empty(_MOST_WORDS, np.uint64)
+    hashes = np.empty(_MOST_WORDS, np.uint64)
     in_row = np.full(len(index.hashes), -1, np.int64)
     looked_at = np.full(len(index.title_starts) - 1, -1, np.int64)
     field = np.searchsorted(field_row, first)
     count = 0
     for text in range(len(offsets) - 1):
-        row, held = first + text, 0
+        row, size = first + text, 0
         while field < len(field_row) and field_row[field] == row:
             end = min(field_end[field], field_start[field] + _FIELD_BYTES)
-            held = hash_words(meta, field_start[field], end, True, table, found, held)
+            size = hash_words(meta, field_start[field], end, True, table, hashes, size)
             field += 1
         end = min(offsets[text + 1], offsets[text] + HEAD_BYTES)
-        held = _short_lines(data, offsets[text], end, table, found, held)
-        for k in range(held):
-            number = _word_at(found[k], index)
+        size = _hash_short_lines(data, offsets[text], end, table, hashes, size)
+        for k in range(size):
+            number = _find_word(hashes[k], index)
             if number >= 0:
                 in_row[number] = row
         authored = titled = 0
-        for k in range(held):
-            number = _word_at(found[k], index)
+        for k in range(size):
+            number = _find_word(hashes[k], index)
             if number < 0:
                 continue
             for place in range(index.file_starts[number], index.file_starts[number + 1]):
@@ -311,7 +313,7 @@ def _candidates(
                 if looked_at[work] == row:
                     continue
                 looked_at[work] = row
-                rare_there = _rare_words(row, work, in_row, index)
+                rare_there = _count_rare_words(row, work, in_row, index)
                 if rare_there < 0:
                     continue
                 if _has_surname(row, work, in_row, index):
@@ -332,19 +334,19 @@ def _candidates(
 
 
 @kernel
-def _short_lines(data: U8, start: int, end: int, table: U64, found: U64, held: int) -> int:
+def _hash_short_lines(data: U8, start: int, end: int, table: U64, out: U64, filled: int) -> int:
     """`hash_words` of the lines that may be a title or a name."""
     line = start
     for i in range(start, end + 1):
         if i == end or data[i] == _NEWLINE or data[i] == _RETURN:
             if i - line <= _LONGEST_LINE:
-                held = hash_words(data, line, i, False, table, found, held)
+                filled = hash_words(data, line, i, False, table, out, filled)
             line = i + 1
-    return held
+    return filled
 
 
 @kernel
-def _rare_words(row: int, work: int, in_row: I64, index: TitleArrays) -> int:
+def _count_rare_words(row: int, work: int, in_row: I64, index: TitleArrays) -> int:
     """How many rare words of a title a row has; -1 if it has too little of the title."""
     there, total, rare_there = 0.0, 0.0, 0
     for place in range(index.title_starts[work], index.title_starts[work + 1]):

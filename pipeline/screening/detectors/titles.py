@@ -59,17 +59,19 @@ class TitleSource(NamedTuple):
 def find_title_sources(values: list[tuple[str, str]], head: bytes) -> list[TitleSource]:
     """Everything that may name the work: `values` are (key of `KEYS`, value), `head` the beginning
     of the text."""
-    named = [(key, value[:_LONGEST]) for key, value in values]
-    author = tuple(w for key, value in named if key in AUTHOR_KEYS for w in fold_words(value))
-    found = []
-    for key, value in named:
+    short_values = [(key, value[:_LONGEST]) for key, value in values]
+    author = tuple(
+        w for key, value in short_values if key in AUTHOR_KEYS for w in fold_words(value)
+    )
+    sources = []
+    for key, value in short_values:
         if key in TITLE_KEYS:
             words = fold_words(value)
-            found.append(TitleSource(key, value, words, _titles(value, words), author))
-    for key, value in named:
+            sources.append(TitleSource(key, value, words, _list_readings(value, words), author))
+    for key, value in short_values:
         if key in FILE_KEYS:
-            found += _files(key, value, author)
-    return [source for source in (*found, *_of_lines(_lines(head))) if source.words]
+            sources += _read_file_name(key, value, author)
+    return [source for source in (*sources, *_read_lines(_list_lines(head))) if source.words]
 
 
 def fold_words(text: str) -> tuple[str, ...]:
@@ -77,32 +79,32 @@ def fold_words(text: str) -> tuple[str, ...]:
     return tuple(normalise_title(text).split())
 
 
-def without_noise(words: tuple[str, ...], wanted: frozenset[str]) -> tuple[str, ...]:
-    """Words that may belong to a title; `wanted` ones stay whatever they are."""
+def drop_noise(words: tuple[str, ...], title_words: frozenset[str]) -> tuple[str, ...]:
+    """Words that may belong to a title; `title_words` stay whatever they are."""
     noise = {w for w in words if w in NOISE_WORDS or _YEAR.match(w) or _NUMBER.match(w)}
-    return tuple(word for word in words if word in wanted or word not in noise)
+    return tuple(word for word in words if word in title_words or word not in noise)
 
 
-def _files(key: str, value: str, author: tuple[str, ...]) -> list[TitleSource]:
+def _read_file_name(key: str, value: str, author: tuple[str, ...]) -> list[TitleSource]:
     parts = [part for part in _PATH.split(unquote(value).partition("?")[0]) if part.strip()]
     name = strip_noise(parts[-1]) if parts else ""
-    found = [TitleSource(key, value, fold_words(name), (fold_words(name),), author)]
+    sources = [TitleSource(key, value, fold_words(name), (fold_words(name),), author)]
     if len(parts) > 1 and "://" not in value:
-        found.append(found[0]._replace(words=fold_words(f"{parts[-2]} {name}")))
-    return found
+        sources.append(sources[0]._replace(words=fold_words(f"{parts[-2]} {name}")))
+    return sources
 
 
-def _of_lines(lines: list[tuple[int, str]]) -> Iterator[TitleSource]:
+def _read_lines(lines: list[tuple[int, str]]) -> Iterator[TitleSource]:
     words = [fold_words(line) for _, line in lines]
     for number, (offset, line) in enumerate(lines):
         author = tuple(w for other in words[number + 1 :][:_LINES_APART] for w in other)
-        length, titles = len(line.encode()), _titles(line, words[number])
+        length, titles = len(line.encode()), _list_readings(line, words[number])
         yield TitleSource(
             "text", line, words[number], titles, author, offset, length=length, whole=True
         )
 
 
-def _titles(value: str, words: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+def _list_readings(value: str, words: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     parts = split_title(strip_noise(value))
     readings = [words]
     if parts.subtitle or parts.responsibility:
@@ -110,16 +112,16 @@ def _titles(value: str, words: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     return tuple(dict.fromkeys(reading for reading in readings if reading))
 
 
-def _lines(head: bytes) -> list[tuple[int, str]]:
+def _list_lines(head: bytes) -> list[tuple[int, str]]:
     """The first lines that hold something, with their offsets; the last may be cut."""
-    found, offset = list[tuple[int, str]](), 0
+    lines, offset = list[tuple[int, str]](), 0
     for raw in head.splitlines(keepends=True):
         text = raw.decode("utf-8", "ignore")
         line = text.strip()
         if line and len(line) <= _LONGEST_LINE:
-            found.append((offset + len(text[: text.index(line)].encode()), line))
+            lines.append((offset + len(text[: text.index(line)].encode()), line))
         offset += len(raw)
-    return found[:_MOST_LINES]
+    return lines[:_MOST_LINES]
 
 
 FULL, INITIAL, SURNAME, ABSENT = 1.0, 0.9, 0.5, 0.0
@@ -153,7 +155,7 @@ class _ComparedTitle(NamedTuple):
     is_whole: bool
 
 
-def best_match(name: title_index.WorkName, sources: list[TitleSource]) -> TitleMatch | None:
+def find_best_match(name: title_index.WorkName, sources: list[TitleSource]) -> TitleMatch | None:
     """The best of the sources that name the work, or None."""
     own = {word for title in name.titles for word in title.words}
     sharing = (source for source in sources if not own.isdisjoint(source.words))
@@ -162,14 +164,14 @@ def best_match(name: title_index.WorkName, sources: list[TitleSource]) -> TitleM
 
 
 def _match(name: title_index.WorkName, source: TitleSource) -> TitleMatch | None:
-    beside, _ = author_in(name.authors, source.author)
-    within, rest = author_in(name.authors, source.words)
+    beside, _ = find_author(name.authors, source.author)
+    within, rest = find_author(name.authors, source.words)
     level = max(beside, within)
     if level == SURNAME and beside == SURNAME:
         is_surname = any(source.author == surname for surname, _ in name.authors)
         level = level if is_surname else within
     readings = source.titles if within == ABSENT else (*source.titles, rest)
-    best = max((_compared(name, reading) for reading in readings), default=None)
+    best = max((_compare_titles(name, reading) for reading in readings), default=None)
     if best is None or best.score * 100 < _LEAST_RATIO:
         return None
     if source.whole and not best.is_whole:
@@ -183,65 +185,65 @@ def _match(name: title_index.WorkName, source: TitleSource) -> TitleMatch | None
     return TitleMatch(source, best.score, level, best.rare)
 
 
-def author_in(
+def find_author(
     authors: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...], words: tuple[str, ...]
 ) -> tuple[float, tuple[str, ...]]:
     """How well one of the authors is named in the words, and the words without the name.
 
-    >>> author_in(((("james",), ("darius",)),), ("james", "darius", "negrophobia"))
+    >>> find_author(((("james",), ("darius",)),), ("james", "darius", "negrophobia"))
     (1.0, ('negrophobia',))
-    >>> author_in(((("james",), ("darius",)),), ("james", "david"))
+    >>> find_author(((("james",), ("darius",)),), ("james", "david"))
     (0.5, ('david',))
     """
     best: tuple[float, tuple[str, ...]] = (ABSENT, words)
-    for surname, given in authors:
+    for surname, first_names in authors:
         size = len(surname)
         for place in range(len(words) - size + 1):
             if words[place : place + size] == surname:
-                found = _given_near(given, words, place, place + size)
-                best = max(best, found, key=lambda one: one[0])
+                match = _match_first_names(first_names, words, place, place + size)
+                best = max(best, match, key=lambda one: one[0])
     return best
 
 
-def _given_near(
-    given: tuple[str, ...], words: tuple[str, ...], start: int, end: int
+def _match_first_names(
+    first_names: tuple[str, ...], words: tuple[str, ...], start: int, end: int
 ) -> tuple[float, tuple[str, ...]]:
     """The level of a surname at words[start:end], and the words without surname and first names."""
-    if not given:
+    if not first_names:
         return FULL, words[:start] + words[end:]
     near = range(max(0, start - _NEAR), min(len(words), end + _NEAR))
-    initials = {word[0] for word in given}
-    joined = "".join(word[0] for word in given)
-    level = SURNAME
+    initials = {word[0] for word in first_names}
+    joined = "".join(word[0] for word in first_names)
+    first, level = first_names[0], SURNAME
     for place in (p for p in near if not start <= p < end):
         word = words[place]
-        adjacent = place in (start - 1, start - len(given), end)
-        if word == given[0] and len(word) > 1:
+        adjacent = place in (start - 1, start - len(first_names), end)
+        if word == first and len(word) > 1:
             level = FULL
-        elif len(word) == 1 and word == given[0][0]:
-            level = max(level, FULL if len(given[0]) == 1 else INITIAL)
-        elif adjacent and (word == joined if len(given[0]) > 1 else word[0] == given[0]):
+        elif len(word) == 1 and word == first[0]:
+            level = max(level, FULL if len(first) == 1 else INITIAL)
+        elif adjacent and (word == joined if len(first) > 1 else word[0] == first):
             level = max(level, INITIAL)
     if level == SURNAME:
         return level, words[:start] + words[end:]
-    own = {*given, *initials, joined}
-    taken = {
+    own = {*first_names, *initials, joined}
+    name_places = {
         p
         for p in near
         if start <= p < end
         or words[p] in own
-        or (p in (start - len(given), end) and words[p][0] == given[0][0])
+        or (p in (start - len(first_names), end) and words[p][0] == first[0])
     }
-    return level, tuple(word for place, word in enumerate(words) if place not in taken)
+    return level, tuple(word for place, word in enumerate(words) if place not in name_places)
 
 
-def _compared(name: title_index.WorkName, reading: tuple[str, ...]) -> _ComparedTitle:
+def _compare_titles(name: title_index.WorkName, reading: tuple[str, ...]) -> _ComparedTitle:
     """The best of the work's titles for a reading. With two rare words the reading may say more."""
     from rapidfuzz import fuzz
 
     best = _ComparedTitle(0.0, 0, False)
     for title in name.titles:
-        rest = without_noise(reading, frozenset(title.words))
+        rest = drop_noise(reading, frozenset(title.words))
         if not rest:
             continue
         there = [_is_in(word, rest) for word in title.words]
@@ -250,8 +252,8 @@ def _compared(name: title_index.WorkName, reading: tuple[str, ...]) -> _Compared
         text = " ".join(rest)
         whole = fuzz.token_sort_ratio(title.text, text)
         ratio = max(whole, fuzz.token_set_ratio(title.text, text)) if shared >= 2 else whole
-        found = _ComparedTitle(min(ratio / 100, coverage), shared, whole >= _LEAST_RATIO)
-        best = max(best, found)
+        compared = _ComparedTitle(min(ratio / 100, coverage), shared, whole >= _LEAST_RATIO)
+        best = max(best, compared)
     return best
 
 
@@ -279,14 +281,14 @@ def detect_titles(batch: pa.Table, index: title_index.TitleIndex) -> pa.Table:
     findings = list[Finding]()
     first = 0
     for chunk in view_texts(batch["text"]):
-        rows, works = index.candidates(fields, chunk, first)
-        named = defaultdict[int, list[int]](list)
+        rows, works = index.find_candidates(fields, chunk, first)
+        works_by_row = defaultdict[int, list[int]](list)
         for row, work in zip(rows.tolist(), works.tolist(), strict=True):
-            named[row].append(work)
-        for row, of_row in named.items():
+            works_by_row[row].append(work)
+        for row, of_row in works_by_row.items():
             start, end = chunk.offsets[row - first : row - first + 2]
             head = chunk.data[start : min(end, start + title_index.HEAD_BYTES)].tobytes()
-            findings += _findings(row, of_row, _values(fields, row), head, index)
+            findings += _make_findings(row, of_row, _list_values(fields, row), head, index)
         first += len(chunk)
     return findings_table(findings)
 
@@ -298,16 +300,16 @@ def warm_up_titles() -> None:
     detect_titles(pa.table(batch), title_index.build_title_index(pa.table(work)))
 
 
-def _values(fields: Fields, row: int) -> list[tuple[str, str]]:
+def _list_values(fields: Fields, row: int) -> list[tuple[str, str]]:
     first, last = np.searchsorted(fields.row, [row, row + 1])
-    of_row = fields.where(np.arange(first, last))
+    of_row = fields.select(np.arange(first, last))
     return [
         (KEYS[key], value)
         for key, value in zip(of_row.key, of_row.values().to_pylist(), strict=True)
     ]
 
 
-def _findings(
+def _make_findings(
     row: int,
     works: list[int],
     values: list[tuple[str, str]],
@@ -315,10 +317,10 @@ def _findings(
     index: title_index.TitleIndex,
 ) -> Iterator[Finding]:
     sources = find_title_sources(values, head)
-    names = map(index.name, works)
-    found = [(match, name) for name in names if (match := best_match(name, sources))]
-    found.sort(key=lambda pair: (-pair[0].score, pair[1].work_id))
-    for match, name in found[:_MOST_WORKS]:
+    names = map(index.describe_work, works)
+    matches = [(match, name) for name in names if (match := find_best_match(name, sources))]
+    matches.sort(key=lambda pair: (-pair[0].score, pair[1].work_id))
+    for match, name in matches[:_MOST_WORKS]:
         source = match.source
         yield Finding(
             row=row,

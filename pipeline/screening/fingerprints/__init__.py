@@ -10,7 +10,7 @@ from pipeline.core.lazy import export_lazily
 
 if TYPE_CHECKING:
     from pipeline.screening.fingerprints.build import build_index
-    from pipeline.screening.fingerprints.find import find_passages, passages_of_texts
+    from pipeline.screening.fingerprints.find import find_passages, list_passages
     from pipeline.screening.fingerprints.index import FingerprintIndex
     from pipeline.screening.fingerprints.sketch import Sketch, sketch_text
 
@@ -19,7 +19,7 @@ __all__ = [
     "Sketch",
     "build_index",
     "find_passages",
-    "passages_of_texts",
+    "list_passages",
     "sketch_text",
 ]
 
@@ -28,7 +28,7 @@ __getattr__, __dir__ = export_lazily(
     __all__,
     {
         ".build": "build_index",
-        ".find": "find_passages passages_of_texts",
+        ".find": "find_passages list_passages",
         ".index": "FingerprintIndex",
         ".sketch": "Sketch sketch_text",
     },

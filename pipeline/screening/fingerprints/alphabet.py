@@ -63,22 +63,22 @@ class Alphabet(NamedTuple):
     expansions: U32
 
 
-def letters_of(point: str) -> str:
+def fold_letters(point: str) -> str:
     """What is left of one character: letters and marks that are not letters alike.
 
-    >>> letters_of("É"), letters_of("ﬃ"), letters_of("Æ"), letters_of("½")
+    >>> fold_letters("É"), fold_letters("ﬃ"), fold_letters("Æ"), fold_letters("½")
     ('e', 'ffi', 'ae', '1⁄2')
     """
-    folded = _unmarked(_unmarked(point).casefold())
+    folded = _strip_marks(_strip_marks(point).casefold())
     return "".join(_FOLDED.get(letter, letter) for letter in folded)
 
 
-def _unmarked(text: str) -> str:
+def _strip_marks(text: str) -> str:
     return "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
 
 
-def class_of(letter: str) -> np.uint32:
-    """What one character that `letters_of` left is: itself, perhaps UNSPACED, or a class."""
+def find_class(letter: str) -> np.uint32:
+    """What one character that `fold_letters` left is: itself, perhaps UNSPACED, or a class."""
     if letter in _HYPHENS:
         return HYPHEN
     if letter == _SOFT_HYPHEN:
@@ -95,28 +95,28 @@ def class_of(letter: str) -> np.uint32:
     return BLANK if letter.isspace() else BREAK
 
 
-def unit_of(point: str) -> list[np.uint32]:
+def find_unit(point: str) -> list[np.uint32]:
     """What one character is: letters and breaks, or one class alone.
 
     Of several, those that are dropped are left out, and every other class is BREAK.
     """
     if point in _APOSTROPHES:
         return [DROPPED]
-    classes = [class_of(letter) for letter in letters_of(point)]
-    kept = [c for c in classes if c != DROPPED]
-    if len(kept) < 2:
-        return kept or [DROPPED]
-    return [BREAK if c >= SPECIAL else c for c in kept]
+    classes = [find_class(letter) for letter in fold_letters(point)]
+    letters = [c for c in classes if c != DROPPED]
+    if len(letters) < 2:
+        return letters or [DROPPED]
+    return [BREAK if c >= SPECIAL else c for c in letters]
 
 
 @cache
-def alphabet() -> Alphabet:
+def make_alphabet() -> Alphabet:
     """The tables, made once per process (about a tenth of a second)."""
     every = [chr(point) for point in range(LIMIT)]
-    points = _classes_of_unchanged(every)
+    points = _find_unchanged_classes(every)
     expansions: list[np.uint32] = []
     for point in np.flatnonzero(_is_special(every)):
-        unit = unit_of(every[point])
+        unit = find_unit(every[point])
         if len(unit) == 1:
             points[point] = unit[0]
         else:
@@ -130,9 +130,9 @@ def alphabet() -> Alphabet:
     return tables
 
 
-def _classes_of_unchanged(every: list[str]) -> U32:
-    """`class_of` of all characters, right for those that `letters_of` leaves as they are and that
-    nothing names."""
+def _find_unchanged_classes(every: list[str]) -> U32:
+    """`find_class` of all characters, right for those that `fold_letters` leaves as they are and
+    that nothing names."""
     categories = np.array([unicodedata.category(c) for c in every])
     points = np.arange(LIMIT, dtype=np.uint32)
     for first, last in _UNSPACED:
@@ -146,9 +146,11 @@ def _classes_of_unchanged(every: list[str]) -> U32:
 
 def _is_special(every: list[str]) -> npt.NDArray[np.bool_]:
     """Which characters are to be looked at one by one."""
-    named = {*_APOSTROPHES, *_HYPHENS, _SOFT_HYPHEN, *_NEWLINES, *_FILLERS, *_FOLDED}
-    named |= {chr(point) for point in range(_SELECTORS[0], _SELECTORS[1] + 1)}
-    unchanged = [c.casefold() == c and c not in named and not c.isspace() for c in every]
+    special_characters = {*_APOSTROPHES, *_HYPHENS, _SOFT_HYPHEN, *_NEWLINES, *_FILLERS, *_FOLDED}
+    special_characters |= {chr(point) for point in range(_SELECTORS[0], _SELECTORS[1] + 1)}
+    unchanged = [
+        c.casefold() == c and c not in special_characters and not c.isspace() for c in every
+    ]
     unmarked = [unicodedata.combining(c) == 0 for c in every]
     same = [unicodedata.is_normalized("NFKD", c) for c in every]
     special: npt.NDArray[np.bool_] = ~(np.array(unchanged) & np.array(unmarked) & np.array(same))

@@ -22,14 +22,14 @@ from dedup.arrays import I64, U32, U64
 from dedup.text import join_texts
 from pipeline.core import storage
 from pipeline.core.errors import InputError, escape_text
-from pipeline.screening.evidence import table_of
+from pipeline.screening.evidence import make_table
 from pipeline.screening.fingerprints import calibrate, index
 from pipeline.screening.fingerprints.sketch import (
     EXCERPT_S,
     WHOLE_BOOK_S,
     Sketch,
-    key_of,
-    last_kept,
+    find_last_kept,
+    make_key,
     salt_hashes,
     sketch_words,
 )
@@ -74,44 +74,46 @@ def build_index(
 
     The tier `excerpt` finds passages and keeps the words of texts to verify them; `whole_book`
     finds books, in a sixtieth of the room, and verifies nothing. k: words in a gram; that of the
-    sketches if there are any, else by the number of works (`calibrate.k_for`). boilerplate: texts
-    whose grams shall never count, besides the licences that are shipped with this package. s: one
-    gram in so many is sampled of texts of the tier `excerpt`; with 1 nothing is left to chance. All
-    of the works' sampled grams must fit in memory, about 40 bytes each.
+    sketches if there are any, else by the number of works (`calibrate.choose_k`). boilerplate:
+    texts whose grams shall never count, besides the licences that are shipped with this package. s:
+    one gram in so many is sampled of texts of the tier `excerpt`; with 1 nothing is left to chance.
+    All of the works' sampled grams must fit in memory, about 40 bytes each.
 
     Raises InputError for a work given twice, an unknown tier, or a sketch of another k.
     """
-    given = list(works)
-    k = _k_of(given, k)
-    every = {**TIERS, EXCERPT: s}
-    entries = [_entry(*work, k, every) for work in given]
+    listed_works = list(works)
+    k = _choose_k(listed_works, k)
+    sparseness = {**TIERS, EXCERPT: s}
+    entries = [_make_entry(*work, k, sparseness) for work in listed_works]
     times = Counter(entry.work_id for entry in entries)
     twice = next((work_id for work_id, count in times.items() if count > 1), None)
     if twice is not None:
         raise InputError(f"work {escape_text(twice)}: given twice; give each work once")
-    stop = np.union1d(_shipped_grams(k), _grams_of_all(map(_words, boilerplate), k))
-    grams, shared, background = _without_shared(_sampled(entries, stop), entries)
-    held = _held(stop, entries)
-    return _assemble(entries, grams, shared, held, _parameters(k, entries, background))
+    stop = np.union1d(_load_shipped_grams(k), _list_grams(map(_hash_words, boilerplate), k))
+    grams, shared, background = _drop_shared(_collect_grams(entries, stop), entries)
+    stored_stop = _select_boilerplate(stop, entries)
+    return _assemble(
+        entries, grams, shared, stored_stop, _measure_parameters(k, entries, background)
+    )
 
 
 @cache
-def _shipped_grams(k: int) -> U64:
-    return _grams_of_all(shipped_boilerplate(), k)
+def _load_shipped_grams(k: int) -> U64:
+    return _list_grams(load_shipped_boilerplate(), k)
 
 
-def _words(text: str) -> U64:
+def _hash_words(text: str) -> U64:
     return find_words(join_texts([text])).hashes
 
 
-def _grams_of_all(texts: Iterable[U64], k: int) -> U64:
+def _list_grams(texts: Iterable[U64], k: int) -> U64:
     """Every gram of the texts with these words, sampled or not, ascending."""
     every = [sketch_words(words, 1, k).hashes for words in texts]
     return np.unique(np.concatenate([np.zeros(0, np.uint64), *every]))
 
 
-def _k_of(given: list[tuple[str, str, str | Sketch]], k: int | None) -> int:
-    for work_id, _, content in given:
+def _choose_k(works: list[tuple[str, str, str | Sketch]], k: int | None) -> int:
+    for work_id, _, content in works:
         if isinstance(content, Sketch):
             if k not in (None, content.k):
                 raise InputError(
@@ -119,38 +121,38 @@ def _k_of(given: list[tuple[str, str, str | Sketch]], k: int | None) -> int:
                     "all sketches of a registry must have the same k"
                 )
             k = content.k
-    return k if k is not None else calibrate.k_for(len(given))
+    return k if k is not None else calibrate.choose_k(len(works))
 
 
-def _entry(
-    work_id: str, tier: str, content: str | Sketch, k: int, every: Mapping[str, int]
+def _make_entry(
+    work_id: str, tier: str, content: str | Sketch, k: int, sparseness: Mapping[str, int]
 ) -> _Entry:
-    if tier not in every:
+    if tier not in sparseness:
         raise InputError(
             f"work {escape_text(work_id)}: its tier is {escape_text(tier)!r}, expected "
-            f"{' or '.join(every)}"
+            f"{' or '.join(sparseness)}"
         )
     if isinstance(content, Sketch):
-        if not content.salt and (content.hashes > np.uint64(last_kept(content.s))).any():
+        if not content.salt and (content.hashes > np.uint64(find_last_kept(content.s))).any():
             raise InputError(
                 f"work {escape_text(work_id)}: its sketch has hashes that are not in one with "
                 f"s = {content.s}; it was salted, and the salt is missing"
             )
         return _Entry(work_id, tier, content, None)
-    words = _words(content)
-    kept = words if tier == EXCERPT else None
-    return _Entry(work_id, tier, sketch_words(words, every[tier], k), kept)
+    words = _hash_words(content)
+    stored_words = words if tier == EXCERPT else None
+    return _Entry(work_id, tier, sketch_words(words, sparseness[tier], k), stored_words)
 
 
-def _sampled(entries: list[_Entry], stop: U64) -> _Grams:
-    starts = _starts(entries)
+def _collect_grams(entries: list[_Entry], stop: U64) -> _Grams:
+    starts = _find_starts(entries)
     hashes, places = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
     for entry, start in zip(entries, starts[:-1].tolist(), strict=True):
         sketch = entry.sketch
-        unwanted = salt_hashes(stop, sketch.salt) if sketch.salt else stop
-        kept = ~np.isin(sketch.hashes, unwanted)
-        hashes.append(sketch.hashes[kept])
-        places.append(sketch.positions[kept].astype(np.int64) + start)
+        excluded = salt_hashes(stop, sketch.salt) if sketch.salt else stop
+        is_kept = ~np.isin(sketch.hashes, excluded)
+        hashes.append(sketch.hashes[is_kept])
+        places.append(sketch.positions[is_kept].astype(np.int64) + start)
     every = np.concatenate(hashes)
     order = np.argsort(every, kind="stable")
     ordered = np.concatenate(places)[order]
@@ -158,21 +160,21 @@ def _sampled(entries: list[_Entry], stop: U64) -> _Grams:
     return _Grams(every[order], ordered, works.astype(np.int64))
 
 
-def _held(stop: U64, entries: list[_Entry]) -> U64:
+def _select_boilerplate(stop: U64, entries: list[_Entry]) -> U64:
     """The boilerplate in works whose words are stored: what verification may meet."""
-    held = np.zeros(len(stop), bool)
+    is_met = np.zeros(len(stop), bool)
     for entry in entries:
         if entry.words is not None and np.isin(entry.sketch.hashes, stop).any():
-            held |= np.isin(stop, sketch_words(entry.words, 1, entry.sketch.k).hashes)
-    return stop[held]
+            is_met |= np.isin(stop, sketch_words(entry.words, 1, entry.sketch.k).hashes)
+    return stop[is_met]
 
 
-def _starts(entries: list[_Entry]) -> I64:
+def _find_starts(entries: list[_Entry]) -> I64:
     counts = [entry.sketch.words for entry in entries]
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
-def _without_shared(
+def _drop_shared(
     grams: _Grams, entries: list[_Entry]
 ) -> tuple[_Grams, tuple[U64, U32], calibrate.Background]:
     """The grams that one kinship holds, PLACES in a work at most; the others and how many works
@@ -181,20 +183,22 @@ def _without_shared(
     gram_E = np.cumsum(new) - 1
     one_each = np.concatenate([[True], (np.diff(gram_E) != 0) | (np.diff(grams.works) != 0)])
     one_each = one_each[: len(gram_E)]
-    kin_W = calibrate.kinship_of(gram_E[one_each], grams.works[one_each], len(entries))
+    kin_W = calibrate.find_kinship(gram_E[one_each], grams.works[one_each], len(entries))
     one_E = gram_E[one_each]
     df = np.bincount(one_E, minlength=int(new.sum()))
     pairs = np.unique(np.stack([one_E, kin_W[grams.works[one_each]]]), axis=1)
     kinships = np.bincount(pairs[0], minlength=len(df))
     two = (kinships == 2)[gram_E]
-    places = grams.places - _starts(entries)[grams.works]
+    places = grams.places - _find_starts(entries)[grams.works]
     words_W = np.array([entry.sketch.words for entry in entries], np.int64)
-    background = calibrate.background_of(places[two], gram_E[two], grams.works[two], kin_W, words_W)
-    kept = (kinships == 1)[gram_E] & (_rank(gram_E, grams.works) < PLACES)
-    shared = kinships > 1
+    background = calibrate.measure_background(
+        places[two], gram_E[two], grams.works[two], kin_W, words_W
+    )
+    is_own = (kinships == 1)[gram_E] & (_rank(gram_E, grams.works) < PLACES)
+    is_shared = kinships > 1
     return (
-        _Grams(*(column[kept] for column in grams)),
-        (grams.hashes[new][shared], df[shared].astype(np.uint32)),
+        _Grams(*(column[is_own] for column in grams)),
+        (grams.hashes[new][is_shared], df[is_shared].astype(np.uint32)),
         background,
     )
 
@@ -207,15 +211,15 @@ def _rank(gram_E: I64, works_E: I64) -> I64:
     return np.arange(len(gram_E)) - np.repeat(starts, np.diff(np.append(starts, len(gram_E))))
 
 
-def _parameters(
+def _measure_parameters(
     k: int, entries: list[_Entry], background: calibrate.Background
 ) -> index.Parameters:
     sparseness = np.array([entry.sketch.s for entry in entries], np.int64)
-    chance = calibrate.chance_of(k, background)
+    chance = calibrate.choose_chance(k, background)
     is_small = len(entries) <= calibrate.SMALL_REGISTRY
     expected = calibrate.TO_VERIFY if is_small else calibrate.TO_VERIFY_MANY
-    m = calibrate.needed_grams(k, sparseness, chance, expected)
-    m_sketch = calibrate.needed_grams(k, sparseness, chance, calibrate.UNVERIFIED)
+    m = calibrate.count_needed_grams(k, sparseness, chance, expected)
+    m_sketch = calibrate.count_needed_grams(k, sparseness, chance, calibrate.UNVERIFIED)
     return index.Parameters(
         k=k,
         m=m,
@@ -224,7 +228,7 @@ def _parameters(
         pairs=background.pairs,
         pairs_hit=background.hit,
         chance=chance,
-        expected=1e6 * calibrate.coincidences(k, sparseness, chance, m),
+        expected=1e6 * calibrate.estimate_coincidences(k, sparseness, chance, m),
     )
 
 
@@ -233,9 +237,9 @@ def _assemble(
     grams: _Grams,
     shared: tuple[U64, U32],
     stop: U64,
-    stated: index.Parameters,
+    parameters: index.Parameters,
 ) -> index.FingerprintIndex:
-    starts = _starts(entries)
+    starts = _find_starts(entries)
     kind = np.uint32 if starts[-1] < 1 << 32 else np.uint64
     hashes = np.concatenate([shared[0], stop])
     df = np.concatenate([shared[1], np.zeros(len(stop), np.uint32)])
@@ -245,23 +249,23 @@ def _assemble(
         size *= 2
     texts = [index.pack_words(e.words) if e.words is not None else (b"", b"") for e in entries]
     tables = {
-        "works": index.with_parameters(_works_table(entries, grams, starts), stated),
+        "works": index.add_parameters(_make_works_table(entries, grams, starts), parameters),
         "postings": pa.table({"hash": grams.hashes, "position": grams.places.astype(kind)}),
-        "filter": pa.table({"bits": index.filter_of(grams.hashes, size)}),
+        "filter": pa.table({"bits": index.make_filter(grams.hashes, size)}),
         "excluded": pa.table({"hash": hashes[order], "df": df[order]}),
-        "texts": table_of(texts, index.TEXTS),
+        "texts": make_table(texts, index.TEXTS),
     }
-    return index.FingerprintIndex(stated, tables)
+    return index.FingerprintIndex(parameters, tables)
 
 
-def _works_table(entries: list[_Entry], grams: _Grams, starts: I64) -> pa.Table:
+def _make_works_table(entries: list[_Entry], grams: _Grams, starts: I64) -> pa.Table:
     counts = np.bincount(grams.works, minlength=len(entries))
     rows = []
     for e, start, count in zip(entries, starts[:-1].tolist(), counts.tolist(), strict=True):
-        key = key_of(e.sketch.salt) if e.sketch.salt else (None, None)
+        key = make_key(e.sketch.salt) if e.sketch.salt else (None, None)
         sizes = (e.sketch.s, e.sketch.words, start, count)
         rows.append((e.work_id, e.tier, *sizes, e.words is not None, *key))
-    return table_of(rows, index.WORKS)
+    return make_table(rows, index.WORKS)
 
 
 FILE = "boilerplate.arrow"
@@ -269,7 +273,7 @@ _SCHEMA = pa.schema([("name", pa.string()), ("words", pa.uint32()), *index.TEXTS
 
 
 @cache
-def shipped_boilerplate() -> tuple[U64, ...]:
+def load_shipped_boilerplate() -> tuple[U64, ...]:
     """The words of each text."""
     data = (resources.files(__package__ or "") / FILE).read_bytes()
     rows = pa.ipc.open_file(pa.BufferReader(data)).read_all().to_pylist()
@@ -280,8 +284,8 @@ def shipped_boilerplate() -> tuple[U64, ...]:
 
 def pack_boilerplate(texts: Sequence[tuple[str, str]]) -> bytes:
     """An Arrow file of (name, text)."""
-    words = [(name, _words(text)) for name, text in texts]
-    table = table_of([(name, len(own), *index.pack_words(own)) for name, own in words], _SCHEMA)
+    words = [(name, _hash_words(text)) for name, text in texts]
+    table = make_table([(name, len(own), *index.pack_words(own)) for name, own in words], _SCHEMA)
     return bytes(index.write_ipc(table))
 
 

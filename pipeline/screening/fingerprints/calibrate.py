@@ -17,7 +17,7 @@ import numpy as np
 from dedup.arrays import I64, U64
 from dedup.compiled import kernel
 from pipeline.screening.fingerprints.sketch import EXCERPT_S
-from pipeline.screening.fingerprints.words import room_for
+from pipeline.screening.fingerprints.words import make_room
 
 PIECE = 3000
 """Words of a document that the probabilities are for: about 18 kB."""
@@ -38,53 +38,53 @@ class Background(NamedTuple):
     hit: int
 
 
-def k_for(works: int) -> int:
+def choose_k(works: int) -> int:
     """Words in a gram for a registry of so many works: 5, and 6 above SMALL_REGISTRY."""
     return 5 if works <= SMALL_REGISTRY else 6
 
 
-def published_chance(k: int) -> float:
+def find_published_chance(k: int) -> float:
     """c for this k, with a factor of 6.7 for each k that was not measured."""
     measured = {4: 0.151, 5: 0.037, 6: 0.0055, 8: 0.00008}
     nearest = min(measured, key=lambda one: (abs(one - k), one))
     return min(1.0, measured[nearest] * 6.7 ** (nearest - k))
 
 
-def falling(k: int) -> float:
+def find_factor(k: int) -> float:
     """r for this k: 70 for 5, 200 for 6, and by that factor for others."""
     return 70.0 * (200 / 70) ** (k - 5)
 
 
-def chance_of(k: int, background: Background) -> float:
+def choose_chance(k: int, background: Background) -> float:
     """c: measured, where that was enough, else as published."""
     if background.hit < ENOUGH:
-        return published_chance(k)
+        return find_published_chance(k)
     return background.hit / background.pairs
 
 
-def needed_grams(k: int, sparseness: I64, chance: float, expected: float) -> int:
+def count_needed_grams(k: int, sparseness: I64, chance: float, expected: float) -> int:
     """m for works of these s: LEAST at least and MOST at most.
 
-    >>> [needed_grams(5, np.full(100, 8), c, TO_VERIFY) for c in (0.037, 0.12)]
+    >>> [count_needed_grams(5, np.full(100, 8), c, TO_VERIFY) for c in (0.037, 0.12)]
     [2, 3]
-    >>> [needed_grams(6, np.full(n, 8), 0.0055, TO_VERIFY_MANY) for n in (101, 5000, 500_000)]
+    >>> [count_needed_grams(6, np.full(n, 8), 0.0055, TO_VERIFY_MANY) for n in (101, 5000, 500_000)]
     [2, 3, 4]
-    >>> needed_grams(5, np.full(30, 8), 0.037, UNVERIFIED)
+    >>> count_needed_grams(5, np.full(30, 8), 0.037, UNVERIFIED)
     5
     """
     m = LEAST
-    while m < MOST and coincidences(k, sparseness, chance, m) > expected:
+    while m < MOST and estimate_coincidences(k, sparseness, chance, m) > expected:
         m += 1
     return m
 
 
-def coincidences(k: int, sparseness: I64, chance: float, m: int) -> float:
+def estimate_coincidences(k: int, sparseness: I64, chance: float, m: int) -> float:
     """The share of documents of PIECE words that are candidates by coincidence, 1 at most."""
     works = float((EXCERPT_S / sparseness).sum())
-    return min(1.0, works * chance * falling(k) ** (1 - m))
+    return min(1.0, works * chance * find_factor(k) ** (1 - m))
 
 
-def background_of(
+def measure_background(
     positions_E: I64, grams_E: I64, works_E: I64, kin_W: I64, words_W: I64
 ) -> Background:
     """The background from E occurrences of sampled grams that works of two kinships hold.
@@ -95,17 +95,17 @@ def background_of(
     pieces_W = -(-words_W // PIECE)
     first_piece_W = np.concatenate([[0], np.cumsum(pieces_W)])[:-1]
     pieces_E = first_piece_W[works_E] + positions_E // PIECE
-    found = _pairs(pieces_E, grams_E, works_E, kin_W, np.uint64(len(kin_W)))
+    pairs = _list_pairs(pieces_E, grams_E, works_E, kin_W, np.uint64(len(kin_W)))
     _, kinship, size = np.unique(kin_W, return_inverse=True, return_counts=True)
     unrelated = len(kin_W) - size[kinship]
-    return Background(int((pieces_W * unrelated).sum()), len(np.unique(found)))
+    return Background(int((pieces_W * unrelated).sum()), len(np.unique(pairs)))
 
 
 @kernel
-def _pairs(pieces_E: I64, grams_E: I64, works_E: I64, kin_W: I64, works: np.uint64) -> U64:
+def _list_pairs(pieces_E: I64, grams_E: I64, works_E: I64, kin_W: I64, works: np.uint64) -> U64:
     """piece * works + other work, for each two occurrences of one gram in two kinships."""
-    found = np.empty(max(16, 2 * len(pieces_E)), np.uint64)
-    held, start = 0, 0
+    pairs = np.empty(max(16, 2 * len(pieces_E)), np.uint64)
+    count, start = 0, 0
     while start < len(grams_E):
         stop = start
         while stop < len(grams_E) and grams_E[stop] == grams_E[start]:
@@ -114,11 +114,11 @@ def _pairs(pieces_E: I64, grams_E: I64, works_E: I64, kin_W: I64, works: np.uint
             for other in range(start, stop):
                 if kin_W[works_E[one]] == kin_W[works_E[other]]:
                     continue
-                found = room_for(found, held, 1)
-                found[held] = np.uint64(pieces_E[one]) * works + np.uint64(works_E[other])
-                held += 1
+                pairs = make_room(pairs, count, 1)
+                pairs[count] = np.uint64(pieces_E[one]) * works + np.uint64(works_E[other])
+                count += 1
         start = stop
-    return found[:held]
+    return pairs[:count]
 
 
 KIN_SHARE, KIN_GRAMS = 0.1, 8
@@ -126,24 +126,26 @@ WIDELY_SHARED = 32
 """A gram of more works than this says nothing about kinship."""
 
 
-def kinship_of(grams_E: I64, works_E: I64, works: int) -> I64:
+def find_kinship(grams_E: I64, works_E: I64, works: int) -> I64:
     """A number for each of the works, (W,): the smallest work of its kinship.
 
     grams_E: a number for the gram of each of E distinct (gram, work), ascending; works_E: its work.
     """
     grams_W = np.bincount(works_E, minlength=works)
-    keys, times = np.unique(_shared_pairs(grams_E, works_E, np.uint64(works)), return_counts=True)
+    keys, times = np.unique(
+        _list_shared_pairs(grams_E, works_E, np.uint64(works)), return_counts=True
+    )
     one, other = (keys // np.uint64(works)).astype(np.int64), (keys % np.uint64(works))
     other = other.astype(np.int64)
     enough = np.maximum(KIN_SHARE * np.minimum(grams_W[one], grams_W[other]), KIN_GRAMS)
     kin_W = np.arange(works, dtype=np.int64)
     for first, second in zip(one[times >= enough], other[times >= enough], strict=True):
-        roots = sorted((_root(kin_W, first), _root(kin_W, second)))
+        roots = sorted((_find_root(kin_W, first), _find_root(kin_W, second)))
         kin_W[roots[1]] = roots[0]
-    return np.array([_root(kin_W, work) for work in range(works)], np.int64)
+    return np.array([_find_root(kin_W, work) for work in range(works)], np.int64)
 
 
-def _root(kin_W: I64, work: int) -> int:
+def _find_root(kin_W: I64, work: int) -> int:
     while kin_W[work] != work:
         kin_W[work] = kin_W[kin_W[work]]
         work = int(kin_W[work])
@@ -151,20 +153,20 @@ def _root(kin_W: I64, work: int) -> int:
 
 
 @kernel
-def _shared_pairs(grams_E: I64, works_E: I64, works: np.uint64) -> U64:
+def _list_shared_pairs(grams_E: I64, works_E: I64, works: np.uint64) -> U64:
     """one * works + other, for every gram of each pair of works with one < other."""
-    found = np.empty(max(16, len(grams_E)), np.uint64)
-    held, start = 0, 0
+    pairs = np.empty(max(16, len(grams_E)), np.uint64)
+    count, start = 0, 0
     while start < len(grams_E):
         stop = start
         while stop < len(grams_E) and grams_E[stop] == grams_E[start]:
             stop += 1
         many = stop - start
         if 1 < many <= WIDELY_SHARED:
-            found = room_for(found, held, many * many)
+            pairs = make_room(pairs, count, many * many)
             for one in range(start, stop):
                 for other in range(one + 1, stop):
-                    found[held] = np.uint64(works_E[one]) * works + np.uint64(works_E[other])
-                    held += 1
+                    pairs[count] = np.uint64(works_E[one]) * works + np.uint64(works_E[other])
+                    count += 1
         start = stop
-    return found[:held]
+    return pairs[:count]

@@ -45,21 +45,21 @@ def find_passages(texts: TextArray, registry: RegistryLike) -> pa.Table:
     Raises InputError when there is neither in the directory, IntegrityError when it is damaged;
     ValueError and TypeError as `dedup.text.view_texts`.
     """
-    index = index_of(registry)
-    found = passages_of_texts(texts, index)
-    work_ids = index.works["work_id"].take(pa.array(found.work)).combine_chunks()
-    place = (found.document, work_ids, found.start, found.stop)
-    columns = (*place, found.hits, found.fraction, found.work_fraction, found.longest)
+    index = open_index(registry)
+    passages = list_passages(texts, index)
+    work_ids = index.works["work_id"].take(pa.array(passages.work)).combine_chunks()
+    place = (passages.document, work_ids, passages.start, passages.stop)
+    columns = (*place, passages.hits, passages.fraction, passages.work_fraction, passages.longest)
     return pa.table(list(map(pa.array, columns)), schema=PASSAGES)
 
 
-def passages_of_texts(texts: TextArray, index: FingerprintIndex) -> Passages:
+def list_passages(texts: TextArray, index: FingerprintIndex) -> Passages:
     """All that is known of the passages found; `work` numbers the rows of `index.works`."""
     parts, before = [], 0
     for chunk in view_texts(texts):
         candidates, hits, words_N = find_candidates(chunk, index)
-        found = verify_candidates(chunk, candidates, hits, words_N, index)
-        parts.append(found._replace(document=found.document + before))
+        passages = verify_candidates(chunk, candidates, hits, words_N, index)
+        parts.append(passages._replace(document=passages.document + before))
         before += len(chunk)
     if len(parts) == 1:
         return parts[0]
@@ -68,7 +68,7 @@ def passages_of_texts(texts: TextArray, index: FingerprintIndex) -> Passages:
     return Passages(*(np.concatenate(columns) for columns in zip(nothing, *parts, strict=True)))
 
 
-def index_of(registry: RegistryLike) -> FingerprintIndex:
+def open_index(registry: RegistryLike) -> FingerprintIndex:
     """What `find_passages` looks in."""
     from pipeline.screening.registry import Registry, load_registry
 
@@ -122,11 +122,11 @@ def detect_passages(batch: pa.Table, index: FingerprintIndex) -> pa.Table:
     whether it was compared with the work's own words.
     """
     texts = batch["text"]
-    found = passages_of_texts(texts, index)
-    if not len(found.document):
+    passages = list_passages(texts, index)
+    if not len(passages.document):
         return evidence.FINDINGS.empty_table()
-    works = index.works.select(["work_id", "tier", "is_stored"]).take(pa.array(found.work))
-    columns = zip(*(column.tolist() for column in found), strict=True)
+    works = index.works.select(["work_id", "tier", "is_stored"]).take(pa.array(passages.work))
+    columns = zip(*(column.tolist() for column in passages), strict=True)
     findings = []
     for passage, work in zip(columns, works.to_pylist(), strict=True):
         row, _, start, stop, hits, longest, words, matched, grams, _, fraction, of_work = passage
@@ -145,7 +145,7 @@ def detect_passages(batch: pa.Table, index: FingerprintIndex) -> pa.Table:
                 row=row,
                 kind=KIND,
                 target=work["work_id"],
-                seen=_beginning(texts[row], start, stop),
+                seen=_cut_beginning(texts[row], start, stop),
                 byte_offset=start,
                 byte_length=stop - start,
                 work_id=work["work_id"],
@@ -156,6 +156,6 @@ def detect_passages(batch: pa.Table, index: FingerprintIndex) -> pa.Table:
     return evidence.findings_table(findings)
 
 
-def _beginning(text: pa.Scalar, start: int, stop: int) -> str:
+def _cut_beginning(text: pa.Scalar, start: int, stop: int) -> str:
     data = text.as_buffer()[start : min(stop, start + 2 * evidence.SEEN_BYTES)].to_pybytes()
     return " ".join(data.decode(errors="ignore").split()[:SEEN_WORDS])

@@ -22,8 +22,8 @@ from dedup.compiled import kernel
 from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.manifest import read_sealed, write_sealed
-from pipeline.engine.stage import verify_once
-from pipeline.screening.fingerprints.sketch import NORMALISATION, last_kept
+from pipeline.engine.verified import verify_once
+from pipeline.screening.fingerprints.sketch import NORMALISATION, find_last_kept
 
 _LEVEL = 9
 
@@ -68,7 +68,7 @@ def find_first(hashes: U64, key: np.uint64) -> int:
 
 
 @kernel
-def filter_bits(key: np.uint64) -> np.uint64:
+def choose_bits(key: np.uint64) -> np.uint64:
     """Three bits of a word of the filter; the word is chosen by bits above 20."""
     one, low = np.uint64(1), np.uint64(63)
     bits = (one << (key & low)) | (one << ((key >> np.uint64(6)) & low))
@@ -76,12 +76,12 @@ def filter_bits(key: np.uint64) -> np.uint64:
 
 
 @kernel
-def filter_of(hashes: U64, size: int) -> U64:
+def make_filter(hashes: U64, size: int) -> U64:
     """A blocked Bloom filter over the hashes, (size,) uint64; size is a power of two."""
     filled = np.zeros(size, np.uint64)
     room = np.uint64(size - 1)
     for key in hashes:
-        filled[(key >> np.uint64(20)) & room] |= filter_bits(key)
+        filled[(key >> np.uint64(20)) & room] |= choose_bits(key)
     return filled
 
 
@@ -149,14 +149,14 @@ class FingerprintIndex:
     @cached_property
     def starts(self) -> I64:
         """Where each work begins, and where the last one ends: (W + 1,)."""
-        words = self._numbers("works", "words").astype(np.int64)
+        words = self._read_numbers("works", "words").astype(np.int64)
         return np.concatenate([[0], np.cumsum(words)]).astype(np.int64)
 
     @cached_property
     def last(self) -> np.uint64:
         """The largest hash that a sketch of some work keeps."""
-        every = self._numbers("works", "s")
-        return np.uint64(last_kept(int(every.min())) if len(every) else 0)
+        every = self._read_numbers("works", "s")
+        return np.uint64(find_last_kept(int(every.min())) if len(every) else 0)
 
     @cached_property
     def needed(self) -> I64:
@@ -177,9 +177,9 @@ class FingerprintIndex:
         salted = sorted(pair for pair in keys if pair[0] is not None)
         array = np.array(salted, np.uint64).reshape(-1, 2)
         return Postings(
-            self._numbers("postings", "hash"),
-            self._numbers("postings", "position"),
-            self._numbers("filter", "bits"),
+            self._read_numbers("postings", "hash"),
+            self._read_numbers("postings", "position"),
+            self._read_numbers("filter", "bits"),
             array,
             (None, None) in keys,
         )
@@ -187,10 +187,10 @@ class FingerprintIndex:
     @cached_property
     def boilerplate(self) -> U64:
         """Grams that never count, ascending."""
-        every = self._numbers("excluded", "hash")
-        return np.ascontiguousarray(every[self._numbers("excluded", "df") == 0])
+        every = self._read_numbers("excluded", "hash")
+        return np.ascontiguousarray(every[self._read_numbers("excluded", "df") == 0])
 
-    def words_of(self, work: int) -> U64:
+    def read_words(self, work: int) -> U64:
         """The stored words of one work. Raises IntegrityError when they are damaged."""
         row = self.tables["texts"].slice(work, 1).to_pylist()[0]
         try:
@@ -201,11 +201,11 @@ class FingerprintIndex:
                 f"index: work {self.works['work_id'][work]}: {error}; build the index again"
             ) from error
 
-    def _numbers(self, table: str, column: str) -> Any:
-        found = self.tables[table][column]
-        if found.num_chunks == 1:
-            return found.chunk(0).to_numpy()
-        array = found.combine_chunks().to_numpy(zero_copy_only=False)
+    def _read_numbers(self, table: str, column: str) -> Any:
+        numbers = self.tables[table][column]
+        if numbers.num_chunks == 1:
+            return numbers.chunk(0).to_numpy()
+        array = numbers.combine_chunks().to_numpy(zero_copy_only=False)
         array.flags.writeable = False
         return array
 
@@ -243,8 +243,8 @@ class FingerprintIndex:
         """An index from its tables, wherever they were published. Raises IntegrityError when they
         are not those of an index, or of another normalisation."""
         try:
-            stated = tables["works"].schema.metadata[_PARAMETERS]
-            parameters = Parameters(**json.loads(stated))
+            text = tables["works"].schema.metadata[_PARAMETERS]
+            parameters = Parameters(**json.loads(text))
         except (KeyError, TypeError, ValueError) as error:
             raise IntegrityError(f"index: no parameters in `works` ({error!r})") from error
         if parameters.normalisation != NORMALISATION:
@@ -255,10 +255,10 @@ class FingerprintIndex:
         return cls(parameters, {name: tables[name] for name in TABLES})
 
 
-def with_parameters(works: pa.Table, parameters: Parameters) -> pa.Table:
+def add_parameters(works: pa.Table, parameters: Parameters) -> pa.Table:
     """The table WORKS with the parameters in its metadata."""
-    stated = storage.canonical_json(asdict(parameters))
-    return works.replace_schema_metadata({_PARAMETERS: stated})
+    text = storage.canonical_json(asdict(parameters))
+    return works.replace_schema_metadata({_PARAMETERS: text})
 
 
 def write_ipc(table: pa.Table) -> memoryview:

@@ -18,8 +18,8 @@ import numpy as np
 from dedup.arrays import I32, I64, U8, U64, Mask
 from dedup.compiled import kernel
 from dedup.text import TextArray, Texts, Whole, view_texts
-from pipeline.screening.fingerprints.alphabet import Alphabet, alphabet
-from pipeline.screening.fingerprints.words import rows_for, words_between
+from pipeline.screening.fingerprints.alphabet import Alphabet, make_alphabet
+from pipeline.screening.fingerprints.words import find_words_between, make_rows
 
 PLACES = 64
 """How many places of one literal in one text are reported by default: enough for
@@ -55,7 +55,7 @@ def find_literals(texts: TextArray, needles: Sequence[str], places: int = PLACES
     >>> found.text.tolist(), found.needle.tolist(), found.offset.tolist()
     ([0, 0, 0, 2], [1, 0, 0, 2], [0, 3, 12, 0])
     """
-    index = _index_of(needles)
+    index = _make_index(needles)
     parts, before = [], 0
     for chunk in view_texts(texts):
         text, needle, offset = _sweep_chunk(chunk, index, places)
@@ -85,7 +85,7 @@ class _Index(NamedTuple):
     ends: I64
 
 
-def _index_of(needles: Sequence[str]) -> _Index:
+def _make_index(needles: Sequence[str]) -> _Index:
     lower = [needle.encode().lower() for needle in needles]
     short = next((needle for needle in lower if len(needle) < 2), None)
     if short is not None:
@@ -93,7 +93,7 @@ def _index_of(needles: Sequence[str]) -> _Index:
     entries = sorted(
         (key, number, tail)
         for number, needle in enumerate(lower)
-        for key, tail in _anchor_of(needle)
+        for key, tail in _find_anchor(needle)
     )
     keys, members, tails = np.array(entries, np.int32).reshape(-1, 3).T.copy()
     gate = np.zeros(_KEYS, np.uint8)
@@ -103,17 +103,17 @@ def _index_of(needles: Sequence[str]) -> _Index:
     return _Index(gate, starts, members, tails, np.frombuffer(b"".join(lower), np.uint8), ends)
 
 
-def _anchor_of(needle: bytes) -> list[tuple[int, int]]:
+def _find_anchor(needle: bytes) -> list[tuple[int, int]]:
     """The keys of its rarest three bytes, and where these end; of two bytes, one key for every
     class of byte before them."""
     if len(needle) == 2:
-        return [(_key(bytes([before, *needle])), 1) for before in range(_CLASSES)]
+        return [(_pack_key(bytes([before, *needle])), 1) for before in range(_CLASSES)]
     rarity = [_RARITY.get(byte, len(_RARITY)) for byte in needle]
     tail = max(range(2, len(needle)), key=lambda end: sum(rarity[end - 2 : end + 1]))
-    return [(_key(needle[tail - 2 : tail + 1]), tail)]
+    return [(_pack_key(needle[tail - 2 : tail + 1]), tail)]
 
 
-def _key(three: bytes) -> int:
+def _pack_key(three: bytes) -> int:
     first, second, third = (byte % _CLASSES for byte in three)
     return (first * _CLASSES + second) * _CLASSES + third
 
@@ -216,38 +216,38 @@ def find_near(chunk: Texts, rows: I64, query_W: U64, edits: int) -> NearMatches:
     gate = np.zeros(_GATE, np.bool_)
     pieces = np.arange(edits + 1) * (len(query_W) // (edits + 1))
     gate[(query_W[pieces] >> np.uint64(1)) & _LOW] = True
-    found = _find(chunk.data, chunk.offsets, rows, alphabet(), query_W, edits, gate)
-    return NearMatches(*np.ascontiguousarray(found.T))
+    matches = _find_matches(chunk.data, chunk.offsets, rows, make_alphabet(), query_W, edits, gate)
+    return NearMatches(*np.ascontiguousarray(matches.T))
 
 
 @kernel
-def _find(
+def _find_matches(
     data: U8, offsets_N1: I64, rows: I64, tables: Alphabet, query_W: U64, edits: int, gate: Mask
 ) -> I64:
     """Row, first byte, byte after the last, and edits of every match, (M, 4)."""
     size = len(query_W) // (edits + 1)
-    found, used = np.empty((64, 4), np.int64), 0
+    matches, used = np.empty((64, 4), np.int64), 0
     for row in rows:
         begin = offsets_N1[row]
-        words = words_between(data, begin, offsets_N1[row + 1], tables)
+        words = find_words_between(data, begin, offsets_N1[row + 1], tables)
         at, free = 0, np.int64(0)
         while at + size <= len(words.hashes):
             piece, after = 0, at + 1
             is_first = gate[(words.hashes[at] >> np.uint64(1)) & _LOW]
             while is_first and piece <= edits:
                 if _is_nearly_at(words.hashes, at, query_W, piece * size, size):
-                    first, stop, count = _around(words.hashes, at - piece * size, query_W, edits)
+                    first, stop, count = _find_best(words.hashes, at - piece * size, query_W, edits)
                     if count <= edits and first >= free:
-                        found = rows_for(found, used, 1)
-                        found[used, 0], found[used, 3] = row, count
-                        found[used, 1] = words.starts[first] - begin
-                        found[used, 2] = words.ends[stop - 1] - begin
+                        matches = make_rows(matches, used, 1)
+                        matches[used, 0], matches[used, 3] = row, count
+                        matches[used, 1] = words.starts[first] - begin
+                        matches[used, 2] = words.ends[stop - 1] - begin
                         used += 1
                         free, after = np.int64(stop), max(after, int(stop))
                         break
                 piece += 1
             at = after
-    return found[:used]
+    return matches[:used]
 
 
 @kernel
@@ -259,7 +259,7 @@ def _is_nearly_at(words_D: U64, at: int, query_W: U64, first: int, size: int) ->
 
 
 @kernel
-def _around(words_D: U64, at: int, query_W: U64, edits: int) -> tuple[Whole, Whole, Whole]:
+def _find_best(words_D: U64, at: int, query_W: U64, edits: int) -> tuple[Whole, Whole, Whole]:
     """(first word, word after the last, edits) of the best match on the `edits` diagonals to both
     sides of the one on which the query begins at word `at`; more than `edits` when there is none.
     """

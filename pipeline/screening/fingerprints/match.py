@@ -19,14 +19,14 @@ from dedup.arrays import I64, U8, U64
 from dedup.compiled import kernel
 from dedup.text import Texts, Whole
 from pipeline.screening.fingerprints import sketch
-from pipeline.screening.fingerprints.alphabet import Alphabet, alphabet
+from pipeline.screening.fingerprints.alphabet import Alphabet, make_alphabet
 from pipeline.screening.fingerprints.index import (
     FingerprintIndex,
     Postings,
-    filter_bits,
+    choose_bits,
     find_first,
 )
-from pipeline.screening.fingerprints.words import Words, append_words, rows_for
+from pipeline.screening.fingerprints.words import Words, append_words, make_rows
 
 BAND = 256
 """Words of one band of diagonals."""
@@ -65,25 +65,25 @@ def find_candidates(chunk: Texts, index: FingerprintIndex) -> tuple[Candidates, 
     """Candidates of the texts of one chunk; the hits behind them; words of each text, (N,)."""
     postings = index.postings
     rows, words_N = _scan(
-        chunk.data, chunk.offsets, alphabet(), index.parameters.k, index.last, postings
+        chunk.data, chunk.offsets, make_alphabet(), index.parameters.k, index.last, postings
     )
-    hits = _promising(rows, index)
+    hits = _select_promising(rows, index)
     band = hits.diagonal // BAND
     order = np.lexsort((hits.gram, band, hits.document, hits.work))
     sorted_ = [column[order] for column in (*hits, band)]
-    found = _bands(np.ascontiguousarray(np.stack(sorted_, axis=1)), index.needed)
-    return Candidates(*np.ascontiguousarray(found.T)), hits, words_N
+    bands = _find_bands(np.ascontiguousarray(np.stack(sorted_, axis=1)), index.needed)
+    return Candidates(*np.ascontiguousarray(bands.T)), hits, words_N
 
 
-def _promising(rows: I64, index: FingerprintIndex) -> GramHits:
+def _select_promising(rows: I64, index: FingerprintIndex) -> GramHits:
     document, place, gram, at = np.ascontiguousarray(rows.T)
     work = np.searchsorted(index.starts, at, "right") - 1
     diagonal = at - index.starts[work] - place
     _, which, times = np.unique(
         document * len(index.starts) + work, return_inverse=True, return_counts=True
     )
-    kept = times[which] >= index.needed[work] if len(rows) else np.zeros(0, bool)
-    return GramHits(*(column[kept] for column in (document, place, work, diagonal, gram)))
+    is_enough = times[which] >= index.needed[work] if len(rows) else np.zeros(0, bool)
+    return GramHits(*(column[is_enough] for column in (document, place, work, diagonal, gram)))
 
 
 @kernel
@@ -91,14 +91,14 @@ def _look_up(
     key: np.uint64, document: int, place: Whole, postings: Postings, rows: I64, used: int
 ) -> tuple[I64, int]:
     """Append (document, place, first posting, place among all works) of every posting."""
-    bits = filter_bits(key)
+    bits = choose_bits(key)
     room = np.uint64(len(postings.filter) - 1)
     if postings.filter[(key >> np.uint64(20)) & room] & bits != bits:
         return rows, used
     gram = find_first(postings.hashes, key)
     at = gram
     while at < len(postings.hashes) and postings.hashes[at] == key:
-        rows = rows_for(rows, used, 1)
+        rows = make_rows(rows, used, 1)
         rows[used, 0], rows[used, 1], rows[used, 2] = document, place, gram
         rows[used, 3] = np.int64(postings.positions[at])
         used += 1
@@ -107,11 +107,11 @@ def _look_up(
 
 
 @kernel
-def carry(words: Words, held: int) -> int:
+def carry(words: Words, count: int) -> int:
     """Bring the last words to the front, as many as a gram may need; returns how many."""
-    carried = min(held, sketch.CHARACTERS)
+    carried = min(count, sketch.CHARACTERS)
     for i in range(carried):
-        words.hashes[i] = words.hashes[held - carried + i]
+        words.hashes[i] = words.hashes[count - carried + i]
     return carried
 
 
@@ -125,8 +125,8 @@ def _scan(
     """
     room = _BLOCK + sketch.CHARACTERS
     words = Words(np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64))
-    kept, places = np.empty(room, np.uint64), np.empty(room, np.uint32)
-    opened, state = np.zeros(3, np.uint64), sketch.new_state(k)
+    hashes, places = np.empty(room, np.uint64), np.empty(room, np.uint32)
+    opened, state = np.zeros(3, np.uint64), sketch.make_state(k)
     rows, used = np.empty((1024, 4), np.int64), 0
     words_N = np.zeros(len(offsets_N1) - 1, np.int64)
     for document in range(len(offsets_N1) - 1):
@@ -135,10 +135,12 @@ def _scan(
         sketch.forget(state)
         carried, before, previous = 0, 0, ~np.uint64(0)
         while position < end:
-            held, position = append_words(data, position, end, tables, words, carried, opened)
-            count = sketch.roll(words.hashes, carried, held, state, last, before, kept, places, 0)
+            filled, position = append_words(data, position, end, tables, words, carried, opened)
+            count = sketch.roll(
+                words.hashes, carried, filled, state, last, before, hashes, places, 0
+            )
             for i in range(count):
-                key = kept[i]
+                key = hashes[i]
                 if key == previous:
                     continue
                 previous = key
@@ -150,14 +152,14 @@ def _scan(
                         key, postings.keys[salt, 0], postings.keys[salt, 1]
                     )
                     rows, used = _look_up(value, document, place, postings, rows, used)
-            words_N[document] = before + held
-            carried = carry(words, held)
-            before += held - carried
+            words_N[document] = before + filled
+            carried = carry(words, filled)
+            before += filled - carried
     return rows[:used], words_N
 
 
 @kernel
-def _different(rows: I64, start: int, middle: int, stop: int) -> int:
+def _count_different(rows: I64, start: int, middle: int, stop: int) -> int:
     """Different grams in rows [start, middle) and [middle, stop), both ordered by gram (4)."""
     one, other, count = start, middle, 0
     previous = np.int64(-1)
@@ -174,7 +176,7 @@ def _different(rows: I64, start: int, middle: int, stop: int) -> int:
 
 
 @kernel
-def _end_of(rows: I64, start: int) -> int:
+def _find_end(rows: I64, start: int) -> int:
     """Where the rows of one document (0), work (2) and band (5) end."""
     stop = start + 1
     while (
@@ -188,41 +190,41 @@ def _end_of(rows: I64, start: int) -> int:
 
 
 @kernel
-def _bands(rows: I64, needed_W: I64) -> I64:
+def _find_bands(rows: I64, needed_W: I64) -> I64:
     """Candidates (C, 7) from rows (document, place, work, diagonal, gram, band), ordered by work,
     document, band and gram."""
-    found, used = np.empty((64, 7), np.int64), 0
+    bands, used = np.empty((64, 7), np.int64), 0
     start, score_before, is_open = 0, 0, False
     while start < len(rows):
-        stop = _end_of(rows, start)
+        stop = _find_end(rows, start)
         follows = (
             stop < len(rows)
             and rows[stop, 0] == rows[start, 0]
             and rows[stop, 2] == rows[start, 2]
             and rows[stop, 5] == rows[start, 5] + 1
         )
-        score = _different(rows, start, stop, _end_of(rows, stop) if follows else stop)
+        score = _count_different(rows, start, stop, _find_end(rows, stop) if follows else stop)
         needed = needed_W[rows[start, 2]]
         if max(score, score_before) >= needed:
             if not is_open:
-                found = rows_for(found, used, 1)
-                found[used, 0], found[used, 1] = rows[start, 0], rows[start, 2]
-                found[used, 2], found[used, 6] = rows[start, 5], 0
-                found[used, 4], found[used, 5] = rows[start, 1], rows[start, 1]
+                bands = make_rows(bands, used, 1)
+                bands[used, 0], bands[used, 1] = rows[start, 0], rows[start, 2]
+                bands[used, 2], bands[used, 6] = rows[start, 5], 0
+                bands[used, 4], bands[used, 5] = rows[start, 1], rows[start, 1]
                 used += 1
                 is_open = True
-            found[used - 1, 3] = rows[start, 5]
-            found[used - 1, 6] = max(found[used - 1, 6], max(score, score_before))
+            bands[used - 1, 3] = rows[start, 5]
+            bands[used - 1, 6] = max(bands[used - 1, 6], max(score, score_before))
             for row in range(start, stop):
-                found[used - 1, 4] = min(found[used - 1, 4], rows[row, 1])
-                found[used - 1, 5] = max(found[used - 1, 5], rows[row, 1])
+                bands[used - 1, 4] = min(bands[used - 1, 4], rows[row, 1])
+                bands[used - 1, 5] = max(bands[used - 1, 5], rows[row, 1])
         else:
             is_open = False
         if not follows:
             is_open = False
         score_before = score if follows else 0
         start = stop
-    return found[:used]
+    return bands[:used]
 
 
 PLACE, DIAGONAL, SIZE, IS_JOINED, ORDINAL = range(5)
@@ -241,26 +243,26 @@ passage it is in."""
 
 
 @kernel
-def passages_of(matches: I64, count: int, gap: int, stamp_W: I64, number: int) -> I64:
+def join_passages(matches: I64, count: int, gap: int, stamp_W: I64, number: int) -> I64:
     """The passages of matches[:count], (P, 7), in order.
 
     stamp_W: the passage in which each place of the work was last matched; all of them below
     `number`, which is that of the first passage here.
     """
-    found, used = np.empty((8, 7), np.int64), -1
+    passages, used = np.empty((8, 7), np.int64), -1
     run_from = np.int64(0)
     for i in range(count):
         place, stop = matches[i, PLACE], matches[i, PLACE] + matches[i, SIZE]
-        if used < 0 or place > found[used, STOP] + gap:
+        if used < 0 or place > passages[used, STOP] + gap:
             used += 1
-            found = rows_for(found, used, 1)
-            found[used, FIRST], found[used, STOP] = place, stop
-            found[used, HITS], found[used, MATCHED], found[used, EQUAL] = 0, 0, 0
-            found[used, GRAMS], found[used, LONGEST] = matches[i, ORDINAL], 0
+            passages = make_rows(passages, used, 1)
+            passages[used, FIRST], passages[used, STOP] = place, stop
+            passages[used, HITS], passages[used, MATCHED], passages[used, EQUAL] = 0, 0, 0
+            passages[used, GRAMS], passages[used, LONGEST] = matches[i, ORDINAL], 0
             run_from = place
         elif not matches[i, IS_JOINED]:
             run_from = place
-        passage = found[used]
+        passage = passages[used]
         passage[STOP] = max(passage[STOP], stop)
         passage[MATCHED] += 1
         passage[LONGEST] = max(passage[LONGEST], stop - run_from)
@@ -270,11 +272,11 @@ def passages_of(matches: I64, count: int, gap: int, stamp_W: I64, number: int) -
             passage[HITS] += 1
         if i + 1 == count or matches[i + 1, PLACE] > passage[STOP] + gap:
             passage[GRAMS] = matches[i, ORDINAL] - passage[GRAMS] + 1
-    return found[: used + 1]
+    return passages[: used + 1]
 
 
 @kernel
-def _runs_of(matches: I64, count: int, first: int, passages: I64, needed: int) -> I64:
+def _find_runs(matches: I64, count: int, first: int, passages: I64, needed: int) -> I64:
     """The runs of joined matches[:count] in passages of `needed` hits, (R, 5), in order; `first`
     is the stretch's first word in the document."""
     runs, used, at = np.empty((count, 5), np.int64), 0, 0
@@ -296,12 +298,12 @@ def _runs_of(matches: I64, count: int, first: int, passages: I64, needed: int) -
 
 class _Marks(NamedTuple):
     """Words of the stretch (S,) and the work (W,); marked (S,) uint8: those that are the work's;
-    held (W,): the last document that held each word of the work, this one being `number`."""
+    holder (W,): the last document that held each word of the work, this one being `number`."""
 
     words: U64
     work: U64
     marked: U8
-    held: I64
+    holder: I64
     number: int
 
 
@@ -317,8 +319,8 @@ def _mark(
         place = at + shift
         if not 0 <= place < len(marks.work) or marks.words[at] != marks.work[place]:
             break
-        if marks.held[place] != marks.number:
-            marks.held[place] = marks.number
+        if marks.holder[place] != marks.number:
+            marks.holder[place] = marks.number
             fresh += 1
         elif not is_copy:
             break
@@ -336,17 +338,17 @@ def count_equal(
     count: int,
     passages: I64,
     needed: int,
-    held_W: I64,
+    holder_W: I64,
     number: int,
 ) -> int:
     """Fill in EQUAL of passages of `needed` hits; returns how many words of the work they hold.
 
-    words_S: the document's words from place `first` on, in which all passages are; held_W: the
+    words_S: the document's words from place `first` on, in which all passages are; holder_W: the
     number of the last document that held each word of the work, this one being `number`.
     """
-    runs = _runs_of(matches, count, first, passages, needed)
+    runs = _find_runs(matches, count, first, passages, needed)
     marked_S, fresh = np.zeros(len(words_S), np.uint8), 0
-    marks = _Marks(words_S, work_W, marked_S, held_W, number)
+    marks = _Marks(words_S, work_W, marked_S, holder_W, number)
     for is_copy in (True, False):
         for run in runs:
             if (run[_END] - run[_BEGIN] >= COPY * len(work_W)) != is_copy:

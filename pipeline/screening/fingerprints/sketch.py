@@ -18,8 +18,8 @@ from dedup.arrays import U32, U64
 from dedup.compiled import kernel
 from dedup.text import Whole, join_texts
 from pipeline.core.errors import InputError, escape_text
-from pipeline.screening.evidence import table_of
-from pipeline.screening.fingerprints.words import BASE, find_words, mix_bits, room_for
+from pipeline.screening.evidence import make_table
+from pipeline.screening.fingerprints.words import BASE, find_words, make_room, mix_bits
 
 _0, _1, _2, _3 = (
     np.uint64(n)
@@ -31,7 +31,7 @@ _64 = np.uint64(64)
 _13, _16, _17, _21, _32 = (np.uint64(n) for n in (13, 16, 17, 21, 32))
 
 
-def key_of(salt: bytes) -> tuple[int, int]:
+def make_key(salt: bytes) -> tuple[int, int]:
     """The key of a salt: the first 16 bytes of its sha256, two 64-bit numbers."""
     digest = hashlib.sha256(salt).digest()
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:16], "little")
@@ -39,8 +39,8 @@ def key_of(salt: bytes) -> tuple[int, int]:
 
 def salt_hashes(hashes: U64, salt: bytes) -> U64:
     """The values that a sketch with this salt publishes, in the order of the hashes."""
-    low, high = key_of(salt)
-    return _keyed_hashes(hashes, np.uint64(low), np.uint64(high))
+    low, high = make_key(salt)
+    return _hash_all_with_key(hashes, np.uint64(low), np.uint64(high))
 
 
 @kernel
@@ -76,7 +76,7 @@ def hash_with_key(value: np.uint64, low: np.uint64, high: np.uint64) -> np.uint6
 
 
 @kernel
-def _keyed_hashes(hashes: U64, low: np.uint64, high: np.uint64) -> U64:
+def _hash_all_with_key(hashes: U64, low: np.uint64, high: np.uint64) -> U64:
     values = np.empty(len(hashes), np.uint64)
     for i in range(len(hashes)):
         values[i] = hash_with_key(hashes[i], low, high)
@@ -128,47 +128,47 @@ def sketch_words(words: U64, s: int, k: int, salt: bytes | None = None) -> Sketc
     `sketch_text`."""
     if not 1 <= k <= LARGEST_K or s < 1:
         raise ValueError(f"expected 1 <= k <= {LARGEST_K} and s >= 1, got k={k}, s={s}")
-    hashes, positions = grams_of(words, k, np.uint64(last_kept(s)))
+    hashes, positions = sample_grams(words, k, np.uint64(find_last_kept(s)))
     if salt:
         hashes = salt_hashes(hashes, salt)
     return Sketch(k=k, s=s, words=len(words), hashes=hashes, positions=positions, salt=salt or b"")
 
 
-def last_kept(s: int) -> int:
+def find_last_kept(s: int) -> int:
     """The largest hash that a sketch of this s keeps.
 
-    >>> hex(last_kept(8)), hex(last_kept(1))
+    >>> hex(find_last_kept(8)), hex(find_last_kept(1))
     ('0x1fffffffffffffff', '0xffffffffffffffff')
     """
     return (1 << 64) // s - 1
 
 
-def sketch_table(sketches: Mapping[str, Sketch]) -> pa.Table:
+def make_sketch_table(sketches: Mapping[str, Sketch]) -> pa.Table:
     """SKETCHES: one row per work id, in their order."""
     rows = [
         (name, NORMALISATION, one.k, one.s, one.salt or None, one.words, one.hashes, one.positions)
         for name, one in sketches.items()
     ]
-    return table_of(rows, SKETCHES)
+    return make_table(rows, SKETCHES)
 
 
-def sketches_of(table: pa.Table) -> dict[str, Sketch]:
+def read_sketches(table: pa.Table) -> dict[str, Sketch]:
     """The sketches of a table, by work id. Raises InputError naming the work whose sketch is of
     another normalisation, or cannot be one."""
     missing = [name for name in SKETCHES.names if name not in table.column_names]
     if missing:
         raise InputError(f"a table of sketches lacks the columns {', '.join(missing)}")
-    found: dict[str, Sketch] = {}
+    sketches: dict[str, Sketch] = {}
     for number in range(len(table)):
         work_id, *row = (table[name][number] for name in SKETCHES.names)
         name = escape_text(str(work_id.as_py()))
-        if work_id.as_py() in found:
+        if work_id.as_py() in sketches:
             raise InputError(f"sketch of {name}: given twice; expected one for each work")
-        found[work_id.as_py()] = _checked(row, f"sketch of {name}")
-    return found
+        sketches[work_id.as_py()] = _read_sketch(row, f"sketch of {name}")
+    return sketches
 
 
-def _checked(row: list[pa.Scalar], name: str) -> Sketch:
+def _read_sketch(row: list[pa.Scalar], name: str) -> Sketch:
     normalisation, k, s, salt, words = (scalar.as_py() for scalar in row[:5])
     if normalisation != NORMALISATION:
         raise InputError(
@@ -177,21 +177,21 @@ def _checked(row: list[pa.Scalar], name: str) -> Sketch:
         )
     if not row[5].is_valid or not row[6].is_valid or not all((k, s, words is not None)):
         raise InputError(f"{name}: k, s, words, hashes and positions must be given")
-    hashes, positions = (_numbers(scalar, name) for scalar in row[5:])
+    hashes, positions = (_read_numbers(scalar, name) for scalar in row[5:])
     sketch = Sketch(k=k, s=s, words=words, hashes=hashes, positions=positions, salt=salt or b"")
-    problem = _problem(sketch)
+    problem = _find_problem(sketch)
     if problem:
         raise InputError(f"{name}: {problem}; ask its sender for it again")
     return sketch
 
 
-def _numbers(scalar: pa.Scalar, name: str) -> Any:
+def _read_numbers(scalar: pa.Scalar, name: str) -> Any:
     if scalar.values.null_count:
         raise InputError(f"{name}: hashes and positions may not be null")
     return scalar.values.to_numpy()
 
 
-def _problem(sketch: Sketch) -> str:
+def _find_problem(sketch: Sketch) -> str:
     places = sketch.positions.astype(np.int64)
     if sketch.k > LARGEST_K:
         return f"k is {sketch.k}, expected at most {LARGEST_K}"
@@ -207,22 +207,22 @@ def _problem(sketch: Sketch) -> str:
 
 
 @kernel
-def grams_of(words: U64, k: int, last: np.uint64) -> tuple[U64, U32]:
+def sample_grams(words: U64, k: int, last: np.uint64) -> tuple[U64, U32]:
     """Hash and first word of every gram whose hash is `last` at most, in order."""
     room = len(words) // 4 + 64
     hashes, positions = np.empty(room, np.uint64), np.empty(room, np.uint32)
-    state = new_state(k)
-    held, at = 0, 0
+    state = make_state(k)
+    filled, at = 0, 0
     while at < len(words):
         count = min(1024, len(words) - at)
-        hashes, positions = room_for(hashes, held, count), room_for(positions, held, count)
-        held = roll(words, at, at + count, state, last, 0, hashes, positions, held)
+        hashes, positions = make_room(hashes, filled, count), make_room(positions, filled, count)
+        filled = roll(words, at, at + count, state, last, 0, hashes, positions, filled)
         at += count
-    return hashes[:held], positions[:held]
+    return hashes[:filled], positions[:filled]
 
 
 @kernel
-def new_state(k: int) -> U64:
+def make_state(k: int) -> U64:
     """What `roll` keeps: sum so far, words in a row, their kind, k, BASE^k, BASE^CHARACTERS."""
     state = np.zeros(6, np.uint64)
     state[3], state[4], state[5] = k, _ONE, _ONE
@@ -249,12 +249,12 @@ def roll(
     before: int,
     hashes: U64,
     positions: U32,
-    held: int,
+    count: int,
 ) -> int:
     """Append hash and place of the grams that end at words [first, stop) and are kept.
 
     The CHARACTERS words before `first` must be in `words` if the text has them; `before` is what
-    is added to a place. hashes and positions must hold stop - first more. Returns the new `held`.
+    is added to a place. hashes and positions must hold stop - first more. Returns the new `count`.
     """
     value, kind = state[0], state[2]
     run: Whole = np.int64(state[1])
@@ -272,7 +272,7 @@ def roll(
                 value -= top * words[at - size]
             gram = mix_bits(value)
             if gram <= last:
-                hashes[held], positions[held] = gram, before + at - size + 1
-                held += 1
+                hashes[count], positions[count] = gram, before + at - size + 1
+                count += 1
     state[0], state[1], state[2] = value, np.uint64(run), kind
-    return held
+    return count

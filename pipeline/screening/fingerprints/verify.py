@@ -15,9 +15,9 @@ from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.text import Texts, Whole
 from pipeline.screening.fingerprints import match, sketch
-from pipeline.screening.fingerprints.alphabet import Alphabet, alphabet
+from pipeline.screening.fingerprints.alphabet import Alphabet, make_alphabet
 from pipeline.screening.fingerprints.index import FingerprintIndex, find_first
-from pipeline.screening.fingerprints.words import Words, append_words, rows_for
+from pipeline.screening.fingerprints.words import Words, append_words, make_rows
 
 GAP = 128
 """Words without a match that end a passage. At 30 % substituted words and k = 5 one stretch between
@@ -81,12 +81,12 @@ def verify_candidates(
     index: FingerprintIndex,
 ) -> Passages:
     """The passages of all candidates, as `match.find_candidates` made them."""
-    found = [np.zeros((0, 11), np.int64)]
+    parts = [np.zeros((0, 11), np.int64)]
     for work in np.unique(candidates.work).tolist():
-        chosen = candidates.work == work
-        rows = np.stack([column[chosen] for column in candidates], axis=1)
-        found.append(_of_work(chunk, np.ascontiguousarray(rows), hits, index, work))
-    rows = np.concatenate(found)
+        of_this = candidates.work == work
+        rows = np.stack([column[of_this] for column in candidates], axis=1)
+        parts.append(_verify_work(chunk, np.ascontiguousarray(rows), hits, index, work))
+    rows = np.concatenate(parts)
     rows = rows[np.lexsort((rows[:, 1], rows[:, 2], rows[:, 0]))]
     columns = np.ascontiguousarray(rows.T)
     document, work, equal, of_work = columns[[0, 1, 9, 10]]
@@ -98,30 +98,38 @@ def verify_candidates(
     return Passages._make((*columns[:9], total, fraction, work_fraction))
 
 
-def _of_work(
+def _verify_work(
     chunk: Texts, candidates: I64, hits: match.GramHits, index: FingerprintIndex, work: int
 ) -> I64:
     """Rows of the passages of one work: document, work, bytes, hits, longest, words, matched,
     grams, equal words, words of the work that the document holds."""
     k, is_stored = index.parameters.k, bool(index.is_stored[work])
     s = 1 if is_stored else index.works["s"][work].as_py()
-    work_words = index.words_of(work) if is_stored else np.zeros(0, np.uint64)
+    work_words = index.read_words(work) if is_stored else np.zeros(0, np.uint64)
     if is_stored:
-        hashes, places = sketch.grams_of(work_words, k, _ALL)
-        table = _table_of(hashes, places)
+        hashes, places = sketch.sample_grams(work_words, k, _ALL)
+        table = _make_table(hashes, places)
     else:
         of_work = hits.work == work
         places, first = np.unique((hits.diagonal + hits.place)[of_work], return_index=True)
-        table = _table_of(index.postings.hashes[hits.gram[of_work][first]], places)
+        table = _make_table(index.postings.hashes[hits.gram[of_work][first]], places)
     gap = GAP + (0 if is_stored else GAP_PER_S * s)
     needed = index.parameters.dense if is_stored else index.parameters.m_sketch
     size = int(np.diff(index.starts)[work])
     low, high = index.works["key_low"][work].as_py(), index.works["key_high"][work].as_py()
     keys = np.array([] if low is None else [low, high], np.uint64).reshape(-1, 2)
-    last = np.uint64(sketch.last_kept(s))
+    last = np.uint64(sketch.find_last_kept(s))
     search = GramSearch(k, last, keys, table, index.boilerplate)
-    rows = _passages(
-        chunk.data, chunk.offsets, alphabet(), candidates, search, gap, size, needed, work_words
+    rows = _find_passages(
+        chunk.data,
+        chunk.offsets,
+        make_alphabet(),
+        candidates,
+        search,
+        gap,
+        size,
+        needed,
+        work_words,
     )
     rows[:, 1] = work
     if not is_stored:
@@ -131,7 +139,7 @@ def _of_work(
 
 
 @kernel
-def _table_of(hashes: U64, places: U32 | I64) -> GramTable:
+def _make_table(hashes: U64, places: U32 | I64) -> GramTable:
     size = 16
     while size < 2 * len(hashes):
         size *= 2
@@ -149,62 +157,62 @@ def _table_of(hashes: U64, places: U32 | I64) -> GramTable:
 
 
 @kernel
-def _diagonal_of(
-    key: np.uint64, place: Whole, table: GramTable, candidates: I64, wanted: Whole, none: Whole
+def _find_diagonal(
+    key: np.uint64, place: Whole, table: GramTable, candidates: I64, preferred: Whole, none: Whole
 ) -> Whole:
-    """The diagonal on which a gram matches near the bands of one of the candidates: the wanted one
-    if it does, else the first; `none` if there is no such place."""
+    """The diagonal on which a gram matches near the bands of one of the candidates: the preferred
+    one if it does, else the first; `none` if there is no such place."""
     size = len(table.keys)
-    slot, found = np.int64((key >> np.uint64(3)) & np.uint64(size - 1)), none
+    slot, best = np.int64((key >> np.uint64(3)) & np.uint64(size - 1)), none
     while table.places[slot] >= 0:
         diagonal = table.places[slot] - place
-        if table.keys[slot] == key and (found == none or diagonal == wanted):
+        if table.keys[slot] == key and (best == none or diagonal == preferred):
             band = diagonal // match.BAND
             for i in range(len(candidates)):
                 if candidates[i, 2] - 1 <= band <= candidates[i, 3] + 1:
-                    found = diagonal
+                    best = diagonal
                     break
-            if found == wanted != none:
+            if best == preferred != none:
                 break
         slot = (slot + 1) & (size - 1)
-    return found
+    return best
 
 
 @kernel
-def _stretch(data: U8, at: int, end: int, tables: Alphabet, first: int, stop: int) -> Words:
+def _read_stretch(data: U8, at: int, end: int, tables: Alphabet, first: int, stop: int) -> Words:
     block = Words(np.empty(1024, np.uint64), np.empty(1024, np.int64), np.empty(1024, np.int64))
     size = stop - first
     words = Words(np.empty(size, np.uint64), np.empty(size, np.int64), np.empty(size, np.int64))
     opened = np.zeros(3, np.uint64)
-    before, kept = 0, 0
+    before, count = 0, 0
     while at < end and before < stop:
-        held, at = append_words(data, at, end, tables, block, 0, opened)
-        for i in range(max(0, first - before), min(held, stop - before)):
-            words.hashes[kept] = block.hashes[i]
-            words.starts[kept], words.ends[kept] = block.starts[i], block.ends[i]
-            kept += 1
-        before += held
-    return Words(words.hashes[:kept], words.starts[:kept], words.ends[:kept])
+        filled, at = append_words(data, at, end, tables, block, 0, opened)
+        for i in range(max(0, first - before), min(filled, stop - before)):
+            words.hashes[count] = block.hashes[i]
+            words.starts[count], words.ends[count] = block.starts[i], block.ends[i]
+            count += 1
+        before += filled
+    return Words(words.hashes[:count], words.starts[:count], words.ends[:count])
 
 
 @kernel
-def _matches(words: U64, first: int, candidates: I64, search: GramSearch) -> tuple[I64, int]:
+def _match_grams(words: U64, first: int, candidates: I64, search: GramSearch) -> tuple[I64, int]:
     k, keys, boilerplate = search.k, search.keys, search.boilerplate
-    kept, places = np.empty(len(words), np.uint64), np.empty(len(words), np.uint32)
-    state = sketch.new_state(k)
-    grams = sketch.roll(words, 0, len(words), state, search.last, 0, kept, places, 0)
+    hashes, places = np.empty(len(words), np.uint64), np.empty(len(words), np.uint32)
+    state = sketch.make_state(k)
+    grams = sketch.roll(words, 0, len(words), state, search.last, 0, hashes, places, 0)
     matches, count = np.empty((grams, 5), np.int64), 0
     none = np.int64(-(1 << 62))
     before: Whole = none
     for i in range(grams):
-        key, place = kept[i], first + np.int64(places[i])
+        key, place = hashes[i], first + np.int64(places[i])
         plain = find_first(boilerplate, key)
         if plain < len(boilerplate) and boilerplate[plain] == key:
             before = none
             continue
         for salt in range(len(keys)):
             key = sketch.hash_with_key(key, keys[salt, 0], keys[salt, 1])
-        diagonal = _diagonal_of(key, place, search.table, candidates, before, none)
+        diagonal = _find_diagonal(key, place, search.table, candidates, before, none)
         if diagonal != none:
             is_word = words[places[i]] & np.uint64(1) == 0
             matches[count, match.PLACE], matches[count, match.DIAGONAL] = place, diagonal
@@ -216,7 +224,7 @@ def _matches(words: U64, first: int, candidates: I64, search: GramSearch) -> tup
 
 
 @kernel
-def _passages(
+def _find_passages(
     data: U8,
     offsets_N1: I64,
     tables: Alphabet,
@@ -227,11 +235,11 @@ def _passages(
     needed: int,
     work_W: U64,
 ) -> I64:
-    """`_of_work`, from its candidates by document; `needed`: hits that a passage has at least;
+    """`_verify_work`, from its candidates by document; `needed`: hits that a passage has at least;
     work_W: the work's words, none where only a sketch is known."""
     rows, used = np.empty((64, 11), np.int64), 0
     stamp_W, number = np.zeros(size, np.int64), 1
-    held_W = np.full(len(work_W), -1, np.int64)
+    holder_W = np.full(len(work_W), -1, np.int64)
     start = 0
     while start < len(candidates):
         document, stop = candidates[start, 0], start
@@ -242,19 +250,19 @@ def _passages(
         mine = candidates[start:stop]
         first = max(0, first - gap)
         begin, end = offsets_N1[document], offsets_N1[document + 1]
-        words = _stretch(data, begin, end, tables, first, last_hit + sketch.CHARACTERS + gap)
-        matches, count = _matches(words.hashes, first, mine, search)
-        found = match.passages_of(matches, count, gap, stamp_W, number)
-        number += len(found)
+        words = _read_stretch(data, begin, end, tables, first, last_hit + sketch.CHARACTERS + gap)
+        matches, count = _match_grams(words.hashes, first, mine, search)
+        passages = match.join_passages(matches, count, gap, stamp_W, number)
+        number += len(passages)
         of_work = 0
         if len(work_W):
             of_work = match.count_equal(
-                words.hashes, first, work_W, matches, count, found, needed, held_W, document
+                words.hashes, first, work_W, matches, count, passages, needed, holder_W, document
             )
-        for passage in found:
+        for passage in passages:
             if passage[match.HITS] < needed:
                 continue
-            rows = rows_for(rows, used, 1)
+            rows = make_rows(rows, used, 1)
             row = rows[used]
             row[0], row[1] = document, 0
             row[2] = words.starts[passage[match.FIRST] - first] - begin

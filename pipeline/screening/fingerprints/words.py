@@ -19,7 +19,7 @@ Number = TypeVar("Number", np.uint32, np.uint64, np.int64)
 
 
 @kernel
-def room_for(values: npt.NDArray[Number], used: Whole, more: Whole) -> npt.NDArray[Number]:
+def make_room(values: npt.NDArray[Number], used: Whole, more: Whole) -> npt.NDArray[Number]:
     """The values, in an array at least twice as long if `more` do not fit behind the used ones."""
     if used + more <= len(values):
         return values
@@ -30,7 +30,7 @@ def room_for(values: npt.NDArray[Number], used: Whole, more: Whole) -> npt.NDArr
 
 
 @kernel
-def rows_for(rows: I64, used: Whole, more: Whole) -> I64:
+def make_rows(rows: I64, used: Whole, more: Whole) -> I64:
     """The same of rows."""
     if used + more <= len(rows):
         return rows
@@ -65,7 +65,7 @@ class Words(NamedTuple):
 def find_words(text: Texts) -> Words:
     """All words of the first text of `text`; bytes count from its beginning."""
     start, end = int(text.offsets[0]), int(text.offsets[1])
-    words = words_between(text.data, start, end, classes.alphabet())
+    words = find_words_between(text.data, start, end, classes.make_alphabet())
     return Words(words.hashes.copy(), words.starts - start, words.ends - start)
 
 
@@ -91,7 +91,7 @@ def _decode(data: U8, at: int, points: U32) -> tuple[np.uint32, int]:
 
 
 @kernel
-def _class_at(data: U8, at: int, tables: classes.Alphabet) -> tuple[np.uint32, int]:
+def _read_class(data: U8, at: int, tables: classes.Alphabet) -> tuple[np.uint32, int]:
     """What is at byte `at`, of several letters the first, and where the next one is."""
     c = tables.ascii[data[at]]
     following = at + 1
@@ -103,12 +103,12 @@ def _class_at(data: U8, at: int, tables: classes.Alphabet) -> tuple[np.uint32, i
 
 
 @kernel
-def _after_line_end(data: U8, at: int, end: int, tables: classes.Alphabet) -> int:
+def _skip_line_end(data: U8, at: int, end: int, tables: classes.Alphabet) -> int:
     """Where a word goes on whose hyphen ends before byte `at`; -1 if it does not: only one line end
     may lie between, and blanks."""
     lines = 0
     while at < end:
-        c, following = _class_at(data, at, tables)
+        c, following = _read_class(data, at, tables)
         if c == classes.NEWLINE:
             lines += 1
             if data[at] == _CR and following < end and data[following] == _LF:
@@ -122,23 +122,23 @@ def _after_line_end(data: U8, at: int, end: int, tables: classes.Alphabet) -> in
 
 
 @kernel
-def _put(words: Words, held: int, value: np.uint64, begin: Whole, stop: Whole) -> int:
-    words.hashes[held], words.starts[held], words.ends[held] = value, begin, stop
-    return held + 1
+def _put(words: Words, count: int, value: np.uint64, begin: Whole, stop: Whole) -> int:
+    words.hashes[count], words.starts[count], words.ends[count] = value, begin, stop
+    return count + 1
 
 
 @kernel
 def _expand(
     units: U32,
     words: Words,
-    held: int,
+    count: int,
     value: np.uint64,
     begin: Whole,
     stop: Whole,
     at: int,
     after: int,
 ) -> tuple[int, np.uint64, Whole, Whole]:
-    """The units of one code point, bytes [at, after): (held, value, begin, stop) after them."""
+    """The units of one code point, bytes [at, after): (count, value, begin, stop) after them."""
     for unit in units:
         if unit < classes.UNSPACED:
             if begin < 0:
@@ -147,11 +147,11 @@ def _expand(
             stop = after
             continue
         if begin >= 0:
-            held = _put(words, held, mix_bits(value) & _NOT_ONE, begin, stop)
+            count = _put(words, count, mix_bits(value) & _NOT_ONE, begin, stop)
             begin = -1
         if unit != classes.BREAK:
-            held = _put(words, held, mix_bits(np.uint64(unit & _LETTERS)) | _ONE, at, after)
-    return held, value, begin, stop
+            count = _put(words, count, mix_bits(np.uint64(unit & _LETTERS)) | _ONE, at, after)
+    return count, value, begin, stop
 
 
 @kernel
@@ -161,19 +161,19 @@ def append_words(
     end: int,
     tables: classes.Alphabet,
     words: Words,
-    held: int,
+    count: int,
     opened: U64,
 ) -> tuple[int, int]:
     """Append the words from byte `position` on until the arrays have less than ROOM places left.
 
     opened (3,) keeps the word that is not complete yet between two calls for one text: zeros before
-    the first. Returns (words held, where to go on); the text is read when that is `end`.
+    the first. Returns (the new `count`, where to go on); the text is read when that is `end`.
     """
     full = len(words.hashes) - ROOM
     value = opened[0]
     begin: Whole = np.int64(opened[1]) - 1
     stop: Whole = np.int64(opened[2])
-    while position < end and held <= full:
+    while position < end and count <= full:
         at = position
         c = tables.ascii[data[position]]
         position += 1
@@ -201,46 +201,46 @@ def append_words(
             if c >= classes.EXPANDED:
                 place = np.int64(c & _ONE_OF_MANY) + 1
                 units = tables.expansions[place : place + np.int64(tables.expansions[place - 1])]
-                held, value, begin, stop = _expand(
-                    units, words, held, value, begin, stop, at, position
+                count, value, begin, stop = _expand(
+                    units, words, count, value, begin, stop, at, position
                 )
                 continue
             if begin >= 0:
-                held = _put(words, held, mix_bits(value) & _NOT_ONE, begin, stop)
+                count = _put(words, count, mix_bits(value) & _NOT_ONE, begin, stop)
                 begin = -1
-            held = _put(words, held, mix_bits(np.uint64(c & _LETTERS)) | _ONE, at, position)
+            count = _put(words, count, mix_bits(np.uint64(c & _LETTERS)) | _ONE, at, position)
             continue
         if c == classes.DROPPED or begin < 0:
             continue
         if c in (classes.HYPHEN, classes.SOFT):
-            following = _after_line_end(data, position, end, tables)
+            following = _skip_line_end(data, position, end, tables)
             if following >= 0:
                 position = following
                 continue
             if c == classes.SOFT:
                 continue
-        held = _put(words, held, mix_bits(value) & _NOT_ONE, begin, stop)
+        count = _put(words, count, mix_bits(value) & _NOT_ONE, begin, stop)
         begin = -1
     position = min(position, end)
     if position == end and begin >= 0:
-        held = _put(words, held, mix_bits(value) & _NOT_ONE, begin, stop)
+        count = _put(words, count, mix_bits(value) & _NOT_ONE, begin, stop)
         begin = -1
     opened[0], opened[1], opened[2] = value, np.uint64(begin + 1), np.uint64(stop)
-    return held, position
+    return count, position
 
 
 @kernel
-def words_between(data: U8, start: int, end: int, tables: classes.Alphabet) -> Words:
+def find_words_between(data: U8, start: int, end: int, tables: classes.Alphabet) -> Words:
     """All words of the text data[start:end]; bytes count from the beginning of the data."""
     room = (end - start) // 4 + 2 * ROOM
     words = Words(np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64))
     opened = np.zeros(3, np.uint64)
-    position, held = start, 0
+    position, count = start, 0
     while position < end:
         words = Words(
-            room_for(words.hashes, held, 2 * ROOM),
-            room_for(words.starts, held, 2 * ROOM),
-            room_for(words.ends, held, 2 * ROOM),
+            make_room(words.hashes, count, 2 * ROOM),
+            make_room(words.starts, count, 2 * ROOM),
+            make_room(words.ends, count, 2 * ROOM),
         )
-        held, position = append_words(data, position, end, tables, words, held, opened)
-    return Words(words.hashes[:held], words.starts[:held], words.ends[:held])
+        count, position = append_words(data, position, end, tables, words, count, opened)
+    return Words(words.hashes[:count], words.starts[:count], words.ends[:count])

@@ -23,7 +23,7 @@ from pipeline.core.errors import escape_text
 from pipeline.core.words import did_you_mean
 from pipeline.screening.detectors import catalogue
 from pipeline.screening.detectors.catalogue import COMMON, DOCUMENT, WORK, Attribute
-from pipeline.screening.detectors.plug_ins import declared_attributes, installed_detectors
+from pipeline.screening.detectors.plug_ins import list_attributes, load_installed_detectors
 
 OWN = {name: entry.own_attributes for name, entry in catalogue.DETECTORS.items()}
 """Attributes that are a built-in detector's own."""
@@ -40,7 +40,7 @@ RECORDS = {"work": WORK, "document": DOCUMENT}
 
 def list_detectors() -> list[str]:
     """The detectors that a rule can ask about: the built-in ones, then those of plug-ins."""
-    return [*OWN, *installed_detectors()]
+    return [*OWN, *load_installed_detectors()]
 
 
 def find_attributes(namespace: str) -> tuple[Attribute, ...] | None:
@@ -49,12 +49,12 @@ def find_attributes(namespace: str) -> tuple[Attribute, ...] | None:
     if namespace in RECORDS:
         return RECORDS[namespace]
     own = OWN.get(namespace)
-    if own is None and namespace in installed_detectors():
-        own = declared_attributes(namespace)
+    if own is None and namespace in load_installed_detectors():
+        own = list_attributes(namespace)
     if own is None:
         return None
-    named = {attribute.name for attribute in own}
-    return (*own, *(attribute for attribute in COMMON if attribute.name not in named))
+    own_names = {attribute.name for attribute in own}
+    return (*own, *(attribute for attribute in COMMON if attribute.name not in own_names))
 
 
 Holds = Callable[[Any], bool]
@@ -76,61 +76,61 @@ class ConditionError(ValueError):
     """A condition that means nothing; the message says what was expected."""
 
 
-def make_test(attribute: Attribute, wanted: object) -> Holds:
+def make_test(attribute: Attribute, expected: object) -> Holds:
     """The test of a condition's value. Raises ConditionError."""
-    if wanted == "any":
+    if expected == "any":
         return _is_there
-    if isinstance(wanted, dict):
-        if list(wanted) != ["not"]:
+    if isinstance(expected, dict):
+        if list(expected) != ["not"]:
             raise ConditionError("expected `not` as the only key")
-        inner = make_test(attribute, wanted["not"])
+        inner = make_test(attribute, expected["not"])
         return lambda value: not inner(value)
-    if isinstance(wanted, list):
-        if not wanted:
+    if isinstance(expected, list):
+        if not expected:
             raise ConditionError("the list is empty, so nothing could match")
-        tests = [_one(attribute, item) for item in wanted]
+        tests = [_make_single_test(attribute, item) for item in expected]
         return lambda value: any(test(value) for test in tests)
-    return _one(attribute, wanted)
+    return _make_single_test(attribute, expected)
 
 
 def _is_there(value: Any) -> bool:
     return value is not None and value != ""
 
 
-def _one(attribute: Attribute, wanted: object) -> Holds:
+def _make_single_test(attribute: Attribute, expected: object) -> Holds:
     match attribute.type:
-        case "truth" if isinstance(wanted, bool):
-            return lambda value: value is wanted
-        case "number" if _is_number(wanted):
-            return lambda value: _is_number(value) and value == wanted
-        case "text" if isinstance(wanted, str):
-            return _equals(attribute, wanted)
-        case "number" | "time" if isinstance(wanted, str):
-            return _comparison(attribute, wanted)
+        case "truth" if isinstance(expected, bool):
+            return lambda value: value is expected
+        case "number" if _is_number(expected):
+            return lambda value: _is_number(value) and value == expected
+        case "text" if isinstance(expected, str):
+            return _make_equality_test(attribute, expected)
+        case "number" | "time" if isinstance(expected, str):
+            return _make_comparison(attribute, expected)
     raise ConditionError(f"expected {_EXPECTED[attribute.type]}")
 
 
-def _equals(attribute: Attribute, wanted: str) -> Holds:
-    if wanted == "" or _COMPARISON.fullmatch(wanted) or wanted == "any":
+def _make_equality_test(attribute: Attribute, expected: str) -> Holds:
+    if expected == "" or _COMPARISON.fullmatch(expected) or expected == "any":
         raise ConditionError(f"expected {_EXPECTED['text']}")
-    if attribute.choices and wanted not in attribute.choices:
+    if attribute.choices and expected not in attribute.choices:
         raise ConditionError(
-            f"no such value{did_you_mean(wanted, attribute.choices)}; "
+            f"no such value{did_you_mean(expected, attribute.choices)}; "
             f"expected one of {', '.join(attribute.choices)}"
         )
-    return lambda value: bool(value == wanted)
+    return lambda value: bool(value == expected)
 
 
-def _comparison(attribute: Attribute, wanted: str) -> Holds:
-    found = _COMPARISON.fullmatch(wanted)
+def _make_comparison(attribute: Attribute, expression: str) -> Holds:
+    match = _COMPARISON.fullmatch(expression)
     form = _NUMBER if attribute.type == "number" else _TIME
-    if found is None or not form.fullmatch(found[2]):
+    if match is None or not form.fullmatch(match[2]):
         raise ConditionError(f"expected {_EXPECTED[attribute.type]}")
-    compare = _SIGNS[found[1]]
+    compare = _SIGNS[match[1]]
     if attribute.type == "number":
-        number = float(found[2])
+        number = float(match[2])
         return lambda value: _is_number(value) and bool(compare(value, number))
-    time = found[2]
+    time = match[2]
     return lambda value: isinstance(value, str) and value != "" and bool(compare(value, time))
 
 
@@ -159,22 +159,22 @@ class Template:
     texts: tuple[str, ...]
     fields: tuple[TemplateField, ...]
 
-    def filled(self, values: tuple[Any, ...]) -> str:
+    def fill(self, values: tuple[Any, ...]) -> str:
         """The reason with these values, one for each field, None for a missing one."""
-        shown = [*map(_shown, values), ""]
-        return "".join(t + v for t, v in zip(self.texts, shown, strict=True))
+        words = [*map(_format_value, values), ""]
+        return "".join(t + v for t, v in zip(self.texts, words, strict=True))
 
 
-def template(reason: str, readable: tuple[str, ...]) -> Template:
+def parse_template(reason: str, readable: tuple[str, ...]) -> Template:
     """The template of a rule that has evidence of the `readable` namespaces. Raises ConditionError
     for an unknown name or a brace that belongs to none."""
     texts, names = _FIELD.split(reason)[::2], _FIELD.split(reason)[1::2]
     if any("{" in text or "}" in text for text in texts):
         raise ConditionError("a brace without its partner; expected {DETECTOR.ATTRIBUTE}")
-    return Template(tuple(texts), tuple(_field(name, readable) for name in names))
+    return Template(tuple(texts), tuple(_find_field(name, readable) for name in names))
 
 
-def _field(name: str, readable: tuple[str, ...]) -> TemplateField:
+def _find_field(name: str, readable: tuple[str, ...]) -> TemplateField:
     namespace, _, rest = name.partition(".")
     if namespace not in readable:
         raise ConditionError(
@@ -192,11 +192,11 @@ def _field(name: str, readable: tuple[str, ...]) -> TemplateField:
     return TemplateField(namespace, attribute)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """A value in words.
 
-    >>> _shown(1234), _shown(0.23456), _shown(True), _shown(None), _shown("a" + chr(10) + "b")
-    ('1,234', '0.235', 'true', 'unknown', 'a\\\\nb')
+    >>> [_format_value(value) for value in (1234, 0.23456, True, None, "a" + chr(10) + "b")]
+    ['1,234', '0.235', 'true', 'unknown', 'a\\\\nb']
     """
     match value:
         case None | "":

@@ -24,7 +24,7 @@ from pipeline.runs import layout
 from pipeline.runs.records import RunRecord, RunRecords, wrap_read_errors
 from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA
 from pipeline.screening.policy import evaluation
-from pipeline.screening.policy.propagation import propagate, worst_decisions
+from pipeline.screening.policy.propagation import propagate, select_worst
 from pipeline.screening.policy.rules import Policy
 
 WORKS = "registry/works.arrow"
@@ -69,23 +69,23 @@ def compare_policies(directory: Path, old: Policy, new: Policy) -> PolicyDiffere
 
     Raises InputError when the run has no evidence, or that of an older version.
     """
-    evidence = _read(directory / layout.EVIDENCE, _columns(EVIDENCE_SCHEMA))
-    documents = _read(directory / layout.DOCUMENTS, _DOCUMENTS)
-    recorded = _read(directory / layout.DECISIONS, _columns(DECISION_SCHEMA))
-    works = published_works(directory)
+    evidence = _read_table(directory / layout.EVIDENCE, _list_columns(EVIDENCE_SCHEMA))
+    documents = _read_table(directory / layout.DOCUMENTS, _DOCUMENTS)
+    recorded = _read_table(directory / layout.DECISIONS, _list_columns(DECISION_SCHEMA))
+    works = read_published_works(directory)
     path = directory / layout.CLUSTERS
-    clusters = _read(path, _CLUSTERS) if path.exists() else None
-    fixed = filter_decisions(evidence, recorded)
+    clusters = _read_table(path, _CLUSTERS) if path.exists() else None
+    fixed = find_filter_decisions(evidence, recorded)
     sides = []
     for policy in (old, new):
         decisions = evaluation.evaluate_policy(policy, evidence, works, documents)
         if clusters is not None:
             decisions = propagate(decisions, clusters, policy)
-        sides.append(worst_decisions(decisions, fixed))
+        sides.append(select_worst(decisions, fixed))
     return compare_decisions(sides[0], sides[1], documents)
 
 
-def published_works(directory: Path) -> pa.Table | None:
+def read_published_works(directory: Path) -> pa.Table | None:
     """The works of the registries that a run looked at; None when it looked at none."""
     path = directory / WORKS
     if not path.exists():
@@ -94,7 +94,7 @@ def published_works(directory: Path) -> pa.Table | None:
         return pa.ipc.open_file(file).read_all()
 
 
-def filter_decisions(evidence: pa.Table, recorded: pa.Table) -> pa.Table:
+def find_filter_decisions(evidence: pa.Table, recorded: pa.Table) -> pa.Table:
     """The decisions of filters and decontamination, one row for each document and stage: the first
     rule that the document fails, and the action that the recorded decisions show, without a reason;
     and those of takedowns as recorded."""
@@ -105,31 +105,33 @@ def filter_decisions(evidence: pa.Table, recorded: pa.Table) -> pa.Table:
     parts = [recorded.filter(pc.equal(recorded["rule"], _TAKEDOWN))]
     for letter in sorted(pc.unique(stage).to_pylist()):
         rows = own.filter(pc.equal(stage, letter))
-        shown = recorded.filter(
+        decided_rows = recorded.filter(
             pc.and_(
                 pc.is_in(recorded["rule"], pc.unique(rows["rule"])),
                 pc.is_null(recorded["propagated_from"]),
             )
         )
-        if len(shown):
-            parts.append(_first_rows(rows, shown["decision"][0].as_py()))
+        if len(decided_rows):
+            parts.append(_take_first_rows(rows, decided_rows["decision"][0].as_py()))
     return pa.concat_tables(parts)
 
 
-def _first_rows(rows: pa.Table, action: str) -> pa.Table:
+def _take_first_rows(rows: pa.Table, action: str) -> pa.Table:
     encoded = pc.dictionary_encode(rows["doc_key"].combine_chunks())
     _, first = np.unique(encoded.indices.to_numpy(), return_index=True)
-    taken = rows.select(["doc_key", "rule", "evidence_id"]).take(pa.array(first)).combine_chunks()
+    first_rows = (
+        rows.select(["doc_key", "rule", "evidence_id"]).take(pa.array(first)).combine_chunks()
+    )
     offsets = pa.array(np.arange(len(first) + 1, dtype=np.int32))
     blank = pa.nulls(len(first), pa.string())
     schema = pa.schema([f for f in DECISION_SCHEMA if f.name != "doc_id"])
     columns = {
-        "doc_key": taken["doc_key"],
+        "doc_key": first_rows["doc_key"],
         "decision": blank.fill_null(action),
-        "rule": taken["rule"],
+        "rule": first_rows["rule"],
         "reason": blank.fill_null(""),
         "propagated_from": pa.nulls(len(first), pa.binary(16)),
-        "evidence": pa.ListArray.from_arrays(offsets, taken["evidence_id"].combine_chunks()),
+        "evidence": pa.ListArray.from_arrays(offsets, first_rows["evidence_id"].combine_chunks()),
     }
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
@@ -143,7 +145,7 @@ def compare_decisions(old: pa.Table, new: pa.Table, documents: pa.Table) -> Poli
         place = pc.index_in(keys, value_set=table["doc_key"].combine_chunks())
         columns[f"{side}_decision"] = pc.fill_null(table["decision"].take(place), ALLOW)
         columns[f"{side}_rule"] = pc.fill_null(table["rule"].take(place), "")
-    tokens, estimate = _tokens(documents)
+    tokens, estimate = _estimate_tokens(documents)
     columns |= {
         "documents": pa.array(np.ones(len(documents), np.int64)),
         "tokens": tokens,
@@ -156,12 +158,12 @@ def compare_decisions(old: pa.Table, new: pa.Table, documents: pa.Table) -> Poli
         pc.not_equal(table["old_decision"], table["new_decision"]),
         pc.not_equal(table["old_rule"], table["new_rule"]),
     )
-    changes = _grouped(table.filter(other))
+    changes = _group_changes(table.filter(other))
     changed = sum(c.documents for c in changes if c.old_decision != c.new_decision)
     return PolicyDifference(len(documents), changed, changes)
 
 
-def _grouped(table: pa.Table) -> tuple[DecisionChange, ...]:
+def _group_changes(table: pa.Table) -> tuple[DecisionChange, ...]:
     sums = ("documents", "kept", "text_bytes", "tokens", "tokens_estimated")
     grouped = table.group_by(_SIDES, use_threads=False).aggregate([(name, "sum") for name in sums])
     changes = [
@@ -182,19 +184,21 @@ def _grouped(table: pa.Table) -> tuple[DecisionChange, ...]:
     )
 
 
-def _tokens(documents: pa.Table) -> tuple[pa.Array, pa.Array]:
+def _estimate_tokens(documents: pa.Table) -> tuple[pa.Array, pa.Array]:
     tokens = documents["tokens"].to_numpy().astype(np.int64)
     text: npt.NDArray[np.int64] = documents["text_bytes"].to_numpy().astype(np.int64)
-    counted = tokens > 0
-    rate = tokens[counted].sum() / max(1, int(text[counted].sum()))
-    return pa.array(tokens), pa.array(np.where(counted, 0, np.rint(text * rate)).astype(np.int64))
+    is_counted = tokens > 0
+    rate = tokens[is_counted].sum() / max(1, int(text[is_counted].sum()))
+    return pa.array(tokens), pa.array(
+        np.where(is_counted, 0, np.rint(text * rate)).astype(np.int64)
+    )
 
 
-def _columns(schema: pa.Schema) -> list[str]:
+def _list_columns(schema: pa.Schema) -> list[str]:
     return [name for name in schema.names if name != "doc_id"]
 
 
-def _read(path: Path, columns: Sequence[str]) -> pa.Table:
+def _read_table(path: Path, columns: Sequence[str]) -> pa.Table:
     if not path.exists():
         raise InputError(f"{path}: does not exist; `prep run` writes it")
     try:
@@ -234,13 +238,13 @@ class DecisionChain:
     recorded: dict[str, Any] | None
 
 
-def chain(directory: Path, wanted: str, policy: Policy) -> DecisionChain:
-    """The chain of a document of a run (`wanted` as `prep explain` takes it). Raises InputError for
-    an unknown one, IntegrityError for damaged tables."""
-    record = RunRecords(directory).find(wanted)
+def explain_decision(directory: Path, document_name: str, policy: Policy) -> DecisionChain:
+    """The chain of a document of a run (`document_name` as `prep explain` takes it). Raises
+    InputError for an unknown one, IntegrityError for damaged tables."""
+    record = RunRecords(directory).find(document_name)
     key = bytes.fromhex(record.place.key)
-    evidence = _about(directory / layout.EVIDENCE, key, EVIDENCE_SCHEMA)
-    works = published_works(directory)
+    evidence = _read_rows(directory / layout.EVIDENCE, key, EVIDENCE_SCHEMA)
+    works = read_published_works(directory)
     document = pa.table(
         {
             "doc_key": pa.array([key], pa.binary(ids.KEY_BYTES)),
@@ -248,48 +252,51 @@ def chain(directory: Path, wanted: str, policy: Policy) -> DecisionChain:
             "licence": [record.licence],
         }
     )
-    found = evaluation.EvidenceRows(evidence, works, document)
+    evidence_rows = evaluation.EvidenceRows(evidence, works, document)
     decision = evaluation.evaluate_policy(policy, evidence, works, document).to_pylist()
-    recorded = _about(directory / layout.DECISIONS, key, DECISION_SCHEMA).to_pylist()
+    recorded = _read_rows(directory / layout.DECISIONS, key, DECISION_SCHEMA).to_pylist()
     return DecisionChain(
         record,
         tuple(evidence.to_pylist()),
-        tuple(outcome(match, found) for match in evaluation.matches_of(policy, found)),
+        tuple(
+            make_outcome(match, evidence_rows)
+            for match in evaluation.match_rules(policy, evidence_rows)
+        ),
         decision[0] if decision else None,
         recorded[0] if recorded else None,
     )
 
 
-def outcome(match: evaluation.RuleMatch, found: evaluation.EvidenceRows) -> Outcome:
+def make_outcome(match: evaluation.RuleMatch, evidence: evaluation.EvidenceRows) -> Outcome:
     """What a rule made of the evidence on one document."""
     matched = bool(match.documents.any())
     rows = np.unique(np.concatenate(match.rows)) if matched else np.zeros(0, np.int64)
-    names = found.table["evidence_id"].take(pa.array(rows)).to_pylist()
-    missing = "" if matched else _missing(match, found)
+    names = evidence.table["evidence_id"].take(pa.array(rows)).to_pylist()
+    missing = "" if matched else _find_missing(match, evidence)
     return Outcome(match.rule.rule.id, match.rule.rule.decision, matched, tuple(names), missing)
 
 
-def _missing(match: evaluation.RuleMatch, found: evaluation.EvidenceRows) -> str:
+def _find_missing(match: evaluation.RuleMatch, evidence: evaluation.EvidenceRows) -> str:
     """The first thing that keeps a rule from matching one document."""
     for group, rows in zip(match.rule.present, match.rows, strict=True):
         if not len(rows):
-            if len(found.rows(group.detectors)):
+            if len(evidence.list_rows(group.detectors)):
                 return f"no evidence with {group.written}"
             return f"no evidence of {group.detectors[0]}"
     for group in match.rule.absent:
-        if len(found.matching(group)):
+        if len(evidence.find_matching(group)):
             return f"there is evidence that the rule excludes: {group.written}"
     return next(
         f"the document does not match {test.written}"
         for test in match.rule.document
-        if not found.of_documents(test.attribute).where(test.holds).all()
+        if not evidence.read_records(test.attribute).where(test.holds).all()
     )
 
 
-def _about(path: Path, key: bytes, schema: pa.Schema) -> pa.Table:
+def _read_rows(path: Path, key: bytes, schema: pa.Schema) -> pa.Table:
     columns = [field for field in schema if field.name != "doc_id"]
     if not path.exists():
         return pa.schema(columns).empty_table()
-    wanted = pc.field("doc_key") == pa.scalar(key, pa.binary(ids.KEY_BYTES))
+    is_about = pc.field("doc_key") == pa.scalar(key, pa.binary(ids.KEY_BYTES))
     with wrap_read_errors(path):
-        return pq.read_table(path, columns=[f.name for f in columns], filters=wanted)
+        return pq.read_table(path, columns=[f.name for f in columns], filters=is_about)

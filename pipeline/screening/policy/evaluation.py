@@ -50,7 +50,7 @@ class EvidenceRows:
         self, evidence: pa.Table, works: pa.Table | None = None, documents: pa.Table | None = None
     ) -> None:
         self.table = evidence
-        encoded = _encoded(evidence["doc_key"])
+        encoded = _encode(evidence["doc_key"])
         self.keys: pa.Array = encoded.dictionary
         """(D,) keys of the documents, in order of first appearance."""
         self.document: I64 = encoded.indices.to_numpy().astype(np.int64)
@@ -60,57 +60,57 @@ class EvidenceRows:
         self._rows: dict[tuple[str, ...], I64] = {}
         self._columns: dict[tuple[tuple[str, ...], str, str], CodedColumn] = {}
 
-    def rows(self, detectors: tuple[str, ...]) -> I64:
+    def list_rows(self, detectors: tuple[str, ...]) -> I64:
         """Numbers of the rows of these detectors, ascending."""
         if detectors not in self._rows:
-            chosen = pc.is_in(self.table["detector"], pa.array(detectors, pa.string()))
-            self._rows[detectors] = np.flatnonzero(chosen.to_numpy(zero_copy_only=False))
+            mask = pc.is_in(self.table["detector"], pa.array(detectors, pa.string()))
+            self._rows[detectors] = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
         return self._rows[detectors]
 
-    def matching(self, group: ConditionGroup) -> I64:
+    def find_matching(self, group: ConditionGroup) -> I64:
         """Numbers of the rows that fulfil all conditions of a group, ascending."""
-        rows = self.rows(group.detectors)
+        rows = self.list_rows(group.detectors)
         fulfilled = np.ones(len(rows), bool)
         for test in group.tests:
             if fulfilled.any():
-                column = self.values(group.detectors, test.namespace, test.attribute)
+                column = self.read_values(group.detectors, test.namespace, test.attribute)
                 fulfilled &= column.where(test.holds)
         return rows[fulfilled]
 
-    def values(
+    def read_values(
         self, detectors: tuple[str, ...], namespace: str, attribute: Attribute
     ) -> CodedColumn:
-        """An attribute of these detectors or of the work they name, over `rows(detectors)`."""
+        """An attribute of these detectors or of the work they name, over `list_rows(detectors)`."""
         key = (detectors, namespace, attribute.name)
         if key not in self._columns:
             name = "work_id" if namespace == "work" else attribute.column or _PARSED
-            column = self._read(detectors, name)
+            column = self._read_column(detectors, name)
             if namespace == "work":
-                column = CodedColumn(column.codes, self._of_works(column.values, attribute))
+                column = CodedColumn(column.codes, self._read_works(column.values, attribute))
             elif name == _PARSED:
-                column = _distinct(column, attribute.name)
+                column = _code_attribute(column, attribute.name)
             self._columns[key] = column
         return self._columns[key]
 
-    def _read(self, detectors: tuple[str, ...], name: str) -> CodedColumn:
-        """A column of the table over `rows(detectors)`; `attributes` as parsed objects."""
+    def _read_column(self, detectors: tuple[str, ...], name: str) -> CodedColumn:
+        """A column of the table over `list_rows(detectors)`; `attributes` as parsed objects."""
         key = (detectors, "", name)
         if key not in self._columns:
-            column = _column(self.table[name].take(pa.array(self.rows(detectors))))
+            column = _code_column(self.table[name].take(pa.array(self.list_rows(detectors))))
             if name == _PARSED:
-                column = CodedColumn(column.codes, list(map(_parsed, column.values)))
+                column = CodedColumn(column.codes, list(map(_parse_attributes, column.values)))
             self._columns[key] = column
         return self._columns[key]
 
-    def of_documents(self, attribute: Attribute) -> CodedColumn:
+    def read_records(self, attribute: Attribute) -> CodedColumn:
         """An attribute of the documents' own records, over the D documents."""
         if self._documents is None:
             raise ValueError("the policy asks for document.source or document.licence")
-        known = self._documents["doc_key"].combine_chunks()
-        place = pc.index_in(self.keys, value_set=known)
-        return _column(self._documents[attribute.column].take(place))
+        keys = self._documents["doc_key"].combine_chunks()
+        place = pc.index_in(self.keys, value_set=keys)
+        return _code_column(self._documents[attribute.column].take(place))
 
-    def _of_works(self, work_ids: list[Any], attribute: Attribute) -> list[Any]:
+    def _read_works(self, work_ids: list[Any], attribute: Attribute) -> list[Any]:
         if self._works is None:
             return [None] * len(work_ids)
         place = pc.index_in(
@@ -121,30 +121,30 @@ class EvidenceRows:
         return values
 
 
-def _encoded(column: pa.ChunkedArray) -> pa.DictionaryArray:
+def _encode(column: pa.ChunkedArray) -> pa.DictionaryArray:
     """A column as one dictionary array, nulls among its values, in order of first appearance."""
     return pc.dictionary_encode(column.combine_chunks(), null_encoding="encode")
 
 
-def _column(column: pa.ChunkedArray) -> CodedColumn:
-    encoded = _encoded(column)
+def _code_column(column: pa.ChunkedArray) -> CodedColumn:
+    encoded = _encode(column)
     return CodedColumn(encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist())
 
 
-def _distinct(objects: CodedColumn, name: str) -> CodedColumn:
+def _code_attribute(objects: CodedColumn, name: str) -> CodedColumn:
     """One key of parsed objects, equal values as one."""
     values: dict[str, Any] = {}
-    number: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     renumbered = np.empty(len(objects.values), np.int64)
     for place, parsed in enumerate(objects.values):
         value = parsed.get(name)
-        written = repr(value)
-        renumbered[place] = number.setdefault(written, len(number))
-        values[written] = value
+        spelling = repr(value)
+        renumbered[place] = numbers.setdefault(spelling, len(numbers))
+        values[spelling] = value
     return CodedColumn(renumbered[objects.codes], list(values.values()))
 
 
-def _parsed(text: str | None) -> dict[str, Any]:
+def _parse_attributes(text: str | None) -> dict[str, Any]:
     try:
         value = json.loads(text) if text else {}
     except ValueError as error:
@@ -154,7 +154,7 @@ def _parsed(text: str | None) -> dict[str, Any]:
     return value
 
 
-def first_per_document(document: I64, rows: I64) -> tuple[I64, I64]:
+def take_first_rows(document: I64, rows: I64) -> tuple[I64, I64]:
     """The documents of ascending `rows` and the first row of each; `document` is that of every row
     of the table."""
     documents, first = np.unique(document[rows], return_index=True)
@@ -190,46 +190,46 @@ def evaluate_policy(
     what `work.X` reads, `work_id` and columns of the registry. documents: doc_key, source, licence
     of at least the documents with evidence, where the policy asks for them (`reads_documents`).
     """
-    found = EvidenceRows(evidence, works, documents)
-    matches = list(matches_of(policy, found))
-    chosen = _chosen(matches, len(found.keys))
-    decided = np.flatnonzero(chosen != _NONE)
-    rows, lengths, has_span = _evidence_of(matches, chosen, found)
-    columns = _words(matches, chosen, decided, found, has_span)
+    evidence_rows = EvidenceRows(evidence, works, documents)
+    matches = list(match_rules(policy, evidence_rows))
+    rule_numbers = _choose_rules(matches, len(evidence_rows.keys))
+    decided = np.flatnonzero(rule_numbers != _NONE)
+    rows, lengths, has_span = _select_evidence(matches, rule_numbers, evidence_rows)
+    columns = _make_words(matches, rule_numbers, decided, evidence_rows, has_span)
     offsets = np.concatenate([[0], np.cumsum(lengths[decided])]).astype(np.int32)
     ids = evidence["evidence_id"].take(pa.array(rows)).combine_chunks()
     columns["evidence"] = pa.ListArray.from_arrays(pa.array(offsets), ids)
-    columns["doc_key"] = found.keys.take(pa.array(decided))
+    columns["doc_key"] = evidence_rows.keys.take(pa.array(decided))
     columns["propagated_from"] = pa.nulls(len(decided), pa.binary(16))
     if "doc_id" in evidence.column_names:
-        _, first = first_per_document(found.document, np.arange(len(evidence)))
+        _, first = take_first_rows(evidence_rows.document, np.arange(len(evidence)))
         columns["doc_id"] = evidence["doc_id"].take(pa.array(first[decided]))
     schema = pa.schema([field for field in DECISION_SCHEMA if field.name in columns])
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
-def matches_of(policy: Policy, found: EvidenceRows) -> Iterator[RuleMatch]:
+def match_rules(policy: Policy, evidence: EvidenceRows) -> Iterator[RuleMatch]:
     """Every rule in order with what it matches."""
     for rule in compile_rules(policy):
-        rows = tuple(found.matching(group) for group in rule.present)
-        matched = np.ones(len(found.keys), bool)
+        rows = tuple(evidence.find_matching(group) for group in rule.present)
+        matched = np.ones(len(evidence.keys), bool)
         for matching in rows:
-            matched &= _has_row(found, matching)
+            matched &= _has_row(evidence, matching)
         for group in rule.absent:
-            matched &= ~_has_row(found, found.matching(group))
+            matched &= ~_has_row(evidence, evidence.find_matching(group))
         for test in rule.document:
             if matched.any():
-                matched &= found.of_documents(test.attribute).where(test.holds)
+                matched &= evidence.read_records(test.attribute).where(test.holds)
         yield RuleMatch(rule, matched, rows)
 
 
-def _has_row(found: EvidenceRows, rows: I64) -> Bool:
-    there = np.zeros(len(found.keys), bool)
-    there[found.document[rows]] = True
+def _has_row(evidence: EvidenceRows, rows: I64) -> Bool:
+    there = np.zeros(len(evidence.keys), bool)
+    there[evidence.document[rows]] = True
     return there
 
 
-def _chosen(matches: list[RuleMatch], documents: int) -> I64:
+def _choose_rules(matches: list[RuleMatch], documents: int) -> I64:
     """The rule that decides each document, (D,): a number in `matches`, or _NONE."""
     decided, review = np.full(documents, _NONE), np.full(documents, _NONE)
     for number, match in enumerate(matches):
@@ -238,36 +238,40 @@ def _chosen(matches: list[RuleMatch], documents: int) -> I64:
     return np.where(decided != _NONE, decided, review)
 
 
-def _evidence_of(
-    matches: list[RuleMatch], chosen: I64, found: EvidenceRows
+def _select_evidence(
+    matches: list[RuleMatch], rule_numbers: I64, evidence: EvidenceRows
 ) -> tuple[I64, I64, Bool]:
     """The rows that matched the rule which decided, by document and then in table order; how many
     each document has, (D,); and whether any of them has a span, (D,)."""
-    selected = np.zeros(len(found.document), bool)
+    selected = np.zeros(len(evidence.document), bool)
     for number, match in enumerate(matches):
         for rows in match.rows:
-            selected[rows[chosen[found.document[rows]] == number]] = True
+            selected[rows[rule_numbers[evidence.document[rows]] == number]] = True
     rows = np.flatnonzero(selected)
-    rows = rows[np.argsort(found.document[rows], kind="stable")]
-    document = found.document[rows]
-    length = pc.fill_null(found.table["byte_length"].take(pa.array(rows)), 0).to_numpy()
-    has_span = np.zeros(len(found.keys), bool)
+    rows = rows[np.argsort(evidence.document[rows], kind="stable")]
+    document = evidence.document[rows]
+    length = pc.fill_null(evidence.table["byte_length"].take(pa.array(rows)), 0).to_numpy()
+    has_span = np.zeros(len(evidence.keys), bool)
     has_span[document[length > 0]] = True
-    return rows, np.bincount(document, minlength=len(found.keys)), has_span
+    return rows, np.bincount(document, minlength=len(evidence.keys)), has_span
 
 
-def _words(
-    matches: list[RuleMatch], chosen: I64, decided: I64, found: EvidenceRows, has_span: Bool
+def _make_words(
+    matches: list[RuleMatch],
+    rule_numbers: I64,
+    decided: I64,
+    evidence: EvidenceRows,
+    has_span: Bool,
 ) -> dict[str, pa.Array]:
-    decision = np.empty(len(found.keys), object)
+    decision = np.empty(len(evidence.keys), object)
     rule, reason = decision.copy(), decision.copy()
     for number, match in enumerate(matches):
-        documents = np.flatnonzero(chosen == number)
+        documents = np.flatnonzero(rule_numbers == number)
         if not len(documents):
             continue
         decision[documents] = match.rule.rule.decision
         rule[documents] = match.rule.rule.id
-        reason[documents] = fill_reasons(match, documents, found)
+        reason[documents] = fill_reasons(match, documents, evidence)
         if match.rule.rule.decision == "redact":
             bare = documents[~has_span[documents]]
             decision[bare] = "quarantine"
@@ -276,42 +280,44 @@ def _words(
     return {name: pa.array(values[decided], pa.string()) for name, values in columns.items()}
 
 
-def fill_reasons(match: RuleMatch, documents: I64, found: EvidenceRows) -> Words:
+def fill_reasons(match: RuleMatch, documents: I64, evidence: EvidenceRows) -> Words:
     """The reason for each of these ascending documents, filled in from the first row that matched;
     made once for each combination of values."""
     template = match.rule.reason
     code, columns = np.zeros(len(documents), np.int64), []
     for field in template.fields:
-        column = _field(match, field, documents, found)
+        column = _read_field(match, field, documents, evidence)
         columns.append(column)
         code = np.unique(code * len(column.values) + column.codes, return_inverse=True)[1]
     _, example, which = np.unique(code, return_index=True, return_inverse=True)
     filled = [
-        template.filled(tuple(column.values[column.codes[place]] for column in columns))
+        template.fill(tuple(column.values[column.codes[place]] for column in columns))
         for place in example.tolist()
     ]
     return np.array(filled, object)[which]
 
 
-def _field(
-    match: RuleMatch, field: TemplateField, documents: I64, found: EvidenceRows
+def _read_field(
+    match: RuleMatch, field: TemplateField, documents: I64, evidence: EvidenceRows
 ) -> CodedColumn:
     """A field of the reason over these documents, each from the first row that matched."""
     if field.namespace == "document":
-        column = found.of_documents(field.attribute)
+        column = evidence.read_records(field.attribute)
         return CodedColumn(column.codes[documents], column.values)
-    detectors, rows = _group_of(match, field.namespace)
-    column = found.values(detectors, field.namespace, field.attribute)
-    about, first = first_per_document(found.document, rows)
+    detectors, rows = _find_group(match, field.namespace)
+    column = evidence.read_values(detectors, field.namespace, field.attribute)
+    about, first = take_first_rows(evidence.document, rows)
     first = first[np.searchsorted(about, documents)]
-    return CodedColumn(column.codes[np.searchsorted(found.rows(detectors), first)], column.values)
+    return CodedColumn(
+        column.codes[np.searchsorted(evidence.list_rows(detectors), first)], column.values
+    )
 
 
-def _group_of(match: RuleMatch, namespace: str) -> tuple[tuple[str, ...], I64]:
+def _find_group(match: RuleMatch, namespace: str) -> tuple[tuple[str, ...], I64]:
     """The group whose rows a field of a reason is read from: its detectors, its rows."""
-    wanted = WORK_DETECTORS if namespace == "work" else (namespace,)
+    detectors = WORK_DETECTORS if namespace == "work" else (namespace,)
     return next(
         (group.detectors, rows)
         for group, rows in zip(match.rule.present, match.rows, strict=True)
-        if group.detectors[0] in wanted
+        if group.detectors[0] in detectors
     )

@@ -19,13 +19,13 @@ from pipeline.screening.evidence import DECISIONS
 from pipeline.screening.policy.rules import Policy, compile_rules
 
 
-def ranks(decisions: pa.ChunkedArray | pa.Array) -> I64:
+def rank_decisions(decisions: pa.ChunkedArray | pa.Array) -> I64:
     """Index into DECISIONS of each of N decisions, (N,)."""
     found: I64 = pc.index_in(decisions, value_set=pa.array(DECISIONS)).to_numpy().astype(np.int64)
     return found
 
 
-def worst_decisions(*tables: pa.Table) -> pa.Table:
+def select_worst(*tables: pa.Table) -> pa.Table:
     """Tables of one schema (DECISION_SCHEMA, or without doc_id) as one, a row per document: of
     several decisions the most severe, the first of equal ones, with the evidence of all. By doc_id
     where there is one, else in the order in which documents first appear."""
@@ -34,15 +34,17 @@ def worst_decisions(*tables: pa.Table) -> pa.Table:
     document = encoded.indices.to_numpy().astype(np.int64)
     if "doc_id" in table.column_names:
         document = np.unique(table["doc_id"].to_numpy(), return_inverse=True)[1]
-    order = np.lexsort((-ranks(table["decision"]), document))  # stable: the first of equal ones
+    order = np.lexsort(
+        (-rank_decisions(table["decision"]), document)
+    )  # stable: the first of equal ones
     _, first = np.unique(document[order], return_index=True)
-    evidence = _joined(table["evidence"].combine_chunks(), document)
+    evidence = _join_lists(table["evidence"].combine_chunks(), document)
     worst = table.take(pa.array(order[first]))
     place = worst.column_names.index("evidence")
     return worst.set_column(place, worst.schema.field("evidence"), evidence)
 
 
-def _joined(evidence: pa.ListArray, document: I64) -> pa.ListArray:
+def _join_lists(evidence: pa.ListArray, document: I64) -> pa.ListArray:
     """The lists of each document as one, by ascending document; each in table order."""
     by_document = np.argsort(document, kind="stable")
     lengths = pc.list_value_length(evidence).to_numpy().astype(np.int64)
@@ -83,16 +85,18 @@ def propagate(decisions: pa.Table, clusters: pa.Table, policy: Policy) -> pa.Tab
     decisions = decisions.combine_chunks()
     if policy.propagate.mode == "none" or not len(decisions):
         return decisions
-    stars = _stars(decisions, clusters, policy.propagate.min_jaccard)
-    rank, spreading, fixed = _ranks(decisions, policy)
+    stars = _find_stars(decisions, clusters, policy.propagate.min_jaccard)
+    rank, spreading, fixed = _rank_own(decisions, policy)
     own = np.where(stars.row == _NOBODY, 0, rank[stars.row])
     own[(stars.row != _NOBODY) & fixed[stars.row]] = _LAST_RANK
-    giver = _worst(stars, np.where(stars.row == _NOBODY, 0, spreading[stars.row]))
-    given = giver[stars.star]
-    place = np.flatnonzero((given != _NOBODY) & (own < spreading[stars.row[given]]))
+    giver = _find_givers(stars, np.where(stars.row == _NOBODY, 0, spreading[stars.row]))
+    givers = giver[stars.star]
+    place = np.flatnonzero((givers != _NOBODY) & (own < spreading[stars.row[givers]]))
     if not len(place):
         return decisions
-    return _with(decisions, _taken_over(decisions, stars, place, given[place]), stars.row[place])
+    return _replace_rows(
+        decisions, _make_rows(decisions, stars, place, givers[place]), stars.row[place]
+    )
 
 
 def number_decisions(decisions: pa.Table, documents: pa.Table) -> pa.Table:
@@ -105,21 +109,21 @@ def number_decisions(decisions: pa.Table, documents: pa.Table) -> pa.Table:
     return decisions.add_column(0, pa.field("doc_id", pa.uint64()), doc_id).sort_by("doc_id")
 
 
-def _stars(decisions: pa.Table, clusters: pa.Table, min_jaccard: float) -> _Stars:
+def _find_stars(decisions: pa.Table, clusters: pa.Table, min_jaccard: float) -> _Stars:
     same = pc.equal(clusters["kind"], "exact")
     near = pc.fill_null(pc.greater_equal(clusters["jaccard"], min_jaccard), False)
     edges = clusters.filter(pc.or_(same, near)).combine_chunks()
-    member, kept = (edges[name].combine_chunks() for name in ("member", "kept"))
+    member, kept_key = (edges[name].combine_chunks() for name in ("member", "kept"))
     similarity = pc.fill_null(edges["jaccard"].combine_chunks(), 1.0).to_numpy(zero_copy_only=False)
     similarity = np.where(
         pc.equal(edges["kind"], "exact").to_numpy(zero_copy_only=False), 1.0, similarity
     )
     elsewhere = pc.dictionary_encode(edges["index"].combine_chunks())
-    star_codes = pc.dictionary_encode(kept).indices.to_numpy().astype(np.int64)
+    star_codes = pc.dictionary_encode(kept_key).indices.to_numpy().astype(np.int64)
     pair = star_codes * max(1, len(elsewhere.dictionary)) + elsewhere.indices.to_numpy()
     _, first, star = np.unique(pair, return_index=True, return_inverse=True)
     here = pc.equal(edges["index"], "").to_numpy(zero_copy_only=False)[first]
-    key = pa.concat_arrays([member, kept.take(pa.array(first[here]))])
+    key = pa.concat_arrays([member, kept_key.take(pa.array(first[here]))])
     row = pc.fill_null(pc.index_in(key, value_set=decisions["doc_key"].combine_chunks()), _NOBODY)
     return _Stars(
         np.concatenate([star, np.flatnonzero(here)]),
@@ -129,10 +133,10 @@ def _stars(decisions: pa.Table, clusters: pa.Table, min_jaccard: float) -> _Star
     )
 
 
-def _ranks(decisions: pa.Table, policy: Policy) -> tuple[I64, I64, npt.NDArray[np.bool_]]:
+def _rank_own(decisions: pa.Table, policy: Policy) -> tuple[I64, I64, npt.NDArray[np.bool_]]:
     """Of every decision: its rank, its rank as one to take over (0: it is none), and whether a
     person made it."""
-    rank = ranks(decisions["decision"])
+    rank = rank_decisions(decisions["decision"])
     rules = compile_rules(policy)
     spreads = [r.rule.id for r in rules if r.rule.propagate]
     people = [r.rule.id for r in rules if r.rests_on_review]
@@ -145,7 +149,7 @@ def _ranks(decisions: pa.Table, policy: Policy) -> tuple[I64, I64, npt.NDArray[n
     return rank, np.where(spreading, rank, 0), fixed
 
 
-def _worst(stars: _Stars, spreading: I64) -> I64:
+def _find_givers(stars: _Stars, spreading: I64) -> I64:
     """Of every star the place whose decision the others take over, or _NOBODY; (S,)."""
     giver = np.full(int(stars.star.max(initial=-1)) + 1, _NOBODY)
     places = np.flatnonzero(spreading > 0)
@@ -156,7 +160,7 @@ def _worst(stars: _Stars, spreading: I64) -> I64:
     return giver
 
 
-def _taken_over(decisions: pa.Table, stars: _Stars, place: I64, giver: I64) -> pa.Table:
+def _make_rows(decisions: pa.Table, stars: _Stars, place: I64, giver: I64) -> pa.Table:
     """Rows of decisions for the documents at `place`, who take over those of `giver`."""
     table = decisions.take(pa.array(stars.row[giver]))
     source = stars.key.take(pa.array(giver))
@@ -182,15 +186,15 @@ def _taken_over(decisions: pa.Table, stars: _Stars, place: I64, giver: I64) -> p
     return table
 
 
-def _with(decisions: pa.Table, taken: pa.Table, row: I64) -> pa.Table:
+def _replace_rows(decisions: pa.Table, new_rows: pa.Table, row: I64) -> pa.Table:
     """The decisions, those at `row` (_NOBODY: there is none) replaced, the rest added by key."""
     source = np.arange(len(decisions))
     replaced = row != _NOBODY
     source[row[replaced]] = len(decisions) + np.flatnonzero(replaced)
     added = np.flatnonzero(~replaced)
-    keys = ids.keys_as_u64(taken["doc_key"].take(pa.array(added)))
+    keys = ids.keys_as_u64(new_rows["doc_key"].take(pa.array(added)))
     order = np.concatenate([source, len(decisions) + added[ids.sort_order(keys)]])
-    return pa.concat_tables([decisions, taken]).take(pa.array(order)).combine_chunks()
+    return pa.concat_tables([decisions, new_rows]).take(pa.array(order)).combine_chunks()
 
 
 SPANS = pa.schema(
@@ -206,13 +210,15 @@ _MOST_BYTES = 1 << 36
 """More than any text has; document and place fit one int64 for 2^27 documents."""
 
 
-def redaction_spans(decisions: pa.Table, evidence: pa.Table) -> pa.Table:
+def find_redaction_spans(decisions: pa.Table, evidence: pa.Table) -> pa.Table:
     """SPANS of every document whose decision is redact: the rows of evidence that it names and that
     have a length, overlapping and touching ones joined. Every such document has at least one."""
     redact = decisions.filter(pc.equal(decisions["decision"], "redact"))
-    named = pa.chunked_array(redact["evidence"].chunks, redact["evidence"].type).combine_chunks()
-    row = pc.index_in(named.flatten(), value_set=evidence["evidence_id"].combine_chunks())
-    document = pc.list_parent_indices(named).to_numpy().astype(np.int64)
+    evidence_ids = pa.chunked_array(
+        redact["evidence"].chunks, redact["evidence"].type
+    ).combine_chunks()
+    row = pc.index_in(evidence_ids.flatten(), value_set=evidence["evidence_id"].combine_chunks())
+    document = pc.list_parent_indices(evidence_ids).to_numpy().astype(np.int64)
     here = evidence.select(["byte_offset", "byte_length"]).take(row)
     length = pc.fill_null(here["byte_length"], 0).to_numpy().astype(np.int64)
     spans = length > 0

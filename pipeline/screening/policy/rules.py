@@ -32,7 +32,7 @@ from pipeline.screening.policy.attributes import (
     find_attributes,
     list_detectors,
     make_test,
-    template,
+    parse_template,
 )
 
 Decision = Literal["allow", "review", "redact", "quarantine", "drop"]
@@ -146,10 +146,10 @@ def compile_rule(rule: PolicyRule) -> ReadyRule:
             "id", f"{rule.id!r} is reserved for {_RESERVED[rule.id]}; choose another id"
         )
     when = dict(rule.when)
-    absent = tuple(_absent(when.pop(NOT))) if NOT in when else ()
-    tests = [_test(f"when.{key}", key, value) for key, value in when.items()]
+    absent = tuple(_list_absent_groups(when.pop(NOT))) if NOT in when else ()
+    tests = [_make_test(f"when.{key}", key, value) for key, value in when.items()]
     document = tuple(test for test in tests if test.namespace == "document")
-    present = _groups([test for test in tests if test.namespace != "document"], "when")
+    present = _make_groups([test for test in tests if test.namespace != "document"], "when")
     if not present:
         raise RuleError(
             "when",
@@ -161,7 +161,7 @@ def compile_rule(rule: PolicyRule) -> ReadyRule:
     if any(name in WORK_DETECTORS for name in readable):
         readable.append("work")
     try:
-        reason = template(rule.reason, (*readable, "document"))
+        reason = parse_template(rule.reason, (*readable, "document"))
     except ConditionError as error:
         raise RuleError("reason", str(error)) from error
     return ReadyRule(rule, present, absent, document, reason)
@@ -175,14 +175,14 @@ def reads_documents(policy: Policy) -> bool:
     )
 
 
-def list_plug_ins_asked_about(policy: Policy) -> tuple[str, ...]:
+def list_plug_in_detectors(policy: Policy) -> tuple[str, ...]:
     """The detectors of plug-ins that rules have conditions on, in the order of the rules."""
     groups = (g for rule in compile_rules(policy) for g in (*rule.present, *rule.absent))
     names = dict.fromkeys(name for group in groups for name in group.detectors)
     return tuple(name for name in names if name not in DETECTORS)
 
 
-def _test(where: str, key: str, value: object) -> Test:
+def _make_test(where: str, key: str, value: object) -> Test:
     namespace, dot, name = key.partition(".")
     if namespace in DECIDE_FOR_THEMSELVES:
         option = DECIDE_FOR_THEMSELVES[namespace]
@@ -201,23 +201,25 @@ def _test(where: str, key: str, value: object) -> Test:
             f"expected one of {', '.join(names)}",
         )
     try:
-        return Test(namespace, attribute, make_test(attribute, value), f"{key}: {_written(value)}")
+        return Test(
+            namespace, attribute, make_test(attribute, value), f"{key}: {_format_value(value)}"
+        )
     except ConditionError as error:
-        raise RuleError(where, f"{error}; got {_written(value)}") from error
+        raise RuleError(where, f"{error}; got {_format_value(value)}") from error
 
 
-def _written(value: object) -> str:
+def _format_value(value: object) -> str:
     match value:
         case bool():
             return "true" if value else "false"
         case list():
-            return f"[{', '.join(map(_written, value))}]"
+            return f"[{', '.join(map(_format_value, value))}]"
         case dict():
-            return f"{{{', '.join(f'{k}: {_written(v)}' for k, v in value.items())}}}"
+            return f"{{{', '.join(f'{k}: {_format_value(v)}' for k, v in value.items())}}}"
     return escape_text(str(value), 60)
 
 
-def _groups(tests: list[Test], where: str) -> tuple[ConditionGroup, ...]:
+def _make_groups(tests: list[Test], where: str) -> tuple[ConditionGroup, ...]:
     names = list(dict.fromkeys(test.namespace for test in tests if test.namespace != "work"))
     on_work = tuple(test for test in tests if test.namespace == "work")
     naming = [name for name in names if name in WORK_DETECTORS]
@@ -239,7 +241,7 @@ def _groups(tests: list[Test], where: str) -> tuple[ConditionGroup, ...]:
     )
 
 
-def _absent(value: object) -> Iterator[ConditionGroup]:
+def _list_absent_groups(value: object) -> Iterator[ConditionGroup]:
     """The groups that `not:` names: a detector, a mapping of conditions, or a list of these."""
     for number, item in enumerate(value if isinstance(value, list) else [value]):
         where = f"when.{NOT}.{number}" if isinstance(value, list) else f"when.{NOT}"
@@ -253,19 +255,19 @@ def _absent(value: object) -> Iterator[ConditionGroup]:
                 )
             yield ConditionGroup((item,), ())
         elif isinstance(item, dict) and item:
-            yield _absent_group(where, item)
+            yield _make_absent_group(where, item)
         else:
             raise RuleError(where, "expected a detector, conditions, or a list of these")
 
 
-def _absent_group(where: str, conditions: dict[str, object]) -> ConditionGroup:
-    tests = [_test(f"{where}.{key}", key, value) for key, value in conditions.items()]
+def _make_absent_group(where: str, conditions: dict[str, object]) -> ConditionGroup:
+    tests = [_make_test(f"{where}.{key}", key, value) for key, value in conditions.items()]
     names = {test.namespace for test in tests}
     if names == {"work"}:
         return ConditionGroup(WORK_DETECTORS, tuple(tests))
     if "document" in names or len(names - {"work"}) > 1:
         raise RuleError(where, "expected conditions on one detector; for several, write a list")
-    return _groups(tests, where)[0]
+    return _make_groups(tests, where)[0]
 
 
 def _check_listed(
@@ -306,7 +308,7 @@ def find_policy(name: str, base: Path = Path()) -> Path:
     return DEFAULT if name == BUILTIN else base / name
 
 
-def policy_of(directory: Path) -> Policy:
+def read_policy(directory: Path) -> Policy:
     """The policy that a run decided by. Raises InputError when it has none, or one that asks about
     a detector which is not installed."""
     path = directory / layout.POLICY
@@ -330,15 +332,15 @@ def load_policy(path: Path) -> Policy:
     """Read a policy file. Raises ConfigError with file, line and key."""
     loaded = load_yaml(path)
     policy = parse(Policy, loaded)
-    seen: set[str] = set()
+    ids: set[str] = set()
     for number, rule in enumerate(policy.rules):
         try:
-            if rule.id in seen:
+            if rule.id in ids:
                 raise RuleError("id", f"two rules have the id {rule.id!r}")
             compile_rule(rule)
         except RuleError as error:
             dotted = f"rules.{number}.{error.key}"
             where = f"{loaded.where(dotted)}: {dotted}"
             raise ConfigError(f"{escape_text(where, 1000)}: {error}") from error
-        seen.add(rule.id)
+        ids.add(rule.id)
     return policy

@@ -62,9 +62,9 @@ def salt_id(salt: bytes) -> str:
 
 def sketch_file(sketch: "Sketch") -> tuple[str, bytes]:
     """The file that keeps a sketch, salt included: xxh3-128 and bytes."""
-    from pipeline.screening.fingerprints.sketch import sketch_table
+    from pipeline.screening.fingerprints.sketch import make_sketch_table
 
-    data = _arrow_bytes(sketch_table({"": sketch}))
+    data = _arrow_bytes(make_sketch_table({"": sketch}))
     return storage.hash_bytes(data), data
 
 
@@ -82,12 +82,12 @@ def has_sketch(directory: Path, digest: str) -> bool:
 
 def load_sketch(directory: Path, digest: str) -> "Sketch":
     """A kept sketch. Raises IntegrityError when it is missing or damaged."""
-    from pipeline.screening.fingerprints.sketch import sketches_of
+    from pipeline.screening.fingerprints.sketch import read_sketches
 
     path = _path(directory, digest)
     data = storage.read_verified(path, digest)
     try:
-        return sketches_of(pa.ipc.open_file(pa.BufferReader(data)).read_all())[""]
+        return read_sketches(pa.ipc.open_file(pa.BufferReader(data)).read_all())[""]
     except (pa.ArrowException, OSError, InputError, KeyError) as error:
         raise IntegrityError(f"{path}: not a sketch of this version: {error}") from error
 
@@ -105,11 +105,11 @@ def _path(directory: Path, digest: str) -> Path:
 
 def write_exchange(path: Path, works: Sequence[Work], sketches: Mapping[str, "Sketch"]) -> None:
     """Publish an exchange file: a row per work, its sketch under its work_id, without the salt."""
-    from pipeline.screening.fingerprints.sketch import NORMALISATION, sketch_table
+    from pipeline.screening.fingerprints.sketch import NORMALISATION, make_sketch_table
 
     salts = {sketch.salt for sketch in sketches.values()}
     bare = {work.work_id: replace(sketches[work.work_id], salt=b"") for work in works}
-    table = sketch_table(bare)
+    table = make_sketch_table(bare)
     for name in DESCRIPTION:
         cells = [getattr(work, name) for work in works]
         values = ["; ".join(cell) if isinstance(cell, tuple) else cell for cell in cells]
@@ -132,16 +132,16 @@ def read_exchange(path: Path, data: bytes, salt: bytes) -> list[tuple[ListEntry,
 
     Raises InputError when it is no exchange file, is damaged, or was made with another salt.
     """
-    from pipeline.screening.fingerprints.sketch import EXCERPT_S, last_kept, sketches_of
+    from pipeline.screening.fingerprints.sketch import EXCERPT_S, find_last_kept, read_sketches
 
     table, parameters = _read(path, data)
     _check_salt(path, str(parameters.get("salt_id", "")), salt)
     try:
-        sketches = sketches_of(table)
+        sketches = read_sketches(table)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     if not salt and any(
-        len(one) and int(one.hashes.max()) > last_kept(one.s) for one in sketches.values()
+        len(one) and int(one.hashes.max()) > find_last_kept(one.s) for one in sketches.values()
     ):
         raise InputError(
             f"{path}: its hashes do not fit its parameters; ask its sender for it again"

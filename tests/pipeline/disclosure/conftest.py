@@ -21,7 +21,7 @@ from pipeline.disclosure.about import About, load_about
 from pipeline.disclosure.disclosure import Disclosure, Form, published_files
 from pipeline.disclosure.publish import read_disclosure_facts, read_run_manifests
 from pipeline.runs.events import append_event
-from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA, table_of
+from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA, make_table
 
 TITLE, AUTHOR = "The Lantern of Ostermoor", "Ilse Vandermeer"
 PASSAGE = "Under the amber lantern the keeper of Ostermoor counted " + "the quiet winter boats " * 5
@@ -222,8 +222,8 @@ def enrich(directory: Path) -> None:
     documents = pq.read_table(directory / "documents.parquet", columns=["doc_key", "state"])
     keys = [row["doc_key"] for row in documents.to_pylist() if row["state"] == "kept"][:7]
     decisions = _decisions(keys)
-    evidence = table_of(_evidence(keys), EVIDENCE_SCHEMA).drop_columns(["doc_id"])
-    decided = table_of(decisions, DECISION_SCHEMA).drop_columns(["doc_id"])
+    evidence = make_table(_evidence(keys), EVIDENCE_SCHEMA).drop_columns(["doc_id"])
+    decided = make_table(decisions, DECISION_SCHEMA).drop_columns(["doc_id"])
     pq.write_table(evidence, directory / "evidence.parquet")
     pq.write_table(decided, directory / "decisions.parquet")
     _documents(directory, decisions)

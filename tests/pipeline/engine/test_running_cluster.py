@@ -1,6 +1,5 @@
 """`cluster.address`: tasks on the workers of a Dask cluster that is already there."""
 
-import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,6 @@ from typing import Any
 import pytest
 from distributed import LocalCluster, Scheduler, SpecCluster
 
-import pipeline
-from pipeline.engine.executor import LocalExecutor
 from tests.pipeline.trees import differences
 
 Prep = Callable[..., Any]
@@ -38,30 +35,6 @@ def test_the_same_bytes_on_a_running_cluster(
     assert '"workers": 2' in (tmp_path / "run/journal/events.jsonl").read_text()
     monkeypatch.chdir(tmp_path)
     assert "everything was up to date" in prep(*command).out
-
-
-def test_what_travels_to_the_scheduler(
-    corpus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The figures of docs/clusters.md: a few kB for a task of one shard, at most 1 kB a shard for
-    one that joins them, and the tokenizer once."""
-    sizes: dict[str, list[int]] = {}
-    run_here = LocalExecutor.run
-
-    def measured(self: LocalExecutor, call: Any, jobs: Any, names: Any) -> Any:
-        for job in jobs:
-            stage = Path(getattr(job, "record_path", "texts/0")).parent.name
-            sizes.setdefault(stage, []).append(len(pickle.dumps((call, job))))
-        return run_here(self, call, jobs, names)
-
-    monkeypatch.setattr(LocalExecutor, "run", measured)
-    pipeline.run(corpus.config, tmp_path / "run", 0)
-    assert 1.4e6 < sizes.pop("tokenizer")[0] < 1.6e6
-    shards = len(sizes["clean"])
-    assert shards > 1
-    assert max(size for stage in sizes.values() for size in stage) < 6000 + 1000 * shards
-    for stage in ("clean", "signatures", "screen", "decisions", "tokenize", "scatter"):
-        assert len(sizes[stage]) == shards and max(sizes[stage]) < 6000
 
 
 def test_nothing_answers(corpus: Any, prep: Prep, tmp_path: Path, monkeypatch: Any) -> None:

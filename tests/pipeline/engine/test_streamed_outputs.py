@@ -1,6 +1,5 @@
 """Outputs of a task that come one by one, published by the runner as they come."""
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,16 +8,14 @@ import pytest
 
 from pipeline.core import storage
 from pipeline.core.errors import InputError, NondeterminismError
-from pipeline.core.manifest import Shard, read_record
-from pipeline.engine import stage
+from pipeline.core.manifest import read_record
 from pipeline.engine.runner import _perform, _TaskCall
-from pipeline.engine.stage import Inputs, Output, Result, Task, bytes_output
+from pipeline.engine.stage import Inputs, Output, Result, bytes_output
 
 
 def call_of(root: Path, function: Callable[..., Result]) -> _TaskCall:
-    return _TaskCall(
-        root, function, Task("toy", None), "f" * 32, root / "journal/records/toy/0.json"
-    )
+    record = root / "journal/records/toy/0.json"
+    return _TaskCall(root, function, "toy", None, "f" * 32, record)
 
 
 def streaming(job: Any, inputs: Inputs) -> Result:
@@ -31,22 +28,6 @@ def streaming(job: Any, inputs: Inputs) -> Result:
         counters["seen"] = 3
 
     return Result(outputs(), counters)
-
-
-def test_a_file_is_hashed_once_until_its_size_or_time_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hashed: list[Path] = []
-    monkeypatch.setattr(stage, "verify_file", lambda path, expected: hashed.append(path))
-    path, inputs = tmp_path / "a", Inputs(tmp_path)
-    shard = Shard(path="a", size=5, hash="hash", content_hash="hash")
-    path.write_bytes(b"bytes")
-    for size, time, times in ((5, 1, 1), (5, 1, 1), (5, 2, 2), (6, 2, 3), (6, 2, 3)):
-        with open(path, "r+b") as file:
-            file.truncate(size)
-        os.utime(path, (time, time))
-        inputs.path(shard)
-        assert len(hashed) == times
 
 
 def test_outputs_are_published_as_they_come(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from pipeline.screening.evidence import DECISION_SCHEMA
-from pipeline.screening.policy.propagation import worst_decisions
+from pipeline.screening.policy.propagation import select_worst
 
 
 def table(*rows: tuple[int, str, str]) -> pa.Table:
@@ -18,7 +18,7 @@ def table(*rows: tuple[int, str, str]) -> pa.Table:
 
 
 def test_three_detectors() -> None:
-    found = worst_decisions(
+    found = select_worst(
         table((1, "review", "a"), (2, "allow", "a"), (5, "drop", "a")),
         table((1, "quarantine", "b"), (3, "drop", "b")),
         table((1, "quarantine", "c"), (2, "drop", "c"), (3, "review", "c"), (4, "drop", "c")),
@@ -30,5 +30,5 @@ def test_three_detectors() -> None:
 
 
 def test_one_and_none() -> None:
-    assert worst_decisions(table()).equals(table())
-    assert worst_decisions(table(), table((1, "drop", "b"))).equals(table((1, "drop", "b")))
+    assert select_worst(table()).equals(table())
+    assert select_worst(table(), table((1, "drop", "b"))).equals(table((1, "drop", "b")))

@@ -1,7 +1,7 @@
 """Defects that the crash sweep must catch."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +31,17 @@ def _publish_in_place(
     return published
 
 
-def _exists(self: Runner, stage: Stage, record: manifest.TaskRecord) -> bool:
-    return all((self.root / shard.path).exists() for shard in record.shards)
+def _exists(self: Runner, stage: Stage, records: Sequence[manifest.TaskRecord]) -> list[bool]:
+    return [all((self.root / s.path).exists() for s in record.shards) for record in records]
 
 
 def _adopt_by_existence(self: Runner, stage: Stage, old: object) -> list[manifest.TaskRecord]:
     """Skip a task when its output file is there: no record, no hash."""
     directory = runner_module.record_directory(self.root, stage.name)
     records = []
-    for index, task in enumerate(stage.tasks):
+    fingerprints = runner_module.task_fingerprints(stage)
+    for index, (task, fingerprint) in enumerate(zip(stage.tasks, fingerprints, strict=True)):
         path = self.root / f"{stage.name}/{index:06d}.bin"
-        fingerprint = runner_module.task_fingerprint(stage, task)
         if path.exists():
             data = path.read_bytes()
             digest = storage.hash_bytes(data)
@@ -54,7 +54,8 @@ def _adopt_by_existence(self: Runner, stage: Stage, old: object) -> list[manifes
             records.append(manifest.TaskRecord(fingerprint, (shard,), {}))
         else:
             place = directory / f"{index:06d}.json"
-            call = runner_module._TaskCall(self.root, stage.function, task, fingerprint, place)
+            what = (task.label, task.job, fingerprint, place)
+            call = runner_module._TaskCall(self.root, stage.function, *what)
             done = runner_module._perform(call)
             assert done.record is not None
             records.append(manifest.TaskRecord(fingerprint, done.record.shards, {}))
@@ -63,7 +64,7 @@ def _adopt_by_existence(self: Runner, stage: Stage, old: object) -> list[manifes
 
 def _marker_first(call: Any) -> Any:
     failpoint.hit(f"task.start.{call.record_path.parent.name}")
-    result = call.function(call.task.job, Inputs(call.root))
+    result = call.function(call.job, Inputs(call.root))
     shards = tuple(
         Shard(
             path=o.path,
@@ -95,7 +96,7 @@ def _no_directory_fsync() -> None:
 
 
 def _trust_existence() -> None:
-    Runner._valid = _exists
+    Runner._check = _exists
 
 
 def _in_place_without_records() -> None:
@@ -109,7 +110,7 @@ def _marker_before_data() -> None:
 
 def _marker_trusted() -> None:
     runner_module._perform = _marker_first
-    Runner._valid = lambda self, stage, record: True
+    Runner._check = lambda self, stage, records: [True] * len(records)
 
 
 def _existence_without_fsync() -> None:

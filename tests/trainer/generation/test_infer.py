@@ -17,12 +17,12 @@ from pipeline.core.errors import ConfigError, InputError, PrepError
 from pipeline.hdf5.read import open_dataset
 from pipeline.tokenizers.definition import load_definition
 from tests.trainer.evaluation.conftest import MSL, _one_thread, make_model, run_directory, tiny
+from trainer import errors
 from trainer.cli import app
 from trainer.config import load_params
 from trainer.generation.loaded import find_checkpoint, load_model
 from trainer.generation.text import GenerationOptions, Sampling, encode_text, generate_text
 from trainer.loop import run as trainer_run
-from trainer.loop import stop
 
 __all__ = ["_one_thread", "make_model", "run_directory"]
 
@@ -247,12 +247,12 @@ def test_a_signal_leaves_nothing_half_written(
 ) -> None:
     calls: list[int] = []
 
-    def check(request: stop.StopRequest) -> None:
+    def check(request: errors.StopRequest) -> None:
         calls.append(1)
         if len(calls) == 3:
-            raise stop.StopSignal(15)
+            raise errors.StopSignal(15)
 
-    monkeypatch.setattr(stop.StopRequest, "check", check)
+    monkeypatch.setattr(errors.StopRequest, "check", check)
     params = infer.params({"data_dir": str(infer.prompts()), "batch_size": 1, "max_tokens": 1})
     request = trainer_run.TrainOptions(
         target="CPU", params=params, mode="infer", model_dir=infer.model, data=infer.run

@@ -19,7 +19,12 @@ from trainer.config.model import (
     Xavier,
 )
 from trainer.model import GPT
-from trainer.model.decoder import as_variance_scaling, initialize_matrix, narrow_by, rule_of
+from trainer.model.decoder import (
+    as_variance_scaling,
+    find_initializer,
+    initialize_matrix,
+    narrow_by,
+)
 
 LAYERS = 3
 WIDE = {"hidden_size": 64, "num_hidden_layers": LAYERS, "filter_size": 96}
@@ -64,7 +69,7 @@ def test_standard_deviations_are_those_of_table_14(make_config, base):
 
 def test_the_last_filter_matrix_may_have_a_base_of_its_own(make_config):
     config = make_config(**WIDE, mup_base_hidden_size=16, mup_base_filter_size=48)
-    output = {name: rule_of(f"blocks.2.{name}.output.weight", config).std
+    output = {name: find_initializer(f"blocks.2.{name}.output.weight", config).std
               for name in ("attention", "feed_forward")}  # fmt: skip
     assert output["attention"] == pytest.approx(0.02 / math.sqrt(2 * LAYERS * 4))
     assert output["feed_forward"] == pytest.approx(0.02 / math.sqrt(2 * LAYERS * 2))
@@ -74,8 +79,8 @@ def test_a_given_rule_of_the_last_layers_stays_and_given_cuts_narrow_along(make_
     given = TruncatedNormal(std=0.5, a=-1.0, b=1.0)
     config = make_config(**WIDE, mup_base_hidden_size=16, output_layer_initializer=given,
                          initializer=given)  # fmt: skip
-    assert rule_of("blocks.0.attention.output.weight", config) == given
-    narrow = rule_of("blocks.0.attention.qkv.weight", config)
+    assert find_initializer("blocks.0.attention.output.weight", config) == given
+    narrow = find_initializer("blocks.0.attention.qkv.weight", config)
     assert (narrow.std, narrow.a, narrow.b) == (0.25, -0.5, 0.5)
     weight = GPT(config, 1).blocks[0].attention.qkv.weight.detach()
     assert 0.45 < float(weight.abs().max()) <= 0.5

@@ -8,7 +8,7 @@ import torch
 from pipeline.core.errors import ConfigError
 from trainer.config import AdamWConfig
 from trainer.model import GPT, optimizer
-from trainer.model.decoder import rule_of
+from trainer.model.decoder import find_initializer
 from trainer.model.mup import to_mup, to_sp
 
 PAPER_111M = {"vocab_size": 50257, "max_position_embeddings": 2048, "hidden_size": 768,
@@ -20,11 +20,12 @@ def test_the_papers_111m_in_mup(make_config):
     assert config.m_width == 3
     assert config.output_logits_scale == pytest.approx(1 / 3)
     assert (config.embeddings_scale, config.scale_qk_dot_by_d) == (10.0, True)
-    assert rule_of("token_embedding.weight", config).std == 0.08
+    assert find_initializer("token_embedding.weight", config).std == 0.08
     for layer in ("attention.qkv", "feed_forward.input"):
-        assert rule_of(f"blocks.0.{layer}.weight", config).std == pytest.approx(0.08 / math.sqrt(3))
+        std = find_initializer(f"blocks.0.{layer}.weight", config).std
+        assert std == pytest.approx(0.08 / math.sqrt(3))
     for layer in ("attention.output", "feed_forward.output"):
-        std = rule_of(f"blocks.0.{layer}.weight", config).std
+        std = find_initializer(f"blocks.0.{layer}.weight", config).std
         assert std == pytest.approx(0.08 / math.sqrt(2 * 3 * 10))
 
 

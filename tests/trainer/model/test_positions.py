@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 
 from tests.trainer.model.conftest import tiny_config
 from trainer.model import GPT, decoder
-from trainer.model.attention import additive_mask
-from trainer.model.positions import alibi_bias, alibi_slopes, rotate, rotation, sinusoids
+from trainer.model.attention import (
+    additive_mask,
+    alibi_bias,
+    alibi_slopes,
+    rotate,
+    rotation,
+    sinusoids,
+)
 
 
 def turned(x_E: torch.Tensor, position: int, dims: int, interleaved: bool) -> torch.Tensor:

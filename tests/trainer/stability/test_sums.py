@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.stability import measure
-from trainer.stability.measure import KINDS, Sums, kind_of
+from trainer.stability.measure import KINDS, Sums, find_kind
 from trainer.stability.rules import figures, of_kind
 
 
@@ -99,7 +99,7 @@ def test_every_parameter_of_every_model_has_a_kind():
                       "use_bias_in_output": True, "norm_type": "rmsnorm"}):  # fmt: skip
         model = GPT(ModelConfig(**base, **more), seed=1)
         for name, parameter in model.named_parameters():
-            kind = kind_of(name)
+            kind = find_kind(name)
             seen.add(kind)
             assert (kind in ("norm", "bias")) == (parameter.ndim == 1), name
     assert seen == set(KINDS)

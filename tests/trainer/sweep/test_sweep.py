@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from pipeline.core.errors import ConfigError, PrepError, ResourceError
 from trainer.cli import app
-from trainer.loop.stop import StopSignal, catch_signals
+from trainer.errors import StopSignal, catch_signals
 from trainer.sweep import sweep as processes
 from trainer.sweep.config import Trial
 

@@ -64,7 +64,7 @@ def test_outside_of_a_step_the_program_ends():
 
 def test_batch_size():
     nested = {"scale": torch.tensor(1.0), "x": [torch.zeros(5, 2)]}
-    assert compilation.batch_size_of(nested) == 5
+    assert compilation.find_batch_size(nested) == 5
     assert compilation.first_samples(nested, 2)["x"][0].shape == (2, 2)
     with pytest.raises(StepError, match="without a tensor of samples"):
-        compilation.batch_size_of({"scale": torch.tensor(1.0)})
+        compilation.find_batch_size({"scale": torch.tensor(1.0)})

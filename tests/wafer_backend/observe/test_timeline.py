@@ -24,7 +24,7 @@ from tests.wafer_backend.modules import (
 )
 from wafer_backend.compiled import BackendConfig, CompiledModule
 from wafer_backend.errors import StepError
-from wafer_backend.observe.timeline import ModuleTimes, Timeline, clock_of
+from wafer_backend.observe.timeline import ModuleTimes, Timeline, make_clock
 
 CONFIG = BackendConfig(target="CSX", micro_batch_size=2, num_csx=2, seed=3)
 ROLES = ["coordinator", "MemoryX", "SwarmX", "wafer 0", "wafer 1", "activation worker"]
@@ -282,10 +282,10 @@ def test_evaluation() -> None:
 def test_a_clock_of_a_gpu_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
-    clock = clock_of(torch.device("cuda", 1))
+    clock = make_clock(torch.device("cuda", 1))
     assert clock() <= clock()
     assert waited == [torch.device("cuda", 1)] * 2
-    clock_of(torch.device("cpu"))()
+    make_clock(torch.device("cpu"))()
     assert len(waited) == 2
 
 

@@ -15,7 +15,7 @@ from wafer_backend.performance_model import (
     training_flops_per_sequence,
 )
 from wafer_backend.performance_model.calibration import SHAPES, TOKENS, TRAINING_FLOPS
-from wafer_backend.performance_model.shape import layers_of
+from wafer_backend.performance_model.shape import list_layers
 
 DIMENSIONS = st.integers(1, 300)
 
@@ -69,9 +69,9 @@ def test_layers_hold_every_parameter(layers, width, vocabulary, length, counted)
         sequence_length=length,
         counted_parameters=counted,
     )
-    held = sum(layer.count * layer.parameters for layer in layers_of(shape))
+    held = sum(layer.count * layer.parameters for layer in list_layers(shape))
     assert held == pytest.approx(shape.parameters)
-    assert all(layer.parameters >= 0 for layer in layers_of(shape))
+    assert all(layer.parameters >= 0 for layer in list_layers(shape))
 
 
 class Own(nn.Module):

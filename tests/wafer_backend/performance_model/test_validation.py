@@ -7,13 +7,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from wafer_backend.performance_model.__main__ import main
-from wafer_backend.performance_model.validation import (
+from wafer_backend.performance_model.__main__ import (
     CAVEATS,
     compare_table_4,
     compare_table_5,
     describe_validation,
     fit_table_6,
+    main,
 )
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "performance_model.md"

@@ -52,14 +52,14 @@ class DataLoader:
                 )
         self._make = functools.partial(input_fn, *args, **kwargs)
         self._name = getattr(input_fn, "__qualname__", repr(input_fn))
-        with watch_batch_sizes() as asked:
+        with watch_batch_sizes() as sizes:
             self._loader = self._make()
         if not hasattr(self._loader, "__iter__"):
             raise BackendConfigError(
                 f"DataLoader: {self._name} returned a {type(self._loader).__name__}; expected an "
                 "iterable of batches"
             )
-        self._asked = asked[-1] if asked else None
+        self._expected_size = sizes[-1] if sizes else None
         self._pool: WorkerPool | None = None
         self._iterating = False
         self._loaded: tuple[dict[str, Any], bool] | None = None
@@ -143,8 +143,8 @@ class DataLoader:
             return self._workers
         if not backends.use_cs():
             return 0
-        asked = backends.current_backend().cluster_config.num_workers_per_csx
-        return asked if asked > 1 else 0
+        workers = backends.current_backend().cluster_config.num_workers_per_csx
+        return workers if workers > 1 else 0
 
     def _own_state(self, steps: int, samples: int) -> Any:
         with worker_state(
@@ -163,10 +163,10 @@ class DataLoader:
 
     def _check_size(self, size: int | None) -> None:
         """Warn once when the first batch is not what get_streaming_batch_size returned."""
-        asked, self._asked = self._asked, None
-        if asked is not None and size is not None and size != asked:
+        expected, self._expected_size = self._expected_size, None
+        if expected is not None and size is not None and size != expected:
             warnings.warn(
-                f"{self._name} asked get_streaming_batch_size for {asked} and yields batches of "
+                f"{self._name} asked get_streaming_batch_size for {expected} and yields batches of "
                 f"{size}: does it divide them? The batch of a loader is the global batch here",
                 stacklevel=4,
             )
@@ -175,8 +175,8 @@ class DataLoader:
 def load_loader(loader: Any, state_dict: dict[str, Any], strict: bool) -> None:
     """Load an aggregated state into a user's loader; older ones take no `strict`."""
     strictly = {"strict": strict}
-    known = strictly if _takes(loader.deaggregate_state_dict, "strict") else {}
-    own = loader.deaggregate_state_dict(state_dict, **known)
+    accepted = strictly if _takes(loader.deaggregate_state_dict, "strict") else {}
+    own = loader.deaggregate_state_dict(state_dict, **accepted)
     loader.load_state_dict(own, **(strictly if _takes(loader.load_state_dict, "strict") else {}))
 
 

@@ -189,8 +189,8 @@ class DistributedSampler(Sampler[Any]):
         if not self.pad_last or self.batch_size is None:
             return []
         order = self._order(epoch)
-        wanted = torch.arange(self.batch_size - filled) % self.num_samples
-        return order[wanted].tolist()
+        positions = torch.arange(self.batch_size - filled) % self.num_samples
+        return order[positions].tolist()
 
     def _order(self, epoch: int) -> torch.Tensor:
         """The samples of an epoch, (num_samples,) int64."""

@@ -143,11 +143,11 @@ def _answers(job: WorkerJob, credits: "Connection[Any, Any]") -> Iterator[Worker
         credit: Credit = credits.recv()
         if credit.number != number:
             number, own = credit.number, own_batches(loader, job.worker, job.workers)
-        found = next(own, None)
-        if found is None:
+        next_batch = next(own, None)
+        if next_batch is None:
             yield WorkerMessage(number, ended=True)
             continue
-        batch, passed = found
+        batch, passed = next_batch
         state = _state(loader, credit.before, passed) if job.restartable else None
         yield WorkerMessage(number, pack_batch(batch), state)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.screening.detectors.lists import ArtefactList, shipped_origins
+from pipeline.screening.detectors.lists import ArtefactList, load_shipped_origins
 from pipeline.screening.detectors.markers import MarkerIndex, detect_markers
 from pipeline.screening.detectors.notices import (
     detect_identifiers,
@@ -17,7 +17,7 @@ from pipeline.screening.detectors.origin import (
     OriginIndex,
     detect_artefacts,
     detect_origin,
-    text_digest,
+    hash_text,
 )
 from pipeline.screening.evidence import FINDINGS
 
@@ -36,9 +36,9 @@ SOURCES = st.sampled_from(["", "Books3", "libgen.rs", "Wikipedia (en)"])
 DOCUMENTS = st.lists(st.tuples(TEXTS, METAS, SOURCES, st.integers(0, 2)), max_size=6)
 LISTED = ArtefactList.model_validate({
     "name": "own", "version": "1",
-    "texts": ({"sha256": text_digest("é"), "family": "acme", "basis": "Order of 2031"},),
+    "texts": ({"sha256": hash_text("é"), "family": "acme", "basis": "Order of 2031"},),
 })  # fmt: skip
-ORIGINS, MARKERS = OriginIndex((shipped_origins(),)), MarkerIndex((shipped_origins(),))
+ORIGINS, MARKERS = OriginIndex((load_shipped_origins(),)), MarkerIndex((load_shipped_origins(),))
 DETECTORS: dict[str, Detect] = {
     "artefact": lambda batch: detect_artefacts(batch, (LISTED,), {}),
     "origin": lambda batch: detect_origin(batch, ORIGINS, {1: "books3/x.txt"}),

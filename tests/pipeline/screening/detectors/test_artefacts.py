@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.screening.detectors.lists import ArtefactList, shipped_artefacts
+from pipeline.screening.detectors.lists import ArtefactList, load_shipped_artefacts
 from pipeline.screening.detectors.origin import (
     detect_artefacts,
-    file_digest,
-    text_digest,
+    hash_file,
+    hash_text,
 )
 
 MakeBatch = Callable[..., pa.Table]
@@ -30,7 +30,7 @@ def list_of(files: list[str] | None = None, texts: list[str] | None = None) -> A
 
 def test_documents_of_a_listed_file(make_batch: MakeBatch, tmp_path: Path) -> None:
     (tmp_path / "raw").write_bytes(b"archive" * 1000)
-    digest = file_digest(tmp_path / "raw")
+    digest = hash_file(tmp_path / "raw")
     assert digest == hashlib.sha256(b"archive" * 1000).hexdigest()
     digests = {3: digest, 4: "0" * 64}
     batch = make_batch(["a"] * 4, path_ids=[3, 4, 3, 5])
@@ -43,7 +43,7 @@ def test_documents_of_a_listed_file(make_batch: MakeBatch, tmp_path: Path) -> No
 
 
 def test_listed_texts_whatever_their_white_space(make_batch: MakeBatch) -> None:
-    lists = (list_of(texts=[text_digest("One é line.")]),)
+    lists = (list_of(texts=[hash_text("One é line.")]),)
     batch = make_batch(["one é line.", " One\té \n line.\N{NO-BREAK SPACE}", "One é line"])
     table = detect_artefacts(batch, lists, {})
     assert list(zip(table["row"].to_pylist(), table["kind"].to_pylist(), strict=True)) == [
@@ -52,9 +52,9 @@ def test_listed_texts_whatever_their_white_space(make_batch: MakeBatch) -> None:
 
 
 def test_the_shipped_list_finds_nothing(make_batch: MakeBatch) -> None:
-    assert detect_artefacts(make_batch(["a"]), (shipped_artefacts(),), {}).num_rows == 0
+    assert detect_artefacts(make_batch(["a"]), (load_shipped_artefacts(),), {}).num_rows == 0
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot read it to compare its digest"):
-        file_digest(tmp_path / "none")
+        hash_file(tmp_path / "none")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.screening.detectors.captures import Capture, captures_of
+from pipeline.screening.detectors.captures import Capture, arrange_captures
 from pipeline.screening.detectors.licences import detect_licences
 from pipeline.screening.detectors.optout import detect_optouts
 from pipeline.screening.detectors.title_index import build_title_index
@@ -17,7 +17,7 @@ from pipeline.screening.registry.works import Work, works_table
 
 MakeBatch = Callable[..., pa.Table]
 _DAY = "2024-05-01"
-CAPTURES = captures_of([
+CAPTURES = arrange_captures([
     Capture(kind="robots", host="example.org", captured_at=_DAY, body="User-agent: *\nDisallow: /"),
     Capture(kind="author", value="Ada Brontë", captured_at=_DAY),
     Capture(kind="document", value="00" * 15 + "01", captured_at=_DAY),

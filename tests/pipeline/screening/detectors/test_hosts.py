@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.screening.detectors.lists import HostPatterns, addresses, normal_host
+from pipeline.screening.detectors.lists import HostPatterns, find_addresses, normalise_host
 
 HOSTS = HostPatterns([("libgen.*", "any"), ("gen.lib.rus.ec", "exact"), ("b-ok.cc", "exact")])
 
@@ -32,7 +32,7 @@ HOSTS = HostPatterns([("libgen.*", "any"), ("gen.lib.rus.ec", "exact"), ("b-ok.c
     ],
 )
 def test_labels_are_compared_and_never_substrings(host: str, expected: str | None) -> None:
-    assert HOSTS.of(host) == expected
+    assert HOSTS.find(host) == expected
 
 
 @pytest.mark.parametrize(
@@ -57,18 +57,18 @@ def test_labels_are_compared_and_never_substrings(host: str, expected: str | Non
     ],
 )
 def test_hosts_of_addresses(text: str, hosts: list[str]) -> None:
-    assert [host for host, _ in addresses(text)] == hosts
+    assert [host for host, _ in find_addresses(text)] == hosts
 
 
 def test_two_labels_of_an_ending_are_guessed() -> None:
     """A common second label before a country of two letters, and no list of public suffixes."""
-    assert (HOSTS.of("libgen.com.br"), HOSTS.of("libgen.web.za")) == ("any", None)
+    assert (HOSTS.find("libgen.com.br"), HOSTS.find("libgen.web.za")) == ("any", None)
 
 
 def test_hosts_in_other_scripts_are_compared_as_they_are() -> None:
     hosts = HostPatterns([("xn--bcher-kva.example", 1)])
     assert [
-        hosts.of(normal_host(h) or "") for h in ("xn--bcher-kva.example", "bücher.example")
+        hosts.find(normalise_host(h) or "") for h in ("xn--bcher-kva.example", "bücher.example")
     ] == [
         1,
         None,
@@ -76,4 +76,4 @@ def test_hosts_in_other_scripts_are_compared_as_they_are() -> None:
 
 
 def test_a_long_host_is_none() -> None:
-    assert normal_host(".".join(["a" * 60] * 5)) is None
+    assert normalise_host(".".join(["a" * 60] * 5)) is None

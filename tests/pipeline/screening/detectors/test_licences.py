@@ -12,7 +12,12 @@ from license_expression import get_spdx_licensing
 
 from pipeline.screening.detectors.licence_names import FAMILIES
 from pipeline.screening.detectors.licences import GROUP, NEEDLES, detect_licences
-from pipeline.screening.detectors.spdx import RANKS, licence_at, look_up_licences, normalise_licence
+from pipeline.screening.detectors.spdx import (
+    RANKS,
+    look_up_licences,
+    normalise_licence,
+    read_licence_address,
+)
 from pipeline.screening.detectors.sweep import sweep_all
 from pipeline.screening.evidence import FINDINGS
 from pipeline.sources.streams import zstd
@@ -103,7 +108,7 @@ def test_any_value_is_unknown_or_a_valid_expression(parts: list[str]) -> None:
 def test_families_of_choices_and_of_sums() -> None:
     assert normalise_licence("MIT OR GPL-2.0-only").family == "permissive"
     assert normalise_licence("MIT AND GPL-2.0-only").family == "share-alike"
-    assert licence_at("https://example.org/licenses/by/4.0") == ""
+    assert read_licence_address("https://example.org/licenses/by/4.0") == ""
 
 
 def _detected(*documents: tuple[str, str]) -> list[dict[str, Any]]:

@@ -6,12 +6,12 @@ import pytest
 
 from pipeline.core.errors import ConfigError
 from pipeline.screening.detectors.lists import (
-    label_key,
+    fold_label,
+    list_spellings,
     load_artefacts,
     load_origins,
-    shipped_artefacts,
-    shipped_origins,
-    spellings,
+    load_shipped_artefacts,
+    load_shipped_origins,
 )
 
 START = "name: mine\nversion: '3'\n"
@@ -25,7 +25,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_shipped_families_state_their_basis() -> None:
-    families = {family.family: family for family in shipped_origins().families}
+    families = {family.family: family for family in load_shipped_origins().families}
     assert {
         "books3",
         "bibliotik",
@@ -39,7 +39,7 @@ def test_shipped_families_state_their_basis() -> None:
 
 
 def test_the_shipped_list_of_artefacts_names_none() -> None:
-    assert (shipped_artefacts().files, shipped_artefacts().texts) == ((), ())
+    assert (load_shipped_artefacts().files, load_shipped_artefacts().texts) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_errors_of_artefact_lists(tmp_path: Path) -> None:
 
 
 def test_spellings_and_label_keys() -> None:
-    assert "library\ngenesis" in set(spellings(["library genesis"]))
-    assert list(spellings(["books3"])) == ["books3"]
-    keys = {label_key(label) for label in ("Sci-Hub", "sci hub", "SCI_HUB", "scihub")}
+    assert "library\ngenesis" in set(list_spellings(["library genesis"]))
+    assert list(list_spellings(["books3"])) == ["books3"]
+    keys = {fold_label(label) for label in ("Sci-Hub", "sci hub", "SCI_HUB", "scihub")}
     assert keys == {"scihub"}

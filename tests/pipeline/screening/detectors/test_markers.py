@@ -8,12 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.screening.detectors.lists import shipped_origins
+from pipeline.screening.detectors.lists import load_shipped_origins
 from pipeline.screening.detectors.markers import MarkerIndex, detect_markers
 from pipeline.sources.streams import zstd
 
 MakeBatch = Callable[..., pa.Table]
-INDEX = MarkerIndex((shipped_origins(),))
+INDEX = MarkerIndex((load_shipped_origins(),))
 DIGEST = "0123456789abcdef" * 2
 STORY = "It was a bright cold morning, and the clocks had stopped. " * 100
 LINES = STORY.replace(". ", ".\n")

@@ -15,13 +15,13 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.ids import text_key
 from pipeline.screening.detectors.captures import (
     Capture,
-    captures_in,
-    captures_of,
-    host_of,
-    moment,
+    arrange_captures,
+    find_host,
+    parse_moment,
+    read_captures,
 )
 from pipeline.screening.detectors.optout import detect_optouts
-from pipeline.screening.detectors.reservations import matches, signals_of
+from pipeline.screening.detectors.reservations import matches, read_signals
 from pipeline.screening.evidence import FINDINGS, Finding, findings_table
 
 URL = "https://example.org/a/page.html?x=1"
@@ -34,7 +34,7 @@ def _capture(kind: str, **fields: Any) -> Capture:
 
 
 def _said(capture: Capture, url: str = URL) -> list[tuple[str, str, str]]:
-    return [(s.signal, s.status, s.agents) for s in signals_of(capture, url, AGENTS)]
+    return [(s.signal, s.status, s.agents) for s in read_signals(capture, url, AGENTS)]
 
 
 ROBOTS = {
@@ -137,7 +137,7 @@ def test_agents_are_told_apart_as_one_by_one(lines: list[str]) -> None:
        st.text(max_size=200) | st.text("<>metanicour-:=/*$\n\"' ", max_size=200),
        st.text(max_size=40))  # fmt: skip
 def test_any_body_and_address(kind: str, body: str, path: str) -> None:
-    signals_of(_capture(kind, body=body), f"https://example.org/{path}", AGENTS)
+    read_signals(_capture(kind, body=body), f"https://example.org/{path}", AGENTS)
 
 
 def _detected(
@@ -153,7 +153,7 @@ def _detected(
         "text": pa.array([text for _, text in documents], pa.large_string()),
     })  # fmt: skip
     batch = pa.concat_tables([whole.slice(0, 1), whole.slice(1)])
-    table = detect_optouts(batch, captures_of(records), matched, AGENTS)
+    table = detect_optouts(batch, arrange_captures(records), matched, AGENTS)
     assert table.schema == FINDINGS
     rows: list[dict[str, Any]] = table.to_pylist()
     return [{**row, "attributes": json.loads(row["attributes"])} for row in rows]
@@ -271,10 +271,10 @@ def test_files_and_directories(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     line = {"kind": "robots", "host": "Example.org", "captured_at": "2024-05-01T10:00:00Z"}
     (tmp_path / "sub/a.jsonl").write_text(json.dumps({**line, "body": "x"}) + "\n\n")
-    found = captures_of(captures_in([tmp_path]))
+    found = arrange_captures(read_captures([tmp_path]))
     assert set(found.signals) == {"example.org"}
-    assert set(found.listed["domain"]) == {"example.com"}
-    again = captures_of(captures_in([tmp_path / "sub/a.jsonl", tmp_path / "b.yaml"]))
+    assert set(found.entries["domain"]) == {"example.com"}
+    again = arrange_captures(read_captures([tmp_path / "sub/a.jsonl", tmp_path / "b.yaml"]))
     assert found == again
 
 
@@ -299,7 +299,7 @@ def test_bad_captures(tmp_path: Path, name: str, content: str | bytes, message: 
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ConfigError) as error:
-        captures_in([path])
+        read_captures([path])
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -307,11 +307,11 @@ def test_bad_captures(tmp_path: Path, name: str, content: str | bytes, message: 
 def test_missing_and_empty_sources(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none.jsonl"):
         with pytest.raises(ConfigError):
-            captures_in([path])
+            read_captures([path])
 
 
 @given(st.text(max_size=30))
 def test_moments_and_hosts_of_anything(text: str) -> None:
-    found = moment(text)
+    found = parse_moment(text)
     assert found is None or found.utcoffset() is not None
-    assert host_of(text) == "" or text.strip().lower().startswith("http")
+    assert find_host(text) == "" or text.strip().lower().startswith("http")

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.screening.detectors.lists import OriginList, shipped_origins
+from pipeline.screening.detectors.lists import OriginList, load_shipped_origins
 from pipeline.screening.detectors.origin import OriginIndex, detect_origin
 
 MakeBatch = Callable[..., pa.Table]
-INDEX = OriginIndex((shipped_origins(),))
+INDEX = OriginIndex((load_shipped_origins(),))
 DIGEST = "Qm" + "a1" * 22
 
 
@@ -153,7 +153,7 @@ def test_the_entry_that_matched_names_its_list(make_batch: MakeBatch) -> None:
             {"family": "libgen", "basis": "Order of 2031", "domains": ("mirror.example",)},
         ),
     })  # fmt: skip
-    index = OriginIndex((shipped_origins(), own))
+    index = OriginIndex((load_shipped_origins(), own))
     metas = ['{"url": "https://mirror.example"}', '{"url": "https://libgen.is"}']
     table = detect_origin(make_batch(["a", "b"], metas=metas), index, {})
     assert table["target"].to_pylist() == ["libgen", "libgen"]

@@ -21,8 +21,8 @@ from pipeline.screening.detectors.catalogue import DetectorEntry
 from pipeline.screening.detectors.plug_ins import (
     CustomDetector,
     find_custom_detectors,
-    installed_detectors,
     load_detector,
+    load_installed_detectors,
 )
 
 REPOSITORY = Path(__file__).resolve().parents[4]
@@ -91,7 +91,7 @@ def site(tmp_path: Path) -> Site:
         (package / "letters.py").write_text(HELPER)
         (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-rules\nVersion: 1.2\n")
         (about / "entry_points.txt").write_text(entry_points)
-        installed_detectors.cache_clear()
+        load_installed_detectors.cache_clear()
         installed_filters.cache_clear()
         for module in [name for name in sys.modules if name.partition(".")[0] == "acme_rules"]:
             del sys.modules[module]

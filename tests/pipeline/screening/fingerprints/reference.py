@@ -17,7 +17,7 @@ from pipeline.screening.fingerprints.alphabet import (
     SOFT,
     TAGS,
     UNSPACED,
-    unit_of,
+    find_unit,
 )
 from pipeline.screening.fingerprints.words import BASE
 
@@ -85,7 +85,7 @@ def _hash(letters: list[int]) -> int:
 def _units(point: str) -> list[int]:
     number = ord(point)
     if number < LIMIT:
-        return [int(unit) for unit in unit_of(point)]
+        return [int(unit) for unit in find_unit(point)]
     if number < IDEOGRAPHS:
         return [number | int(UNSPACED)]
     return [int(DROPPED if number >> 12 == TAGS >> 12 else BREAK)]

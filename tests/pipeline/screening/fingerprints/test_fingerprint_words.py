@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup.text import Texts, join_texts
-from pipeline.screening.fingerprints.alphabet import LIMIT, alphabet, unit_of
+from pipeline.screening.fingerprints.alphabet import LIMIT, find_unit, make_alphabet
 from pipeline.screening.fingerprints.words import ROOM, Words, append_words, find_words
 from tests.pipeline.screening.fingerprints import reference
 
@@ -51,11 +51,11 @@ def test_code_points() -> None:
 
 
 def test_table_holds_what_the_definition_says() -> None:
-    tables = alphabet()
+    tables = make_alphabet()
     rng = np.random.default_rng(1)
     for point in [*range(0x250), *rng.integers(0x250, LIMIT, 2000).tolist()]:
         if not 0xD800 <= point < 0xE000:
-            units = unit_of(chr(point))
+            units = find_unit(chr(point))
             assert (len(units) == 1) == (tables.points[point] in units)
 
 
@@ -66,8 +66,8 @@ def test_blocks_join(text: str, room: int) -> None:
     words = Words(*(np.empty(room, kind) for kind in (np.uint64, np.int64, np.int64)))
     opened, found, position = np.zeros(3, np.uint64), [], 0
     while position < len(data):
-        held, position = append_words(data, position, len(data), alphabet(), words, 0, opened)
-        found += list(zip(*(column[:held].tolist() for column in words), strict=True))
+        count, position = append_words(data, position, len(data), make_alphabet(), words, 0, opened)
+        found += list(zip(*(column[:count].tolist() for column in words), strict=True))
     assert found == reference.words(text)
 
 

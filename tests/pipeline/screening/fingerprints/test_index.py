@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.screening.fingerprints.build import PLACES, build_index, shipped_boilerplate
+from pipeline.screening.fingerprints.build import PLACES, build_index, load_shipped_boilerplate
 from pipeline.screening.fingerprints.calibrate import (
     Background,
-    background_of,
-    chance_of,
-    k_for,
-    kinship_of,
-    published_chance,
+    choose_chance,
+    choose_k,
+    find_kinship,
+    find_published_chance,
+    measure_background,
 )
 from pipeline.screening.fingerprints.find import find_passages
 from pipeline.screening.fingerprints.index import (
     TABLES,
     FingerprintIndex,
-    filter_bits,
-    filter_of,
+    choose_bits,
     find_first,
+    make_filter,
     pack_words,
     unpack_words,
 )
@@ -48,7 +48,7 @@ def test_postings_are_the_sampled_grams(book: Book) -> None:
         start += len(reference.words(text))
     assert postings(index) == sorted(expected)
     assert index.starts.tolist() == [0, 2000, 3500]
-    assert index.words_of(1).tolist() == [word for word, _, _ in reference.words(texts["two"])]
+    assert index.read_words(1).tolist() == [word for word, _, _ in reference.words(texts["two"])]
 
 
 def test_grams_of_unrelated_works_are_left_out_and_counted(book: Book) -> None:
@@ -77,10 +77,10 @@ def test_editions_of_one_work_keep_what_they_share(book: Book) -> None:
 def test_kinship() -> None:
     """Works 0 and 2 share 8 of the 8 grams of 2; 1 and 3 share 3 of many."""
     grams = {0: range(30), 1: range(100, 140), 2: range(8), 3: [*range(200, 240), 100, 101, 102]}
-    rows = sorted((gram, work) for work, held in grams.items() for gram in held)
+    rows = sorted((gram, work) for work, hashes in grams.items() for gram in hashes)
     gram_E, work_E = np.array(rows, np.int64).T.copy()
-    assert kinship_of(gram_E, work_E, 4).tolist() == [0, 1, 0, 3]
-    assert kinship_of(gram_E[:0], work_E[:0], 2).tolist() == [0, 1]
+    assert find_kinship(gram_E, work_E, 4).tolist() == [0, 1, 0, 3]
+    assert find_kinship(gram_E[:0], work_E[:0], 2).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(("shared", "kin"), [(19, [0, 1]), (20, [0, 0])])
@@ -89,7 +89,7 @@ def test_kin_share_a_tenth_of_the_smaller_work(shared: int, kin: list[int]) -> N
     rows += [(gram, 0) for gram in range(shared, 1000)]
     rows += [(gram, 1) for gram in range(1000, 1200 - shared)]
     gram_E, work_E = np.array(rows, np.int64).T.copy()
-    assert kinship_of(gram_E, work_E, 2).tolist() == kin
+    assert find_kinship(gram_E, work_E, 2).tolist() == kin
 
 
 def test_few_places_of_a_gram_are_kept(book: Book) -> None:
@@ -171,7 +171,7 @@ def test_k_is_that_of_the_sketches(book: Book) -> None:
     works = [("a", "excerpt", book(1, 300)), ("b", "excerpt", sketch_text(book(2, 300), k=6))]
     assert build_index(works).parameters.k == 6
     assert build_index(works[:1]).parameters.k == 5
-    assert (k_for(100), k_for(101)) == (5, 6)
+    assert (choose_k(100), choose_k(101)) == (5, 6)
 
 
 def test_whole_books_need_little_room(book: Book) -> None:
@@ -197,27 +197,27 @@ def test_boilerplate_is_in_no_posting(book: Book) -> None:
 
 
 def test_shipped_boilerplate_is_small_and_not_kept_without_need(book: Book) -> None:
-    assert 8 < len(shipped_boilerplate()) < 30
-    assert sum(map(len, shipped_boilerplate())) < 60_000
+    assert 8 < len(load_shipped_boilerplate()) < 30
+    assert sum(map(len, load_shipped_boilerplate())) < 60_000
     assert len(build_index([("a", "excerpt", book(1, 3000))]).boilerplate) == 0
 
 
 def test_background() -> None:
     """Two works of 2 pieces and one of 1; a gram of pieces 0 of work 0 and 0 of work 2."""
     words = np.array([5000, 4000, 300])
-    found = background_of(
+    found = measure_background(
         np.array([10, 20]), np.array([0, 0]), np.array([0, 2]), np.array([0, 1, 2]), words
     )
     assert found == Background(pairs=2 * 2 + 2 * 2 + 1 * 2, hit=2)
-    kin = background_of(
+    kin = measure_background(
         np.array([10, 20]), np.array([0, 0]), np.array([0, 2]), np.array([0, 1, 0]), words
     )
     assert kin == Background(pairs=2 * 1 + 2 * 2 + 1 * 1, hit=0)
 
 
 def test_chance_is_measured_where_that_is_enough() -> None:
-    assert chance_of(5, Background(1000, 19)) == published_chance(5) == 0.037
-    assert chance_of(5, Background(1000, 20)) == 0.02
+    assert choose_chance(5, Background(1000, 19)) == find_published_chance(5) == 0.037
+    assert choose_chance(5, Background(1000, 20)) == 0.02
 
 
 def test_stored_words() -> None:
@@ -235,10 +235,10 @@ def test_stored_words() -> None:
 def test_filter_passes_what_it_holds() -> None:
     rng = np.random.default_rng(2)
     hashes = np.unique(rng.integers(0, 1 << 61, 4000, np.uint64))
-    bits = filter_of(hashes, 512)
+    bits = make_filter(hashes, 512)
 
     def passes(key: np.uint64) -> bool:
-        wanted = filter_bits(key)
+        wanted = choose_bits(key)
         return bool(bits[(key >> np.uint64(20)) & np.uint64(511)] & wanted == wanted)
 
     assert all(passes(key) for key in hashes)

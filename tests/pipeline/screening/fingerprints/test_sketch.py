@@ -13,11 +13,11 @@ from pipeline.screening.fingerprints.sketch import (
     SKETCHES,
     Sketch,
     hash_with_key,
-    key_of,
+    make_key,
+    make_sketch_table,
+    read_sketches,
     salt_hashes,
-    sketch_table,
     sketch_text,
-    sketches_of,
 )
 from tests.pipeline.screening.fingerprints import reference
 
@@ -107,7 +107,7 @@ def test_the_vector_of_the_paper() -> None:
 @given(st.lists(st.integers(0, MASK), max_size=5), st.binary(min_size=1, max_size=40))
 def test_keyed_hashes_are_siphash(values: list[int], salt: bytes) -> None:
     key = hashlib.sha256(salt).digest()[:16]
-    assert key_of(salt) == tuple(int.from_bytes(key[i : i + 8], "little") for i in (0, 8))
+    assert make_key(salt) == tuple(int.from_bytes(key[i : i + 8], "little") for i in (0, 8))
     expected = [siphash(value.to_bytes(8, "little"), key) for value in values]
     assert salt_hashes(np.array(values, np.uint64), salt).tolist() == expected
 
@@ -127,9 +127,9 @@ def test_parameters_out_of_range(s: int, k: int) -> None:
 
 def test_exchange(book: Book) -> None:
     sketches = {"a": sketch_text(book(5, 900)), "b": sketch_text(book(6, 900), salt=b"salt")}
-    table = sketch_table(sketches)
+    table = make_sketch_table(sketches)
     assert table.schema == SKETCHES
-    back = sketches_of(table)
+    back = read_sketches(table)
     for name, sketch in sketches.items():
         assert pairs(back[name]) == pairs(sketch)
         assert (back[name].k, back[name].s, back[name].salt) == (6, 8, sketch.salt)
@@ -154,16 +154,16 @@ def test_what_is_no_sketch_is_refused(change: dict[str, object], message: str) -
     row = {"work_id": "w\x1b", "normalisation": 1, "k": 6, "s": 8, "salt": None, "words": 10,
            "hashes": [1, 2], "positions": [0, 3], **change}  # fmt: skip
     with pytest.raises(InputError, match=message) as refused:
-        sketches_of(pa.Table.from_pylist([row], SKETCHES))
+        read_sketches(pa.Table.from_pylist([row], SKETCHES))
     assert "\x1b" not in str(refused.value)
 
 
 def test_columns_are_asked_for() -> None:
     with pytest.raises(InputError, match="lacks the columns salt, words"):
-        sketches_of(SKETCHES.empty_table().drop_columns(["salt", "words"]))
+        read_sketches(SKETCHES.empty_table().drop_columns(["salt", "words"]))
 
 
 def test_a_work_has_one_sketch() -> None:
-    table = sketch_table({"a": sketch_text("some words")})
+    table = make_sketch_table({"a": sketch_text("some words")})
     with pytest.raises(InputError, match="sketch of a: given twice"):
-        sketches_of(pa.concat_tables([table, table]))
+        read_sketches(pa.concat_tables([table, table]))

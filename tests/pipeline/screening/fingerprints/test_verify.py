@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dedup.text import join_texts
 from pipeline.screening.fingerprints.build import build_index
 from pipeline.screening.fingerprints.index import FingerprintIndex
-from pipeline.screening.fingerprints.match import BAND, Candidates, find_candidates, passages_of
+from pipeline.screening.fingerprints.match import BAND, Candidates, find_candidates, join_passages
 from pipeline.screening.fingerprints.verify import GAP, SAME, verify_candidates
 from tests.pipeline.screening.fingerprints import reference
 
@@ -109,6 +109,6 @@ def test_passages_part_at_gaps() -> None:
     rows = [(place, 10, 5, place > 0, place) for place in range(5)]
     rows += [(5, 40, 5, False, 5), (5 + 5 + 21, 10, 5, False, 31)]
     matches = np.array(rows, np.int64)
-    found = passages_of(matches, len(matches), 20, np.zeros(100, np.int64), 1)
+    found = join_passages(matches, len(matches), 20, np.zeros(100, np.int64), 1)
     assert found.tolist() == [[0, 10, 6, 6, 6, 9, 0], [31, 36, 1, 1, 1, 5, 0]]
-    assert passages_of(matches, 0, 20, np.zeros(100, np.int64), 1).tolist() == []
+    assert join_passages(matches, 0, 20, np.zeros(100, np.int64), 1).tolist() == []

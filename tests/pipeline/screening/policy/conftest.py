@@ -122,7 +122,7 @@ def run(tmp_path: Path, default_policy: Policy) -> Path:
     listed origin and is a near-duplicate of 3, which is kept, 4 has nothing. Decided by a policy
     that does not spread."""
     from pipeline.screening.policy.evaluation import evaluate_policy
-    from pipeline.screening.policy.propagation import worst_decisions
+    from pipeline.screening.policy.propagation import select_worst
 
     directory = tmp_path / "run"
     (directory / "documents").mkdir(parents=True)
@@ -148,7 +148,7 @@ def run(tmp_path: Path, default_policy: Policy) -> Path:
         {"doc_id": 1, "decision": "drop", "rule": "gopher_word_count", "reason": "words",
          "evidence": [f"{key_of(1).hex()}-f0"]}
     ])  # fmt: skip
-    decisions = worst_decisions(evaluate_policy(default_policy, evidence), filters)
+    decisions = select_worst(evaluate_policy(default_policy, evidence), filters)
     pq.write_table(evidence.drop_columns(["doc_id"]), directory / "evidence.parquet")
     pq.write_table(decisions.drop_columns(["doc_id"]), directory / "decisions.parquet")
     states = ["dropped", "quarantined", "kept", "kept"]

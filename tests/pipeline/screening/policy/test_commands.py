@@ -22,7 +22,7 @@ from pipeline.screening.policy.difference import (
     WORKS,
     DecisionChange,
     compare_policies,
-    filter_decisions,
+    find_filter_decisions,
 )
 from pipeline.screening.policy.rules import BUILTIN, Policy, load_policy
 from pipeline.screening.reviews import REVIEWS, load_reviews
@@ -137,12 +137,12 @@ def test_filter_decisions(run: Path, make_key: Make) -> None:
     """As recorded, for every document that fails one, whatever outdid it."""
     evidence = pq.read_table(run / "evidence.parquet")
     recorded = pq.read_table(run / "decisions.parquet")
-    found = filter_decisions(evidence, recorded).to_pylist()
+    found = find_filter_decisions(evidence, recorded).to_pylist()
     assert [(d["doc_key"], d["decision"], d["rule"], d["evidence"]) for d in found] == [
         (make_key(1), "drop", "gopher_word_count", [f"{make_key(1).hex()}-f0"])
     ]
     silent = recorded.filter(recorded["rule"].to_numpy(zero_copy_only=False) == "origin-listed")
-    assert len(filter_decisions(evidence, silent)) == 0
+    assert len(find_filter_decisions(evidence, silent)) == 0
 
 
 def test_diff_reads_the_works_of_the_run(

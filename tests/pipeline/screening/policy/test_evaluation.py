@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pipeline.core.ids import table_hash
 from pipeline.screening.evidence import DECISION_SCHEMA, DECISIONS, EVIDENCE_SCHEMA
 from pipeline.screening.policy.evaluation import NO_SPAN, evaluate_policy
-from pipeline.screening.policy.propagation import SPANS, redaction_spans, worst_decisions
+from pipeline.screening.policy.propagation import SPANS, find_redaction_spans, select_worst
 from pipeline.screening.policy.rules import Policy, PolicyRule
 
 Make = Callable[..., Any]
@@ -252,7 +252,7 @@ def test_redaction_spans(
     ]  # fmt: skip
     evidence = make_evidence(rows)
     decisions = evaluate_policy(policy_of([("a", "redact"), ("b", "review")]), evidence)
-    spans = redaction_spans(decisions, evidence)
+    spans = find_redaction_spans(decisions, evidence)
     assert spans.schema == SPANS
     covered: dict[bytes, set[int]] = {}
     for row in rows:
@@ -292,8 +292,8 @@ def test_worst_decisions(tables: list[list[tuple[int, str]]], make_decisions: Ma
         worse = DECISIONS.index(row["decision"]) > DECISIONS.index(held["decision"])
         evidence = [*held["evidence"], *row["evidence"]]
         expected[row["doc_id"]] = {**(row if worse else held), "evidence": evidence}
-    assert worst_decisions(*given).to_pylist() == [expected[d] for d in sorted(expected)]
-    bare = worst_decisions(*(table.drop_columns(["doc_id"]) for table in given))
+    assert select_worst(*given).to_pylist() == [expected[d] for d in sorted(expected)]
+    bare = select_worst(*(table.drop_columns(["doc_id"]) for table in given))
     assert sorted(d["doc_key"] for d in bare.to_pylist()) == sorted(
         d["doc_key"] for d in expected.values()
     )

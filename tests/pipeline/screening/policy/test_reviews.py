@@ -14,9 +14,15 @@ from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.runs.events import EVENTS, verify_events
 from pipeline.screening.evidence import FINDINGS
 from pipeline.screening.policy.evaluation import evaluate_policy
-from pipeline.screening.policy.propagation import redaction_spans
+from pipeline.screening.policy.propagation import find_redaction_spans
 from pipeline.screening.policy.rules import Policy
-from pipeline.screening.reviews import REVIEWS, Review, load_reviews, record_review, review_findings
+from pipeline.screening.reviews import (
+    REVIEWS,
+    Review,
+    load_reviews,
+    make_review_findings,
+    record_review,
+)
 
 Make = Callable[..., Any]
 
@@ -55,7 +61,7 @@ def test_findings(run: Path, batch: pa.Table, make_key: Make) -> None:
     record_review(run, make_key(2).hex(), "drop", "A. Reader", "first thought")
     review = record_review(run, make_key(2).hex(), "allow", "B. Reader", "on reflection")
     record_review(run, make_key(4).hex(), "redact", "B. Reader", "two names", [(9, 14), (0, 7)])
-    found = review_findings(load_reviews(run / REVIEWS), batch)
+    found = make_review_findings(load_reviews(run / REVIEWS), batch)
     assert found.schema == FINDINGS
     told = [
         (f["row"], f["kind"], f["target"], f["byte_offset"], f["byte_length"])
@@ -68,12 +74,12 @@ def test_findings(run: Path, batch: pa.Table, make_key: Make) -> None:
     assert json.loads(found["attributes"][0].as_py()) == {
         "by": "B. Reader", "event": review.event, "note": "on reflection",
     }  # fmt: skip
-    parts = [review_findings(load_reviews(run / REVIEWS), batch.slice(n, 2)) for n in (0, 2)]
+    parts = [make_review_findings(load_reviews(run / REVIEWS), batch.slice(n, 2)) for n in (0, 2)]
     assert [len(part) for part in parts] == [1, 2]
     chunked = pa.concat_tables([batch.slice(0, 1), batch.slice(1)])
-    assert review_findings(load_reviews(run / REVIEWS), chunked).equals(found)
-    assert review_findings([], batch).equals(FINDINGS.empty_table())
-    assert len(review_findings(load_reviews(run / REVIEWS), batch.slice(0, 0))) == 0
+    assert make_review_findings(load_reviews(run / REVIEWS), chunked).equals(found)
+    assert make_review_findings([], batch).equals(FINDINGS.empty_table())
+    assert len(make_review_findings(load_reviews(run / REVIEWS), batch.slice(0, 0))) == 0
 
 
 @pytest.mark.parametrize(
@@ -87,7 +93,7 @@ def test_another_text(
     """What let a text pass does not let another pass; what kept it out does."""
     spans = [(0, 7)] if decision == "redact" else []
     record_review(run, make_key(4).hex(), decision, "A. Reader", "seen", spans)
-    found = review_findings(load_reviews(run / REVIEWS), changed(batch)).to_pylist()
+    found = make_review_findings(load_reviews(run / REVIEWS), changed(batch)).to_pylist()
     assert [(f["kind"], f["target"], f["byte_length"]) for f in found] == [("outdated", counts, 0)]
 
 
@@ -96,7 +102,7 @@ def test_a_redaction_reaches_the_spans(
     make_key: Make,
 ) -> None:  # fmt: skip
     record_review(run, make_key(4).hex(), "redact", "A. Reader", "a name", [(0, 7), (5, 9)])
-    findings = review_findings(load_reviews(run / REVIEWS), batch).to_pylist()
+    findings = make_review_findings(load_reviews(run / REVIEWS), batch).to_pylist()
     rows = [
         make_row(4, n, "review", **{k: v for k, v in f.items() if k not in ("row", "kind")},
                  kind=f["kind"])
@@ -105,7 +111,7 @@ def test_a_redaction_reaches_the_spans(
     evidence = make_evidence(rows)
     decisions = evaluate_policy(default_policy, evidence)
     assert decisions["decision"].to_pylist() == ["redact"]
-    spans = redaction_spans(decisions, evidence).to_pylist()
+    spans = find_redaction_spans(decisions, evidence).to_pylist()
     assert [(s["byte_offset"], s["byte_length"]) for s in spans] == [(0, 9)]
 
 

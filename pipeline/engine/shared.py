@@ -1,0 +1,101 @@
+"""What a job is identified by, and how what many jobs have in common travels once.
+
+A call to a worker is small whatever the number of shards: what all tasks of a stage read alike is
+`Shared`, of which a call carries a path and a hash; a job that is large by itself is stored in the
+same way.
+"""
+
+import dataclasses
+import functools
+import pickle
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pipeline.core import storage
+from pipeline.core.manifest import Shard, fingerprint_of
+
+LARGEST_JOB = 2048
+"""Bytes of a pickled job that travel in the call itself."""
+SUFFIX = ".shared"
+_LEFT_OUT = ("location", "withheld")
+_LOADED_AT_ONCE = 8
+
+Value = TypeVar("Value")
+
+
+class Shared(Generic[Value]):
+    """Plain data that many tasks read alike, such as all shards of an earlier stage.
+
+    It counts for the fingerprint of each of them by its hash, which is computed once. Workers read
+    it from a file, once per process while they need it.
+    """
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        self._directory: Path | None = None
+        self._stored: tuple[Path, str] | None = None
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """Hash of the value as plain data."""
+        return fingerprint_of({"shared": to_plain_data(self.value)})
+
+    def store_in(self, directory: Path) -> None:
+        """Say where the value is written when it first travels to another process."""
+        if self._directory != directory:
+            self._directory, self._stored = directory, None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._directory is None:
+            return Shared, (self.value,)
+        if self._stored is None:
+            data = pickle.dumps(self.value, pickle.HIGHEST_PROTOCOL)
+            digest = storage.hash_bytes(data)
+            self._stored = self._directory / f"{digest}{SUFFIX}", digest
+            storage.publish(self._stored[0], data)
+        return _load, self._stored
+
+
+@functools.lru_cache(_LOADED_AT_ONCE)
+def _load(path: Path, digest: str) -> Shared[Any]:
+    data = storage.read_verified(path, digest)
+    loaded: Shared[Any] = Shared(pickle.loads(data))  # noqa: S301 - the hash came with the call
+    loaded._directory, loaded._stored = path.parent, (path, digest)
+    return loaded
+
+
+def shorten_call(job: Any, directory: Path) -> Any:
+    """The job as it travels in a call: as it is, or stored in `directory` because it is large."""
+    if isinstance(job, Shared):
+        return job
+    for value in vars(job).values() if is_dataclass(job) else ():
+        if isinstance(value, Shared):
+            value.store_in(directory)
+    if len(pickle.dumps(job, pickle.HIGHEST_PROTOCOL)) <= LARGEST_JOB:
+        return job
+    whole = Shared(job)
+    whole.store_in(directory)
+    return whole
+
+
+def to_plain_data(value: Any) -> Any:
+    """A job as plain data for hashing; shards count by their content, what is shared by its hash.
+
+    Fields named `location` say where, not what, and `withheld` what must not be stored whatever is
+    asked for; both are left out.
+    """
+    if isinstance(value, Shard):
+        return list(value.identity)
+    if isinstance(value, Shared):
+        return value.identity
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): to_plain_data(v) for k, v in value.items() if k not in _LEFT_OUT}
+    if isinstance(value, list | tuple):
+        return [to_plain_data(v) for v in value]
+    if isinstance(value, bytes):
+        return value.hex()
+    return value

@@ -1,0 +1,101 @@
+"""Files are hashed once on a host, not once in every process: what is verified is remembered.
+
+The memory is one sparse file in the user's cache: a table of 128-bit digests, each in the place
+that its first bits name, where a newer one may displace it. A digest is made of the hash expected,
+of what the file system says of the file (device, inode, size, times of its last changes) and of the
+boot of the machine, so a file that is changed or replaced is hashed again, and all are after a
+restart. Without a cache that can be written, each process remembers for itself.
+"""
+
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import xxhash
+
+from dedup.user_cache import user_cache
+from pipeline.core.errors import IntegrityError
+from pipeline.core.storage import verify_file
+
+_PLACES = 1 << 21
+_DIGEST_BYTES = 16
+_SETTLED_NS = 50_000_000
+"""Age from which on times of a file tell its states apart; a younger one is not remembered."""
+_own: set[bytes] = set()
+
+
+def verify_once(path: Path, expected: str) -> None:
+    """Check the hash of a file, once on this host while the file stays the same. Raises
+    IntegrityError naming file and hashes."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise IntegrityError(f"{path}: missing; run again the command that made it") from error
+    times = (status.st_mtime_ns, status.st_ctime_ns)
+    stamp = (expected, status.st_dev, status.st_ino, status.st_size, *times, _boot())
+    digest = xxhash.xxh3_128_digest(repr(stamp).encode())
+    if digest in _own or _recall(digest):
+        return
+    verify_file(path, expected)
+    if 0 <= max(times) <= time.time_ns() - _SETTLED_NS:
+        _own.add(digest)
+        _remember(digest)
+
+
+def verify_files(
+    files: Iterable[tuple[Path, str]], verify: Callable[[Path, str], None] = verify_once
+) -> Iterator[IntegrityError | None]:
+    """Verify many files with the hashes expected, several at a time; what is wrong with each, in
+    order."""
+
+    def find_problem(file: tuple[Path, str]) -> IntegrityError | None:
+        try:
+            verify(*file)
+        except IntegrityError as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        yield from pool.map(find_problem, files)
+
+
+@functools.cache
+def _boot() -> str:
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"process {os.getpid()}"
+
+
+@functools.cache
+def _table() -> int | None:
+    """A descriptor of the table, for as long as the process lives; None without a cache."""
+    cache = user_cache()
+    if cache is None:
+        return None
+    with contextlib.suppress(OSError):
+        cache.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(cache / "verified", flags, 0o600)
+    return None
+
+
+def _offset(digest: bytes) -> int:
+    return int.from_bytes(digest[:4], "little") % _PLACES * _DIGEST_BYTES
+
+
+def _recall(digest: bytes) -> bool:
+    table = _table()
+    with contextlib.suppress(OSError):
+        return table is not None and os.pread(table, len(digest), _offset(digest)) == digest
+    return False
+
+
+def _remember(digest: bytes) -> None:
+    table = _table()
+    with contextlib.suppress(OSError):
+        if table is not None:
+            os.pwrite(table, digest, _offset(digest))

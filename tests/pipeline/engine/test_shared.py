@@ -1,0 +1,125 @@
+"""What tasks share travels once: small calls, the same bytes, fingerprints of constant size."""
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.core.errors import IntegrityError
+from pipeline.core.manifest import Shard
+from pipeline.engine.runner import stage_fields, task_fingerprints
+from pipeline.engine.shared import LARGEST_JOB, SUFFIX, Shared, shorten_call
+from pipeline.engine.stage import Stage, Task
+from pipeline.stories import loop
+from tests.pipeline.trees import differences
+
+LARGEST_CALL = 4096
+
+
+def many(count: int, mark: str = "0") -> tuple[Shard, ...]:
+    return tuple(
+        Shard(path=f"shuffle/{i:06d}.arrow", size=i, hash=mark * 32, content_hash=mark * 32)
+        for i in range(count)
+    )
+
+
+@dataclass(frozen=True)
+class Job:
+    number: int
+    shards: Shared[tuple[Shard, ...]]
+    location: str = ""
+
+
+def stage(shards: tuple[Shard, ...], location: str = "") -> Stage:
+    shared = Shared(shards)
+    jobs = [Job(number, shared, location) for number in range(3)]
+    tasks = tuple(Task(str(job.number), job, (shared,)) for job in jobs)
+    return Stage(name="toy", version=1, function=lambda job, inputs: None, tasks=tasks)  # type: ignore[arg-type, return-value]
+
+
+def test_a_call_is_small_and_its_value_is_read_once(tmp_path: Path) -> None:
+    shared = Shared(many(5000))
+    jobs = [shorten_call(Job(number, shared), tmp_path) for number in range(3)]
+    calls = [pickle.dumps(job) for job in jobs]
+    assert max(map(len, calls)) < 400
+    assert len(list(tmp_path.glob(f"*{SUFFIX}"))) == 1
+    loaded = [pickle.loads(call) for call in calls]
+    assert [job.number for job in loaded] == [0, 1, 2]
+    assert loaded[0].shards.value == many(5000)
+    assert loaded[0].shards is loaded[2].shards
+    assert max(len(pickle.dumps(job)) for job in loaded) < 400, "sent on, it is a reference again"
+
+
+def test_a_large_job_goes_by_a_file(tmp_path: Path) -> None:
+    small, large = ("x",), tuple("x" * LARGEST_JOB)
+    assert shorten_call(small, tmp_path) is small
+    sent = pickle.dumps(shorten_call(large, tmp_path))
+    assert len(sent) < 400
+    assert pickle.loads(sent).value == large
+
+
+def test_what_travels_is_checked(tmp_path: Path) -> None:
+    sent = pickle.dumps(shorten_call(tuple("y" * LARGEST_JOB), tmp_path))
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    with pytest.raises(IntegrityError, match="damaged"):
+        pickle.loads(sent)
+
+
+def test_what_is_shared_counts_for_every_task() -> None:
+    before, after = stage(many(9)), stage((*many(8), *many(1, "1")))
+    assert not set(task_fingerprints(before)) & set(task_fingerprints(after))
+    assert stage_fields(before)["inputs"] != stage_fields(after)["inputs"]
+    elsewhere = stage(many(9), "/another/place")
+    assert task_fingerprints(elsewhere) == task_fingerprints(before)
+
+
+def test_a_task_does_not_depend_on_others() -> None:
+    whole = stage(many(9))
+    part = replace(whole, tasks=whole.tasks[1:])
+    assert task_fingerprints(part) == task_fingerprints(whole)[1:]
+    assert stage_fields(part)["inputs"] != stage_fields(whole)["inputs"]
+
+
+class Postman:
+    """An executor that sends every call as a worker would get it."""
+
+    workers = 1
+
+    def __init__(self) -> None:
+        self.largest: dict[str, int] = {}
+
+    def run(
+        self, call: Callable[[Any], Any], jobs: Sequence[Any], names: Sequence[str]
+    ) -> Iterator[tuple[int, Any]]:
+        for index, job in enumerate(jobs):
+            sent = pickle.dumps((call, job))
+            name = Path(getattr(job, "record_path", "texts/0")).parent.name
+            self.largest[name] = max(self.largest.get(name, 0), len(sent))
+            function, received = pickle.loads(sent)
+            yield index, function(received)
+
+
+def test_no_call_of_a_run_is_large(
+    small_run: Any, corpus: Any, tmp_path: Path, prep: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every stage of a run, sent and received: no call is larger than 4 KB, and the bytes are those
+    of a run that sends nothing."""
+    postman = Postman()
+
+    @contextmanager
+    def send(*settings: Any) -> Iterator[Postman]:
+        yield postman
+
+    monkeypatch.setattr(loop, "executor", send)
+    out = tmp_path / "run"
+    ended = prep("run", corpus.config, "--out", out)
+    assert ended.code == 0, ended.err
+    assert differences(out, small_run.directory) == []
+    assert len(postman.largest) > 15
+    assert max(postman.largest.values()) <= LARGEST_CALL, postman.largest
+    assert not list(out.rglob(f"*{SUFFIX}"))
