@@ -18,7 +18,7 @@ from pipeline.config.sections import InputConfig
 from pipeline.config.yaml import YamlDocument
 from pipeline.core.words import require_choice
 from pipeline.engine.progress import Progress
-from pipeline.stages.records import choose_form
+from pipeline.sources.output_format import choose_form
 from pipeline.stories import preparation
 from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
 from pipeline.stories.dedup import DEDUP, NAME, make_dedup_config

@@ -55,7 +55,7 @@ def clean(
     --c4: apply C4's rules for documents
     --bad-words FILE: list of words; with --c4, documents with one are dropped
     --text-key FIELD: field or column that holds the text
-    --format NAME: jsonl.zst, jsonl.gz, jsonl or parquet
+    --format NAME: jsonl.zst, jsonl.gz, jsonl, parquet or an output format of an installed package
 
     Examples:
     prep clean corpus/*.jsonl.zst --out cleaned
@@ -64,7 +64,7 @@ def clean(
     What a rule dropped: `prep inspect cleaned --dropped gopher_word_count`
     """
     from pipeline.engine.progress import Progress
-    from pipeline.stages.records import choose_form
+    from pipeline.sources.output_format import choose_form
     from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
     from pipeline.stories.preparation import prepare, run_preparation
 

@@ -47,7 +47,7 @@ def convert(
         reads; HDF5 (sample, vsl, corpus), .bin with or without .idx, or parquet of token ids, as
         files or directories; a saved Hugging Face dataset
     --to FORM: hdf5 (rows for training), corpus (flat HDF5), bin (.bin with .idx); or documents as
-        text: jsonl, jsonl.zst or parquet
+        text: jsonl, jsonl.zst, parquet or an output format of an installed package
     --out DIR: new directory for the output
     --from KIND: what INPUT is: text, hdf5, bin, tokens (parquet), dataset or run
         [default: detected]
@@ -186,9 +186,10 @@ def _show(facts: dict[str, Any], options: "ConvertOptions") -> None:
         print_line(f"lost: {pluralise(count, noun)}{rest}")
     if facts.get("documents_not_utf8"):
         broken = pluralise(facts["documents_not_utf8"], "document")
-        print_line(
-            f"note: not UTF-8: {broken}; their ids are in `tokens` next to a text with U+FFFD"
-        )
+        kept = "their ids are in `tokens` next to a text with U+FFFD"
+        if "software" in facts["settings"]:
+            kept = "they are a text with U+FFFD, and their ids are lost"
+        print_line(f"note: not UTF-8: {broken}; {kept}")
     if facts.get("documents_without_eos"):
         endless = pluralise(facts["documents_without_eos"], "document")
         print_line(f"note: no EOS at the end of {endless}; converted back, they would end with one")

@@ -96,7 +96,7 @@ def export(
     records as its input. Finished work is reused; the same command resumes an interrupted export.
 
     --out DIR: new directory; the records go to DIR/records/SPLIT/
-    --format NAME: jsonl.zst, jsonl.gz, jsonl or parquet
+    --format NAME: jsonl.zst, jsonl.gz, jsonl, parquet or an output format of an installed package
     --split NAME: only this split; repeatable
     --shard-size SIZE: about how much text is in one file, uncompressed
     --shuffle/--no-shuffle: write in the order of the token stream, or in that of the input
@@ -139,7 +139,7 @@ def _request(
 
     from pipeline.config.model import Bytes
     from pipeline.config.yaml import loads_value
-    from pipeline.stages.records import FIELDS, choose_form
+    from pipeline.sources.output_format import FIELDS, choose_form
     from pipeline.stories.export import LARGEST_FILE, SMALLEST_FILE, ExportOptions
 
     chosen_form = choose_form(form)

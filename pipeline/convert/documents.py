@@ -1,4 +1,5 @@
-"""Targets of text: a stream split at its EOS into documents, as jsonl or parquet.
+"""Targets of text: a stream split at its EOS into documents, as jsonl, parquet or in an output
+format of a plug-in.
 
 A document is `{"text": …}`. One whose tokens are no valid UTF-8 (bytes were cut in the middle of a
 character) keeps its ids in `tokens` next to a text with U+FFFD in place of what is invalid.
@@ -19,9 +20,11 @@ import pyarrow.parquet as pq
 
 from dedup.arrays import I64, U8, Array
 from pipeline.convert.pack import Buffer, ShardPlace
-from pipeline.convert.stream import OutputFile, StreamBlock, StreamVocabulary
-from pipeline.core.errors import InputError
+from pipeline.convert.stream import OutputFile, StreamBlock, StreamVocabulary, require
+from pipeline.core.errors import InputError, escape_text
+from pipeline.core.words import pluralise
 from pipeline.sources.copy import new_compressor
+from pipeline.sources.output_format import PluggedForm
 from pipeline.tokenizers.definition import TokenizerDefinition, byte_table, decode_bytes
 
 _TOKENS_AT_ONCE = 1 << 20
@@ -152,6 +155,29 @@ class Parquet:
                 writer.write_table(group, row_group_size=len(group))
         data: bytes = sink.getvalue().to_pybytes()
         return data
+
+
+class Plugged:
+    """An output format of a plug-in, with the column `text`."""
+
+    def __init__(self, form: PluggedForm, lossy: bool) -> None:
+        self.suffix = f".{form}"
+        self._form = form
+        self._lossy = lossy
+        self._texts: list[str] = []
+
+    def add(self, text: str, tokens: list[int] | None) -> None:
+        """See `DocumentWriter`."""
+        if tokens is not None:
+            shown = escape_text(repr(text), 60)
+            require(self._lossy, f"{shown} is not UTF-8, and {self._form} has no place for its ids")
+        self._texts.append(text)
+
+    def image(self) -> bytes | tuple[bytes, ...]:
+        """See `DocumentWriter`."""
+        rows = pa.table({"text": pa.array(self._texts, pa.large_string())})
+        self._texts = []
+        return self._form.write(rows, f"a file of {pluralise(len(rows), 'document')}")
 
 
 @dataclass

@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 
 from pipeline.convert.token_lists import is_token_list, token_column
 from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.words import require_choice
 from pipeline.hdf5.format import Compression
 from pipeline.runs import layout
 from pipeline.sources.listing import SPLITS, STATE, check_one_split
+from pipeline.sources.output_format import plugged_outputs
 
 Kind = Literal["text", "hdf5", "bin", "tokens", "dataset", "run"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -132,8 +134,8 @@ def _sorted(directory: Path, suffix: str) -> list[Path]:
     return sorted(directory.glob(f"*{suffix}"))
 
 
-To = Literal["hdf5", "corpus", "bin", "jsonl", "jsonl.zst", "parquet"]
-TARGETS: tuple[To, ...] = get_args(To)
+TARGETS = ("hdf5", "corpus", "bin", "jsonl", "jsonl.zst", "parquet")
+"""What `--to` can name, apart from output formats of plug-ins."""
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 DEFAULT_LENGTH = 2048
 DEFAULT_SHARD = 128 << 20
@@ -144,7 +146,7 @@ class ConvertOptions:
     """The arguments; None where the default depends on the input."""
 
     inputs: tuple[str, ...]
-    to: To
+    to: str
     out: Path
     kind: Kind | None = None
     tokenizer: str | None = None
@@ -164,7 +166,8 @@ class ConvertOptions:
     """The only split of a run to convert; None: all of them."""
 
     def __post_init__(self) -> None:
-        _one_of("--to", self.to, TARGETS)
+        if self.to not in TARGETS:
+            require_choice("--to", self.to, [*TARGETS, *plugged_outputs()])
         if self.kind is not None:
             _one_of("--from", self.kind, KINDS)
         _one_of("--compression", self.compression, COMPRESSIONS)

@@ -14,6 +14,7 @@ from pipeline.convert.documents import (
     DocumentWriter,
     Jsonl,
     Parquet,
+    Plugged,
     detokenizer_of,
 )
 from pipeline.convert.flat import BinSource, BinTarget, id_limit
@@ -39,6 +40,7 @@ from pipeline.convert.token_lists import SavedTokenSource, TokenListSource
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.words import pluralise
 from pipeline.sources.files import find
+from pipeline.sources.output_format import OTHER_TARGETS, Form, PluggedForm, choose_form
 from pipeline.sources.record import RecordRules
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 
@@ -197,7 +199,7 @@ def _vocabulary(
 ) -> StreamVocabulary:
     """What the options say of the ids, checked against what the data set says of itself; `limit` is
     the number of ids that its dtype can hold, if that is few."""
-    to_text = options.to in ("jsonl", "jsonl.zst", "parquet")
+    to_text = options.to not in OTHER_TARGETS
     if options.eos_id is not None:
         eos_id = options.eos_id
     known = eos_id is not None and (vocab_size is not None or options.eos_id is not None)
@@ -294,10 +296,13 @@ def _stream_to_text(
             "space, normalised characters); --lossy writes them anyway"
         )
     size = options.shard_size or DEFAULT_SHARD
+    form = choose_form(options.to, "--to")
+    if isinstance(form, PluggedForm):
+        settings["software"] = {f"output format {form}": str(form.code)}
     return ConvertPlan(
         source,
         lambda place: DocumentTarget(
-            form=_form(options.to),
+            form=_new_writer(form, options.lossy),
             shard_bytes=size,
             vocabulary=vocabulary,
             detokenizer=detokenizer,
@@ -308,8 +313,10 @@ def _stream_to_text(
     )
 
 
-def _form(to: str) -> DocumentWriter:
-    return Parquet() if to == "parquet" else Jsonl(compress=to == "jsonl.zst")
+def _new_writer(form: Form, lossy: bool) -> DocumentWriter:
+    if isinstance(form, PluggedForm):
+        return Plugged(form, lossy)
+    return Parquet() if form == "parquet" else Jsonl(compress=form == "jsonl.zst")
 
 
 _TEXT_PER_TOKEN = 4.3
@@ -366,5 +373,5 @@ def _size(plan: ConvertPlan, options: ConvertOptions, tokens: int) -> int:
         "jsonl": _TEXT_PER_TOKEN * 1.03,
         "jsonl.zst": _TEXT_PER_TOKEN * 0.4,
         "parquet": _TEXT_PER_TOKEN * 0.45,
-    }[options.to]
+    }.get(options.to, _TEXT_PER_TOKEN)
     return int(tokens * per_token)

@@ -6,6 +6,7 @@ version and the hash of its files are part of the fingerprint of each stage that
 worker whose installation differs refuses to go on.
 """
 
+import platform
 import sys
 import traceback
 from collections.abc import Collection
@@ -16,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import xxhash
 
-from pipeline.core.errors import ConfigError, escape_text
+from pipeline.core.errors import ConfigError, FunctionError, PrepError, escape_text
 
 T = TypeVar("T")
 
@@ -43,13 +44,30 @@ class PlugIn(Generic[T]):
     name: str
     value: T
     code: PlugInCode
+    root: str = ""
+    """The file of its module, or the directory of the package that holds it."""
+
+    @property
+    def shown(self) -> str:
+        """As messages begin."""
+        code = self.code
+        name = escape_text(self.name)
+        return f"{code.distribution} {code.version}: its {self.group} entry point {name}"
 
     def refuse(self, problem: str) -> ConfigError:
         """The error for a plug-in that cannot be used as it is."""
-        return ConfigError(
-            f"{self.code.distribution} {self.code.version}: its {self.group} entry point "
-            f"{escape_text(self.name)} {problem}; repair or uninstall that distribution"
-        )
+        return ConfigError(f"{self.shown} {problem}; repair or uninstall that distribution")
+
+    def fail(self, where: str, error: BaseException) -> PrepError:
+        """The error for a plug-in that failed at its work: where that was, and in which of its
+        lines. Errors of ours, of a damaged file for instance, stay what they are."""
+        if isinstance(error, PrepError):
+            return error
+        if not is_failure(error):
+            raise error
+        frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+        own = next((file for file in reversed(frames) if file.startswith(self.root)), "")
+        return FunctionError(f"{self.shown} failed on {where}: {describe_failure(error, own)}")
 
 
 def load_plug_ins(
@@ -88,11 +106,29 @@ def _load(entry: metadata.EntryPoint, kind: type) -> PlugIn[Any]:
     if not isinstance(value, kind):
         expected = "a class" if kind is type else f"{kind.__module__}.{kind.__name__}"
         raise plug_in.refuse(f"({entry.value}) is a {type(value).__name__}; expected {expected}")
-    return replace(plug_in, value=value, code=replace(code, code_hash=_hash(entry.module)))
+    root, digest = _find_code(entry.module)
+    return replace(plug_in, value=value, code=replace(code, code_hash=digest), root=root)
 
 
-def _hash(module: str) -> str:
-    """The hash of all code of the outermost package that holds a module and is no namespace."""
+def is_failure(error: BaseException) -> bool:
+    """Whether an error is the fault of what was called, and no signal or interrupt. A panic in Rust
+    is no Exception."""
+    return isinstance(error, Exception | SystemExit) or type(error).__name__ == "PanicException"
+
+
+def check_unchanged(what: str, plug_in: PlugIn[Any] | None, code: PlugInCode | None) -> None:
+    """Raise ConfigError where what is installed here is not the code with which the run began;
+    `what` names it in words, such as "the input format tsv"."""
+    if (plug_in and plug_in.code) != code:
+        here = f"it is {plug_in.code}" if plug_in else "it is not installed"
+        raise ConfigError(
+            f"the run began with {what} of {code}, but on {platform.node()} {here}; install the "
+            "same on every worker and change nothing while a run is under way"
+        )
+
+
+def _find_code(module: str) -> tuple[str, str]:
+    """The outermost package that holds a module and is no namespace, and the hash of its code."""
     names = module.split(".")
     packages = (".".join(names[: n + 1]) for n in range(len(names)))
     outermost = next(name for name in packages if sys.modules[name].__file__)
@@ -104,7 +140,7 @@ def _hash(module: str) -> str:
     for path in sorted(files):
         digest.update(f"{path.relative_to(root).as_posix()}\n{path.stat().st_size}\n".encode())
         digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return str(root if package else file), digest.hexdigest()
 
 
 def describe_failure(error: BaseException, file: str) -> str:

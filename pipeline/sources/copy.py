@@ -20,7 +20,7 @@ from dedup.arrays import I64
 from pipeline.core.errors import InputError
 from pipeline.sources.files import HashingReader, InputFile, open_seekable
 from pipeline.sources.formats import FileFormat, format_of
-from pipeline.sources.output_format import find_plugged_form
+from pipeline.sources.output_format import Form, PluggedForm
 from pipeline.sources.raw_format import RowFormat, StreamFormat
 from pipeline.sources.record import RecordRules
 from pipeline.sources.streams import decompress_blocks, zstd
@@ -172,14 +172,12 @@ def _grouped(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[p
         yield pa.Table.from_batches(held, schema).combine_chunks()
 
 
-def count_records(path: Path) -> int:
-    """Records in a file that was written so. Raises InputError when it is damaged."""
-    found = format_of(path.name)
-    if found is None:
-        form = find_plugged_form(path.name)
-        if form is not None:
-            return len(form.load().read(path))
-        found = FileFormat(JSONL, None, 1.0)
+def count_records(path: Path, form: Form | None = None) -> int:
+    """Records in a file in an output format, or (None) in one that was written so. Raises
+    InputError when it is damaged."""
+    if isinstance(form, PluggedForm):
+        return len(form.read(path))
+    found = format_of(path.name) or FileFormat(JSONL, None, 1.0)
     records = found.records
     if records is PARQUET:
         return int(pq.read_metadata(path).num_rows)

@@ -22,7 +22,7 @@ import xxhash
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.journal import DIRECTORY
-from pipeline.core.plugins import PlugInCode
+from pipeline.core.plugins import PlugInCode, check_unchanged
 from pipeline.core.words import pluralise
 from pipeline.sources.formats import (
     BUILT_IN,
@@ -111,15 +111,11 @@ class PluggedFile(InputFile):
     @property
     def format(self) -> FileFormat:
         """See InputFile. Raises ConfigError where another version of the plug-in is installed."""
-        found = super().format
-        installed = plugged_formats()[found.records.name].code
-        if installed != self.code:
-            raise ConfigError(
-                f"{self.shown}: the run began with the input format {found.records.name} of "
-                f"{self.code}, but here it is {installed}; install the same on every worker and "
-                "change nothing while a run is under way"
-            )
-        return found
+        package = self.code.distribution
+        same = [p for p in plugged_formats().values() if p.code.distribution == package]
+        exact = [p for p in same if p.code == self.code]
+        check_unchanged(f"the reader of {self.shown}", next(iter(exact or same), None), self.code)
+        return super().format
 
     @property
     def software(self) -> dict[str, str]:

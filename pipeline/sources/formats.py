@@ -1,14 +1,16 @@
 """The formats of raw shards: the built-in ones, those of plug-ins, and which one a file has."""
 
 import functools
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-from pipeline.core.errors import ConfigError, escape_text
+from pipeline.core.errors import ConfigError, FunctionError, escape_text
 from pipeline.core.plugins import PlugIn, load_plug_ins
 from pipeline.core.words import did_you_mean_or_all
 from pipeline.sources import tables, text, warc
-from pipeline.sources.raw_format import RawFormat, RowFormat, StreamFormat
+from pipeline.sources.raw_format import RawFormat, Records, RowFormat, StreamFormat
+from pipeline.sources.record import Place, RecordRules, find_record_problem
 
 PLUG_INS = "wafermill.readers"
 """Entry points of this group are formats: a `StreamFormat` or a `RowFormat`."""
@@ -67,7 +69,44 @@ def plugged_formats() -> Mapping[str, PlugIn[RawFormat]]:
                 why = f"which is {taken[other]}" if other else "which begins with no dot"
                 raise plug_in.refuse(f"has the suffix {escape_text(suffix)}, {why}")
         taken |= dict.fromkeys(_by_suffix([records]), f"that of {plug_in.code.distribution}")
-    return plug_ins
+    return {name: replace(plug_in, value=_guard(plug_in)) for name, plug_in in plug_ins.items()}
+
+
+def _guard(plug_in: PlugIn[RawFormat]) -> RawFormat:
+    """The format with a reader whose failures and wrong records are errors that name it."""
+    records: Any = plug_in.value
+
+    def read(path: str, *given: Any) -> Records:
+        [rules] = [one for one in given if isinstance(one, RecordRules)]
+        return _check_records(plug_in, path, rules, lambda: iter(records.read(path, *given)))
+
+    guarded: RawFormat = replace(records, read=read)
+    return guarded
+
+
+def _check_records(
+    plug_in: PlugIn[RawFormat], path: str, rules: RecordRules, read: Callable[[], Iterator[Any]]
+) -> Records:
+    """What a plug-in reads of a file. Raises FunctionError where it fails or yields what is no
+    record, with the place of the last one before."""
+    last, items = Place(-1, 0, 0, 0), None
+    end: Any = object()
+    while True:
+        where = escape_text(path)
+        if last.ordinal >= 0:
+            where += f" after line {last.line}" if last.line else f" after row {last.byte_offset}"
+        try:
+            items = read() if items is None else items
+            item = next(items, end)
+        except BaseException as error:
+            raise plug_in.fail(where, error) from error
+        if item is end:
+            return
+        if problem := find_record_problem(item, last, rules.fields):
+            shown = escape_text(repr(item), 100)
+            raise FunctionError(f"{plug_in.shown} yielded {shown} for {where}: {problem}")
+        last = item.place
+        yield item
 
 
 def suffix_of(name: str) -> str | None:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time
+from numbers import Integral
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from pipeline.config.sections import (
     field_path,
     parse_template,
 )
+from pipeline.core.errors import escape_text
 
 FieldValue = str | int | float | bool | datetime | None
 """One value of a typed column; None when the record has none."""
@@ -168,6 +170,44 @@ class TypedField:
     column: str
     type: str
     path: Path | None
+
+
+_FIELDS = {"text": str, "source": str | None, "meta": str, "licence": str, "fields": tuple}
+
+
+def find_record_problem(item: Any, last: Place, columns: Sequence[TypedField]) -> str:
+    """What is wrong with a record of a plug-in, in words; empty when nothing is. `last` is the
+    place of the one before it, `columns` are `RecordRules.fields`."""
+    if not isinstance(item, Record | BadRecord):
+        return "expected a Record or a BadRecord"
+    if not isinstance(item.place, Place):
+        return "place: expected a Place"
+    place = item.place
+    numbers = (place.ordinal, place.line, place.byte_offset, place.byte_length)
+    if not all(isinstance(number, Integral) and 0 <= number < 1 << 63 for number in numbers):
+        return "place: expected whole numbers from 0 on"
+    if place.ordinal <= last.ordinal or place.byte_offset < last.byte_offset:
+        return f"place: expected one after that of the record before, {last}"
+    if isinstance(item, BadRecord):
+        return "" if isinstance(item.reason, str) and item.reason else "reason: expected a word"
+    wrong = next((n for n, kind in _FIELDS.items() if not isinstance(getattr(item, n), kind)), None)
+    if wrong is not None:
+        return f"{wrong}: {escape_text(repr(getattr(item, wrong)), 60)} is of the wrong type"
+    if any(has_surrogate(text) for text in (item.text, item.source or "", item.meta, item.licence)):
+        return "an unpaired surrogate, which no UTF-8 text can hold"
+    try:
+        is_object = item.meta == "{}" or isinstance(json.loads(item.meta), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    if not is_object:
+        return "meta: expected a JSON object"
+    try:
+        for value, column in zip(item.fields, columns, strict=True):
+            pa.scalar(value, COLUMN_TYPES[column.type])
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        expected = ", ".join(f"{column.column} ({column.type})" for column in columns)
+        return f"fields: expected the values of {expected or 'no column'}, as assemble_fields does"
+    return ""
 
 
 def meta_columns(fields: Sequence[TypedField]) -> list[pa.Field]:

@@ -211,8 +211,8 @@ def _gather_text(job: FileJob, inputs: Inputs) -> Result:
         order = ids.sort_order(ids.keys_as_u64(whole["doc_key"]), whole["rank"].to_numpy())
     text = shuffle.gather_rows(found, "text", pa.large_string(), length, order, inputs)
     table = whole.take(pa.array(order)).append_column("text", text)
-    data, content_hash = image(table, job.format, job.fields)
     path = f"{layout.RECORDS}/{job.name}/{job.number:06d}.{job.format}"
+    data, content_hash = image(path, table, job.format, job.fields)
     counters = {
         "split": job.name,
         "documents": len(table),

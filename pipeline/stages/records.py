@@ -20,7 +20,6 @@ from dedup.arrays import I64
 from pipeline.core.errors import InputError
 from pipeline.core.ids import array_hash, table_hash
 from pipeline.core.manifest import Shard, fingerprint_of
-from pipeline.core.words import require_choice
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
@@ -28,28 +27,15 @@ from pipeline.runs.views import CleanOutput, KeepOutput
 from pipeline.sources.copy import copy_records, new_compressor
 from pipeline.sources.files import HashingReader, InputFile, change_error
 from pipeline.sources.output_format import (
-    BUILT_IN,
     COMPRESSIONS,
+    FIELDS,
     Form,
     PluggedForm,
-    find_plugged_form,
-    plugged_outputs,
 )
 from pipeline.sources.record import SOURCE_KEYS, source_label
 from pipeline.stages.plan import Reading
 
-FIELDS = ("text", "meta", "key", "source", "licence")
-"""What a record can hold; `text` is always there."""
-
 _BATCH = 1024
-
-
-def choose_form(name: str, option: str = "--format") -> Form:
-    """The output format that is called so. Raises ConfigError when there is none."""
-    require_choice(option, name, [*BUILT_IN, *plugged_outputs()])
-    form = next((form for form in BUILT_IN if form == name), None) or find_plugged_form(name)
-    assert form is not None
-    return form
 
 
 def columns_for(fields: tuple[str, ...]) -> list[str]:
@@ -58,15 +44,15 @@ def columns_for(fields: tuple[str, ...]) -> list[str]:
     return [name for name in ("meta", "source", "licence") if name in needed]
 
 
-def image(table: pa.Table, form: Form, fields: tuple[str, ...]) -> tuple[bytes, str]:
-    """The file that holds these rows in order, and the hash of its content.
+def image(path: str, table: pa.Table, form: Form, fields: tuple[str, ...]) -> tuple[bytes, str]:
+    """The file that holds these rows in order, and the hash of its content; `path` is for messages.
 
     Columns of `table`: text, doc_key and `columns_for(fields)`.
     """
     if form == "parquet" or isinstance(form, PluggedForm):
         rows = pa.table({name: _column(table, name) for name in FIELDS if name in fields})
         if isinstance(form, PluggedForm):
-            return b"".join(form.load().write(rows)), table_hash(rows)
+            return form.write(rows, path), table_hash(rows)
         sink = pa.BufferOutputStream()
         pq.write_table(rows, sink, compression="zstd", row_group_size=1 << 14)
         return sink.getvalue().to_pybytes(), table_hash(rows)
@@ -137,9 +123,9 @@ def _cleaned(job: CleanedJob, inputs: Inputs) -> Result:
     table = inputs.table(job.documents, ["doc_key", "text", *columns_for(FIELDS)])
     state = inputs.table(job.keep, ["state"])["state"].to_numpy()
     kept = table.filter(pa.array(state == STATES.index("kept")))
-    data, content = image(kept, job.form, FIELDS)
-    output = Output(layout.shard(layout.CLEANED, job.index, str(job.form)), data, content)
-    return Result((output,), {"documents": len(kept), "bytes": len(data)})
+    path = layout.shard(layout.CLEANED, job.index, str(job.form))
+    data, content = image(path, kept, job.form, FIELDS)
+    return Result((Output(path, data, content),), {"documents": len(kept), "bytes": len(data)})
 
 
 def cleaned_stage(clean: CleanOutput, keep: KeepOutput, form: Form) -> Stage:

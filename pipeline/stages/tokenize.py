@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import FunctionError
 from pipeline.core.manifest import Shard
-from pipeline.core.plugins import PlugInCode
+from pipeline.core.plugins import PlugInCode, check_unchanged
 from pipeline.core.storage import canonical_json
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, bytes_output
 from pipeline.runs import layout
@@ -22,7 +22,7 @@ from pipeline.runs.views import CleanOutput, CutsOutput, KeepOutput, TokenizerOu
 from pipeline.stages.cuts import cut_texts
 from pipeline.tokenizers.definition import TokenizerDefinition, restore_definition
 from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
-from pipeline.tokenizers.engines import engine_code
+from pipeline.tokenizers.engines import engine_code, plugged_engines
 
 Tokens = npt.NDArray[Any]
 """uint16 where every id fits, else uint32."""
@@ -101,15 +101,15 @@ def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
     data = inputs.path(job.tokenizer).read_bytes()
     definition = restore_definition(layout.TOKENIZER, data, job.eos_id)
     if isinstance(job, NamedEngineJob):
-        if engine_code(job.engine) != job.code:
-            raise ConfigError(
-                f"tokenize.engine: the run began with {job.engine} of {job.code}, but here it is "
-                f"{engine_code(job.engine)}; install the same on every worker and change nothing "
-                "while a run is under way"
-            )
+        if job.code is not None:
+            what = f"the tokenizer engine {job.engine}"
+            check_unchanged(what, plugged_engines().get(job.engine), job.code)
         definition = replace(definition, engine=job.engine)
     tokenizer = open_tokenizer(definition)
-    tokens = tokenize_documents(texts.filter(kept), tokenizer)
+    try:
+        tokens = tokenize_documents(texts.filter(kept), tokenizer)
+    except FunctionError as error:
+        raise FunctionError(f"{job.documents.path}: {error}") from error
     names = documents.select(["doc_id", "doc_key"]).filter(kept).combine_chunks()
     table = names.append_column("tokens", tokens)
     counters = {"documents": len(table), "tokens": len(tokens.values)}

@@ -24,9 +24,8 @@ from pipeline.engine.stage import Inputs
 from pipeline.runs import layout, views
 from pipeline.runs.run_directory import commit_run, read_finished, read_stage
 from pipeline.runs.splits import TRAIN
-from pipeline.sources.output_format import Form
+from pipeline.sources.output_format import FIELDS, Form
 from pipeline.stages import export
-from pipeline.stages.records import FIELDS
 from pipeline.stories.loop import StageRecord, Stages, StoryRun
 from pipeline.stories.status import read_story
 from pipeline.takedown.record import read_takedown_state

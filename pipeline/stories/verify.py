@@ -35,6 +35,7 @@ from pipeline.runs.events import verify_events
 from pipeline.runs.layout import STATES
 from pipeline.sources.copy import count_records
 from pipeline.sources.formats import is_text
+from pipeline.sources.output_format import find_form
 from pipeline.stages.batches import Batch, Batches, Corpus
 from pipeline.takedown.check import Holes, check_masked, check_takedowns, kept_but_taken
 
@@ -221,7 +222,9 @@ def _records(directory: Path, manifest: dict[str, Any], ledger: Ledger) -> Check
     """As many records were written as documents were kept."""
     folder = story_entry(manifest["story"]).records
     files = [f["path"] for f in manifest["files"] if f["path"].startswith(f"{folder}/")]
-    found = sum(count_records(directory / path) for path in files) + _kept_empty(directory)
+    paths = [directory / path for path in files]
+    forms = [find_form(path) if folder == layout.CLEANED else None for path in paths]
+    found = sum(map(count_records, paths, forms)) + _kept_empty(directory)
     kept = sum(s.kept.documents for s in ledger.sources.values()) - kept_but_taken(directory)
     if found != kept:
         raise IntegrityError(
@@ -251,11 +254,11 @@ def _exported(directory: Path, manifest: dict[str, Any]) -> Check:
     """Every exported file holds as many records as the manifest says."""
     files = [f for f in manifest["files"] if f["path"].startswith(f"{layout.RECORDS}/")]
     for file in files:
-        found = count_records(directory / file["path"])
+        path = directory / file["path"]
+        found = count_records(path, find_form(path))
         if found != file["documents"]:
             raise IntegrityError(
-                f"{directory / file['path']}: {pluralise(found, 'record')}, "
-                f"expected {file['documents']:,}"
+                f"{path}: {pluralise(found, 'record')}, expected {file['documents']:,}"
             )
     total = sum(file["documents"] for file in files)
     return Check("records", f"{pluralise(total, 'record')} in {pluralise(len(files), 'file')}")

@@ -46,7 +46,7 @@ from pipeline.takedown.record import (
     takedown_file,
     write_takedown,
 )
-from pipeline.takedown.scrub import STORES, Scrubbing, output_bytes, scrub_written
+from pipeline.takedown.scrub import STORES, Scrubbing, check_written, output_bytes, scrub_written
 
 _SHOWN_LINES = 20
 Lines = Iterator[tuple[str, str]]
@@ -225,7 +225,9 @@ def begin_takedown(plan: TakedownPlan, signed: SignOff) -> dict[str, Any]:
     if not signed.by.strip():
         raise ConfigError("--by: expected the name of whoever carries out the takedown")
     directory, name = plan.run.directory, plan.loaded.claim.id
-    refuse_held(directory, plan.taken["doc_key"].combine_chunks(), f"takedown {name}")
+    keys = plan.taken["doc_key"].combine_chunks()
+    refuse_held(directory, keys, f"takedown {name}")
+    check_written(directory, keys)
     manifest = plan.run.manifest
     value = {
         **plan.as_dict(),
@@ -256,17 +258,18 @@ def finish_takedown(directory: Path, name: str) -> Takedown:
     takedown = find_begun(directory, name)
     assert takedown is not None, "it was begun"
     value = takedown.value
+    run = RunTables(directory, {})
+    taken = takedown.documents(directory)
+    keys = taken["doc_key"].combine_chunks()
+    check_written(directory, keys)
     storage.sweep_temps(directory)
     storage.remove(directory / layout.MANIFEST)
     storage.remove_tree(directory / JOURNAL / "records")
-    run = RunTables(directory, {})
-    taken = takedown.documents(directory)
     if takedown.mode == MASK:
         gone, tokens = gone_and_tokens(run, taken)
         for split in run.splits():
             mask_split(directory, split, name, gone, tokens)
     removed = _delete_intermediates(directory, value["run"]["removed"])
-    keys = taken["doc_key"].combine_chunks()
     Scrubbing(directory, name, keys).run(STORES)
     scrub_written(run, name, taken)
     pages = Pages(directory, value["run"]["config"], value["run"]["stages"])

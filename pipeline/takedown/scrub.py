@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from dedup.arrays import I64, Mask
 from pipeline.core import storage
-from pipeline.core.errors import ConfigError, IntegrityError
+from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard, StageManifest, read_manifest, write_manifest
 from pipeline.engine.runner import STAGE_MANIFESTS, manifest_path
 from pipeline.engine.stage import Output, arrow_output, parquet_output
@@ -34,7 +34,7 @@ from pipeline.runs import layout
 from pipeline.runs.records import map_arrow, wrap_read_errors
 from pipeline.sources.copy import copy_records, new_compressor, trailing_bytes
 from pipeline.sources.files import HashingReader, InputFile
-from pipeline.sources.output_format import BUILT_IN, COMPRESSIONS, find_plugged_form
+from pipeline.sources.output_format import COMPRESSIONS, PluggedForm, find_form
 from pipeline.sources.streams import decompress_blocks
 from pipeline.takedown.copies import RunTables
 from pipeline.takedown.record import read_takedowns
@@ -202,6 +202,16 @@ def scrub_written(run: RunTables, name: str, taken: pa.Table) -> None:
     Scrubbing(run.directory, name, keys).run(stores)
 
 
+def check_written(directory: Path, keys: pa.Array) -> None:
+    """Raise an error if cleaned/ is in the format of a plug-in that cannot leave these documents
+    out: before anything is changed."""
+    manifest = read_manifest(manifest_path(directory, layout.CLEANED))
+    for shard in manifest.shards if manifest else ():
+        path = directory / shard.path
+        if path.exists() and isinstance(find_form(path), PluggedForm):
+            _drop_keys(path, keys)
+
+
 def _make_records_scrub(run: RunTables, name: str, docs: I64) -> Scrub:
     manifest = read_manifest(manifest_path(run.directory, "records"))
     done = {s.path: s.scrubbed for s in manifest.shards} if manifest else {}
@@ -247,9 +257,9 @@ class _Key(msgspec.Struct):
 def _drop_keys(path: Path, keys: pa.Array) -> bytes | None:
     """A file of records with `key`, without those of these documents."""
     gone = {key.hex() for key in keys.to_pylist()}
-    form = next((form for form in BUILT_IN if path.name.endswith(f".{form}")), None)
-    if form is None:
-        return _drop_plugged_keys(path, gone)
+    form = find_form(path)
+    if isinstance(form, PluggedForm):
+        return _drop_plugged_keys(path, form, gone)
     if form == "parquet":
         left = _leave_out(pq.read_table(path), gone)
         return None if left is None else output_bytes(parquet_output("", left))
@@ -264,17 +274,24 @@ def _drop_keys(path: Path, keys: pa.Array) -> bytes | None:
     return bytes(compressor.compress(b"".join(staying)) + compressor.flush())
 
 
-def _drop_plugged_keys(path: Path, gone: set[str]) -> bytes | None:
-    """The same of a file that a plug-in wrote."""
-    form = find_plugged_form(path.name)
-    if form is None:
-        raise ConfigError(f"{path}: no plug-in is installed for its output format; install it")
-    output = form.load()
-    left = _leave_out(output.read(path), gone)
-    return None if left is None else b"".join(output.write(left))
+def _drop_plugged_keys(path: Path, form: PluggedForm, gone: set[str]) -> bytes | None:
+    """The same of a file that a plug-in wrote. Raises IntegrityError, rather than change what is
+    left, where it would not write the same file again."""
+    rows = form.read(path)
+    if "key" not in rows.column_names or form.write(rows, str(path)) != path.read_bytes():
+        raise IntegrityError(
+            f"{path}: {form.code.distribution} {form.code.version} does not write these bytes "
+            "again after reading them, so a takedown would change other documents too; install the "
+            f"version that wrote the file (manifests/{layout.CLEANED}.json names it), or delete "
+            "the run and make it again"
+        )
+    left = _leave_out(rows, gone)
+    return None if left is None else form.write(left, str(path))
 
 
 def _leave_out(table: pa.Table, gone: set[str]) -> pa.Table | None:
     """The rows with other keys, None when these are all."""
-    left = table.filter(pc.invert(pc.is_in(table["key"], pa.array(sorted(gone), pa.string()))))
+    left = table.filter(
+        pc.invert(pc.is_in(table["key"].cast(pa.string()), pa.array(sorted(gone), pa.string())))
+    )
     return None if len(left) == len(table) else left

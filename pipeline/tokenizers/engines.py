@@ -34,8 +34,8 @@ import numpy as np
 
 from dedup.arrays import I64, U32
 from dedup.user_cache import user_cache
-from pipeline.core.errors import ConfigError, ResourceError, escape_text
-from pipeline.core.plugins import PlugIn, PlugInCode, load_plug_ins
+from pipeline.core.errors import ConfigError, FunctionError, ResourceError, escape_text
+from pipeline.core.plugins import PlugIn, PlugInCode, is_failure, load_plug_ins
 from pipeline.core.storage import canonical_json, hash_bytes, write_json
 from pipeline.core.words import did_you_mean_or_all
 from pipeline.tokenizers.battery import VERSION, battery
@@ -187,10 +187,54 @@ def engine_code(name: str) -> PlugInCode | None:
 
 def build_engine(name: str, definition: TokenizerDefinition) -> Engine:
     """The engine of this name for a tokenizer. Raises ConfigError for one that does not exist."""
-    engine_code(name)
-    made = ENGINES.get(name) or plugged_engines()[name].value
-    engine: Engine = made(definition)
-    return engine
+    if engine_code(name) is None:
+        return ENGINES[name](definition)
+    return PluggedEngine(plugged_engines()[name], definition)
+
+
+class PluggedEngine:
+    """An engine of a plug-in: whatever it does wrong is a FunctionError that names it."""
+
+    def __init__(self, plug_in: PlugIn[type], definition: TokenizerDefinition) -> None:
+        self._plug_in = plug_in
+        self._vocab_size = definition.vocab_size
+        try:
+            self._engine: Engine = plug_in.value(definition)
+        except BaseException as error:
+            raise plug_in.fail(f"the tokenizer {definition.name}", error) from error
+
+    def encode(self, texts: Sequence[str]) -> FlatTokens:
+        """See `Engine`."""
+        try:
+            tokens = self._engine.encode(texts)
+        except BaseException as error:
+            if len(texts) > 1 and is_failure(error):
+                for text in texts:  # which text it is
+                    self.encode([text])
+            where = escape_text(repr(texts[0]), 80) if len(texts) == 1 else f"{len(texts)} texts"
+            raise self._plug_in.fail(where, error) from error
+        problem = _find_problem(tokens, len(texts), self._vocab_size)
+        if problem:
+            first = escape_text(repr(texts[0]), 80) if texts else "no texts"
+            raise FunctionError(f"{self._plug_in.shown} returned {problem} for {first}, …")
+        return tokens
+
+
+def _find_problem(tokens: Any, texts: int, vocab_size: int) -> str:
+    """What is wrong with the ids of so many texts, in words; empty when nothing is."""
+    if not isinstance(tokens, FlatTokens):
+        return f"a {type(tokens).__name__}, no FlatTokens,"
+    ids, offsets = np.asarray(tokens.ids), np.asarray(tokens.offsets)
+    if ids.ndim != 1 or ids.dtype.kind not in "ui":
+        return "ids that are no flat array of integers"
+    if offsets.shape != (texts + 1,) or offsets.dtype.kind not in "ui":
+        return f"offsets that are no array of {texts + 1:,} integers"
+    if offsets[0] != 0 or offsets[-1] != len(ids) or (np.diff(offsets.astype(np.int64)) < 0).any():
+        return f"offsets that do not ascend from 0 to the {len(ids):,} ids"
+    outside = ids[(ids < 0) | (ids >= vocab_size)]
+    if len(outside):
+        return f"the id {outside[0]}, outside the vocabulary of {vocab_size:,} ids,"
+    return ""
 
 
 def _interleaved(parts: Sequence[tuple[Sequence[int], FlatTokens]]) -> FlatTokens:
@@ -295,9 +339,9 @@ def _check(name: str, definition: TokenizerDefinition) -> Verdict:
         difference = first_difference(build_engine(name, definition), oracle, texts)
     except BaseException as error:  # any failure of an engine passes it over; a panic in Rust is
         # no Exception, but neither are signals and interrupts
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not is_failure(error):
             raise
-        return Verdict(False, f"{label} cannot use this tokenizer: {escape_text(str(error))}")
+        return Verdict(False, f"{label} cannot use this tokenizer: {escape_text(str(error), 400)}")
     if difference is not None:
         return Verdict(False, f"{label} differs from tokenizers: {difference}")
     reference = f"{REFERENCE} {installed_version(REFERENCE)}"

@@ -8,7 +8,13 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline.core.errors import ConfigError, escape_text
-from pipeline.core.plugins import PlugIn, PlugInCode, describe_failure, load_plug_ins
+from pipeline.core.plugins import (
+    PlugIn,
+    PlugInCode,
+    check_unchanged,
+    describe_failure,
+    load_plug_ins,
+)
 from pipeline.core.words import did_you_mean, did_you_mean_or_all
 from pipeline.screening.detectors.catalogue import (
     COMMON,
@@ -155,12 +161,8 @@ def load_detector(own: CustomDetector) -> Detector:
     """The detector, made in this process. Raises ConfigError when it does not take its settings, or
     when another version of its package is installed here."""
     installed = load_installed_detectors().get(own.name)
-    if installed is None or installed.code != own.code:
-        here = f"it is {installed.code}" if installed else "it is not installed"
-        raise ConfigError(
-            f"the run began with the detector {own.name} of {own.code}, but here {here}; install "
-            "the same on every worker and change nothing while a run is under way"
-        )
+    check_unchanged(f"the detector {own.name}", installed, own.code)
+    assert installed is not None
     try:
         detector: Detector = installed.value(**json.loads(own.settings))
     except (Exception, SystemExit) as error:

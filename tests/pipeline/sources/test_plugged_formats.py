@@ -6,13 +6,21 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from tests.pipeline.plugins import example, install
+from pipeline.core.errors import ConfigError, FunctionError
+from pipeline.core.plugins import PlugInCode
+from pipeline.sources.files import PluggedFile
+from pipeline.sources.formats import format_named, plugged_formats
+from pipeline.sources.record import Place, Record, RecordRules, TypedField
+from tests.pipeline.plugins import example, install, installed_here, only_line, prep_with
 
 GROUP = "wafermill.readers"
 CODE = example("## A reader")
@@ -53,11 +61,7 @@ def home(tmp_path: Path, write_prose: Callable[..., str]) -> Path:
 
 
 def prep(home: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": f"{home / 'site'}{os.pathsep}{os.getcwd()}"}
-    command = [sys.executable, "-m", "pipeline", *map(str, words)]
-    return subprocess.run(
-        command, cwd=home, capture_output=True, text=True, env=environment, check=False
-    )
+    return prep_with(home / "site", home, *words)
 
 
 def run(home: Path, out: str = "out", workers: int = 0) -> subprocess.CompletedProcess[str]:
@@ -150,3 +154,119 @@ def test_unknown_format(home: Path) -> None:
     done = run(home)
     assert done.returncode == 2
     assert "input 'notes': there is no input format 'tvs'; did you mean 'tsv'?" in done.stderr
+
+
+def test_a_failure_in_a_run(home: Path) -> None:
+    """One line: file, line, package, and where in its code; skipping damaged files is no way past
+    it."""
+    broken = CODE.replace(
+        "    if not tab:", '    if title == "Title 1":\n        1 / 0\n    if not tab:'
+    )
+    install_tsv(home, broken)
+    done = prep(
+        home, "run", "tabs.yaml", "--out", "out", "--workers", 2, "--set", "read.on_bad_shard=skip"
+    )
+    assert done.returncode == 3
+    line = only_line(done)
+    assert line.startswith("prep: my-formats 1.0: its wafermill.readers entry point tsv failed on ")
+    assert "raw/a.tsv after line 1: " in line
+    assert line.endswith("site/my_formats.py:13: ZeroDivisionError: division by zero")
+    install_tsv(home, CODE)
+    assert run(home).returncode == 0
+
+
+@pytest.fixture
+def read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[list[Any]], list[Any]]]:
+    """What a reader that yields these yields."""
+    install(tmp_path, "my-formats", {GROUP: {"tsv": "read_here:TSV"}}, {"read_here.py": CODE})
+    columns = (TypedField("meta_year", "int", None),)
+    rules = RecordRules(text_key="text", max_document_bytes=99, sources=None, fields=columns)
+
+    def read_items(items: list[Any]) -> list[Any]:
+        monkeypatch.setattr("read_here.read_by_line", lambda *given: items)
+        stream: Any = format_named("tsv")
+        return list(stream.read("raw/a.tsv", iter([b"x"]), rules, None))
+
+    with installed_here(tmp_path, "read_here", plugged_formats):
+        format_named("tsv")
+        yield read_items
+
+
+GOOD = Record(place=Place(0, 1, 0, 9), text="x", source=None, meta="{}", licence="", fields=(1999,))
+NEXT = replace(GOOD, place=Place(1, 2, 10, 9))
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        (None, "failed on raw/a.tsv: TypeError: 'NoneType' object is not iterable"),
+        ([GOOD, None], "yielded None for raw/a.tsv after line 1: expected a Record or a BadRecord"),
+        (["x"], "yielded 'x' for raw/a.tsv: expected a Record"),
+        ([GOOD, GOOD], "after line 1: place: expected one after that of the record before"),
+        ([replace(GOOD, place=Place(0, 1, -1, 9))], "place: expected whole numbers from 0 on"),
+        ([replace(GOOD, text=b"x")], "text: b'x' is of the wrong type"),
+        ([replace(GOOD, text="\ud800")], "an unpaired surrogate"),
+        ([replace(GOOD, meta="[]")], "meta: expected a JSON object"),
+        ([replace(GOOD, meta="{")], "meta: expected a JSON object"),
+        ([replace(GOOD, fields=())], "fields: expected the values of meta_year .int., as assemb"),
+        ([replace(GOOD, fields=("x",))], "fields: expected the values of meta_year .int., as"),
+    ],
+)
+def test_records_are_checked(items: Any, message: str, read: Callable[[Any], list[Any]]) -> None:
+    assert read([GOOD, NEXT]) == [GOOD, NEXT]
+    with pytest.raises(FunctionError, match=message) as caught:
+        read(items)
+    assert str(caught.value).startswith("my-formats 1.0: its wafermill.readers entry point tsv ")
+
+
+def test_another_installation(read: object) -> None:
+    """A file that another version began to read is a wrong installation, never a bad file."""
+    assert format_named("tsv").name == "tsv"
+    code = PlugInCode("my-formats", "0.9", "abc")
+    old = PluggedFile("web", "a.tsv", 1, "raw/a.tsv", code=code)
+    expected = r"the reader of raw/a\.tsv of my-formats 0\.9, code abc, but on .* it is my-fo"
+    with pytest.raises(ConfigError, match=expected):
+        _ = old.format
+    gone = PluggedFile("web", "a.abc", 1, "raw/a.abc", code=PlugInCode("abc", "2", "def"))
+    with pytest.raises(
+        ConfigError, match=r"code def, but on .* it is not installed; install the s"
+    ):
+        _ = gone.format
+
+
+def start_dask(site: Path, home: Path, *words: object) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{os.getcwd()}"}
+    command = [sys.executable, "-m", "distributed.cli.dask_" + str(words[0]), *map(str, words[1:])]
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(command, cwd=home, env=environment, stdout=quiet, stderr=quiet)
+
+
+def test_a_worker_with_another_version(home: Path) -> None:
+    """On a cluster whose worker has version 1.1: one line that names both, and no documents."""
+    other, file = home / "other", home / "scheduler.json"
+    changed = {"my_formats.py": CODE + "\n# changed"}
+    install(other, "my-formats", {GROUP: {"tsv": "my_formats:TSV"}}, changed, version="1.1")
+    options = ("--scheduler-file", file)
+    dask = [start_dask(other, home, "scheduler", *options, "--port", 0, "--no-dashboard")]
+    try:
+        dask.append(start_dask(other, home, "worker", *options, "--no-dashboard"))
+        while not file.exists() and dask[0].poll() is None:
+            time.sleep(0.1)
+        address = json.loads(file.read_bytes())["address"]
+        ended = prep(
+            home, "run", "tabs.yaml", "--out", "out", "--set", f"cluster.address={address}"
+        )
+    finally:
+        for process in reversed(dask):
+            process.terminate()
+            process.wait()
+    assert ended.returncode == 2, ended.stderr
+    line = only_line(ended)
+    assert "the run began with the reader of " in line and "of my-formats 1.0, code " in line
+    assert "it is my-formats 1.1, code " in line
+    assert line.endswith(
+        "install the same on every worker and change nothing while a run is under way"
+    )
+    assert not list((home / "out").glob("documents/*"))

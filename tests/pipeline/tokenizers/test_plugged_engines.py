@@ -2,15 +2,19 @@
 processes of their own, on 0 and 2 workers, and what is refused."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.pipeline.plugins import example, install
+from pipeline.core.errors import FunctionError
+from pipeline.core.plugins import PlugIn, PlugInCode
+from pipeline.tokenizers.definition import load_definition
+from pipeline.tokenizers.engines import FlatTokens, PluggedEngine
+from tests.pipeline.plugins import example, install, only_line, prep_with
 
 GROUP = "wafermill.tokenizers"
 CODE = example("## A tokenizer engine")
@@ -36,11 +40,7 @@ def install_engine(home: Path, code: str, entry: str = "my_engine:Steady") -> No
 
 
 def run(home: Path, out: str = "out", *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": f"{home / 'site'}{os.pathsep}{os.getcwd()}"}
-    command = [sys.executable, "-m", "pipeline", "run", "c.yaml", "--out", out, *words]
-    return subprocess.run(
-        command, cwd=home, capture_output=True, text=True, env=environment, check=False
-    )
+    return prep_with(home / "site", home, "run", "c.yaml", "--out", out, *words)
 
 
 def test_a_run(home: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_run(home: Path) -> None:
         (
             "my_engine:Steady",
             CODE.replace("Tokenizer.from_str", "Tokenizer.from_strings"),
-            "cannot use this tokenizer: type object",
+            "my_engine.py:11: AttributeError: type object",
         ),
     ],
 )
@@ -93,3 +93,43 @@ def test_unknown(home: Path) -> None:
     done = run(home, "out", "--set", "tokenize.engine=stedy")
     assert done.returncode == 2
     assert "tokenize.engine: there is no engine 'stedy'; did you mean 'steady'?" in done.stderr
+
+
+def test_a_failure_in_a_run(home: Path) -> None:
+    """On a text that the check before the run does not have: one line, with that text."""
+    text = json.loads((home / "web.jsonl").read_text().splitlines()[3])["text"]
+    code = f"        if {text[:40]!r} in ''.join(texts):\n            1 / 0\n        rows = ["
+    install_engine(home, CODE.replace("        rows = [", code))
+    done = run(home, "out", "--workers", "0")
+    assert done.returncode == 3
+    line = only_line(done)
+    assert "documents/000000.arrow: my-engine 1.0: its wafermill.tokenizers entry point" in line
+    assert "steady failed on " in line and text[:40] in line
+    assert line.endswith("site/my_engine.py:16: ZeroDivisionError: division by zero")
+
+
+@pytest.mark.parametrize(
+    ("ids", "offsets", "message"),
+    [
+        (None, None, "returned a NoneType, no FlatTokens, for 'a'"),
+        ([0.5], [0, 1], "ids that are no flat array of integers"),
+        ([[1]], [0, 1], "ids that are no flat array of integers"),
+        ([1], [0, 1, 1], "offsets that are no array of 2 integers"),
+        ([1], [0, 2], "offsets that do not ascend from 0 to the 1 ids"),
+        ([1], [1, 1], "offsets that do not ascend from 0 to the 1 ids"),
+        ([50257], [0, 1], "the id 50257, outside the vocabulary of 50,257 ids"),
+        ([-1], [0, 1], "the id -1, outside the vocabulary"),
+    ],
+)
+def test_ids_are_checked(ids: Any, offsets: Any, message: str) -> None:
+    tokens = None if ids is None else FlatTokens(np.array(ids), np.array(offsets))
+
+    class Wrong:
+        def __init__(self, definition: object) -> None: ...
+
+        def encode(self, texts: object) -> Any:
+            return tokens
+
+    plug_in = PlugIn[type](GROUP, "steady", Wrong, PlugInCode("my-engine", "1.0", ""))
+    with pytest.raises(FunctionError, match=message):
+        PluggedEngine(plug_in, load_definition("gpt2")).encode(["a"])
