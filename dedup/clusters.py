@@ -116,7 +116,7 @@ def select_representatives(
         np.full(entries, -1, np.int64),
         np.zeros(entries, np.int64),
     )
-    found = _SearchState(
+    state = _SearchState(
         np.full(documents, KEPT, np.int64),
         np.zeros(documents, np.uint64),
         np.full(documents, np.nan),
@@ -139,13 +139,13 @@ def select_representatives(
         masks,
         answer,
         lists,
-        found,
+        state,
         candidates,
         place,
     ):
         answer = exact(int(place[_DOCUMENT]), int(place[_ASKED]))
     counts = place[_COMPARED : _COMPARED + len(_COUNTS)].tolist()
-    return Selection(*found[:4], dict(zip(_COUNTS, counts, strict=True)))
+    return Selection(*state[:4], dict(zip(_COUNTS, counts, strict=True)))
 
 
 class _Lists(NamedTuple):
@@ -209,7 +209,7 @@ def _collect(
     d: int,
     memberships: Memberships,
     lists: _Lists,
-    found: _SearchState,
+    state: _SearchState,
     candidates: I64,
     place: I64,
 ) -> int:
@@ -221,12 +221,12 @@ def _collect(
         walked = 0
         while node >= 0 and walked < COMPARED:
             k = lists.owner[node]
-            if found.seen[k] != d:
-                found.seen[k] = d
-                found.shared[k] = np.uint64(0)
+            if state.seen[k] != d:
+                state.seen[k] = d
+                state.shared[k] = np.uint64(0)
                 candidates[count] = k
                 count += 1
-            found.shared[k] |= bit
+            state.shared[k] |= bit
             node = lists.following[node]
             walked += 1
         if node >= 0:
@@ -255,7 +255,7 @@ def _judge(
     reading: bool,
     limits: F64,
     masks: U64,
-    found: _SearchState,
+    state: _SearchState,
     candidates: I64,
     place: I64,
 ) -> int:
@@ -265,10 +265,10 @@ def _judge(
         equal = _equal_cells(signatures[d], signatures[k])
         similarity = equal / signatures.shape[1]
         place[_COMPARED] += 1
-        same = (found.shared[k] & masks[1]) != np.uint64(0) and similarity == 1.0
+        same = (state.shared[k] & masks[1]) != np.uint64(0) and similarity == 1.0
         if same:
-            found.exact[d] = 1.0
-        if same or (found.shared[k] & masks[0]) != np.uint64(0):
+            state.exact[d] = 1.0
+        if same or (state.shared[k] & masks[0]) != np.uint64(0):
             return int(k)
         if similarity >= limits[0] and not reading:
             return int(k)
@@ -295,7 +295,7 @@ def _advance(
     masks: U64,
     answer: float,
     lists: _Lists,
-    found: _SearchState,
+    state: _SearchState,
     candidates: I64,
     place: I64,
 ) -> bool:
@@ -314,26 +314,26 @@ def _advance(
             place[_READ] += 1
             if answer >= limits[0]:
                 chosen = place[_ASKED]
-                found.exact[d] = answer
+                state.exact[d] = answer
             else:
                 place[_READ_IN_VAIN] += 1
                 place[_NEXT] += 1
         elif origin[d] == NEW:
-            place[_COUNT] = _collect(d, memberships, lists, found, candidates, place)
+            place[_COUNT] = _collect(d, memberships, lists, state, candidates, place)
             place[_NEXT] = 0
             if reading:
                 _limit_reads(d, signatures, limits, candidates, place)
         if origin[d] == NEW and chosen < 0:
-            chosen = _judge(d, signatures, reading, limits, masks, found, candidates, place)
+            chosen = _judge(d, signatures, reading, limits, masks, state, candidates, place)
         if chosen == -2:
             place[_ASKED] = candidates[place[_NEXT]]
             place[_WAITING] = 1
             return True
         if chosen >= 0:
-            found.representative[d] = chosen
-            found.channels[d] = found.shared[chosen]
+            state.representative[d] = chosen
+            state.channels[d] = state.shared[chosen]
             equal = _equal_cells(signatures[d], signatures[chosen])
-            found.estimate[d] = equal / signatures.shape[1]
+            state.estimate[d] = equal / signatures.shape[1]
         elif origin[d] != OLD_DROPPED:
             _keep(d, memberships, lists)
         place[_DOCUMENT] += 1

@@ -57,8 +57,8 @@ def find_kernel_directory(package: Path = PACKAGE) -> Path | None:
 
 def first_use(package: Path = PACKAGE) -> bool:
     """Whether nothing has been compiled yet for these sources: the first call will take a while."""
-    kept = find_kernel_directory(package)
-    return kept is None or next(kept.rglob("*.nbc"), None) is None
+    directory = find_kernel_directory(package)
+    return directory is None or next(directory.rglob("*.nbc"), None) is None
 
 
 @cache
@@ -105,12 +105,12 @@ def _declare(function: Callable[..., Any]) -> Any:
     import numba
 
     _import_arrays()
-    kept = find_kernel_directory(Path(function.__code__.co_filename).parent)
+    directory = find_kernel_directory(Path(function.__code__.co_filename).parent)
     settings: Any = numba.config
     before = settings.CACHE_DIR
-    settings.CACHE_DIR = str(kept or "")
+    settings.CACHE_DIR = str(directory or "")
     try:
-        is_kept = kept is not None and _is_writable(kept)
+        is_kept = directory is not None and _is_writable(directory)
         return numba.njit(nogil=True, cache=is_kept, boundscheck=False)(function)
     finally:
         settings.CACHE_DIR = before

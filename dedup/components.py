@@ -99,9 +99,9 @@ def _connect(digests: U64, documents: U32, parents: U32, scratch: U64, owners: U
     zero, last, shift = np.uint64(0), np.uint64(2**64 - 1), 64 - DIGIT
     a, b, c, d = scratch[0], scratch[1], owners[0], owners[1]
     sort_by_digit(digests, documents, zero, np.uint64(shift), places, a, c)
-    found = keep_shared(a, c, starts, zero, last, shift, 0, b, d)
+    shared = keep_shared(a, c, starts, zero, last, shift, 0, b, d)
     ordered, members = sort_entries(
-        b[:found], d[:found], a[:found], c[:found], b[:found], d[:found]
+        b[:shared], d[:shared], a[:shared], c[:shared], b[:shared], d[:shared]
     )
     _unite_neighbours(ordered, members, parents)
 

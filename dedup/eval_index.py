@@ -17,7 +17,7 @@ from dedup.compiled import kernel
 from dedup.polynomial import fmix64
 from dedup.presets import BASE
 from dedup.text import TextArray, view_texts
-from dedup.words import hash_text_words, starts_of
+from dedup.words import compute_starts, hash_text_words
 
 COMMON = 100
 """A gram that stands more often than this in the item texts is not looked for."""
@@ -72,14 +72,14 @@ def build_item_index(
     long_enough = np.flatnonzero(length_N >= min_words)
     entry_P, part_of, texts_P = _distinct(_digests(words, starts_N1)[long_enough])
     entry_P = long_enough[entry_P]
-    starts_P1 = starts_of(length_N[entry_P])
+    starts_P1 = compute_starts(length_N[entry_P])
     words_K = _gather(words, starts_N1[entry_P], starts_P1)
     # One gram alone holds `min_overlap` of a part that is short.
     length_P = length_N[entry_P]
     share_P = np.ceil(length_P * min_overlap - 1e-9)
     gram_P = np.clip(share_P, min_words, np.minimum(n, length_P)).astype(np.uint32)
     keys_G, part_G, position_G = _rare_grams(words_K, starts_P1, gram_P, texts_P)
-    searched_P = _searched(starts_P1, gram_P, part_G, position_G)
+    searched_P = _count_searched(starts_P1, gram_P, part_G, position_G)
     status_N[long_enough[searched_P[part_of] == 0]] = ALL_COMMON
     index = ItemIndex(
         words_K, starts_P1, gram_P, searched_P, keys_G, part_G, gram_position=position_G
@@ -114,7 +114,7 @@ def _rare_grams(words_K: U64, starts_P1: I64, gram_P: U32, texts_P: I64) -> tupl
     return keys[rare], part[rare], position[rare]
 
 
-def _searched(starts_P1: I64, gram_P: U32, part_G: U32, position_G: U32) -> U32:
+def _count_searched(starts_P1: I64, gram_P: U32, part_G: U32, position_G: U32) -> U32:
     """Words of each part that stand in one of these grams, (P,) uint32."""
     if not len(gram_P):
         return np.zeros(0, np.uint32)

@@ -67,13 +67,13 @@ def find_duplicates(
     if verify == "none":
         parents = new_parents(count)
         unite(parents, member, bucket.astype(np.uint32))
-        found = collapse(memberships, flatten_labels(parents).astype(np.int64))
+        selection = collapse(memberships, flatten_labels(parents).astype(np.int64))
         similarity = np.full(count, np.nan)
     else:
-        found = _select(documents, sketches, memberships, recipe, verify, threshold)
-        similarity = found.exact if verify == "exact" else found.estimate
-    rows = np.flatnonzero(found.representative != KEPT)
-    columns = (rows, found.representative[rows], pa.array(similarity[rows], from_pandas=True))
+        selection = _select(documents, sketches, memberships, recipe, verify, threshold)
+        similarity = selection.exact if verify == "exact" else selection.estimate
+    rows = np.flatnonzero(selection.representative != KEPT)
+    columns = (rows, selection.representative[rows], pa.array(similarity[rows], from_pandas=True))
     return pa.table([pa.array(column) for column in columns], schema=SCHEMA)
 
 

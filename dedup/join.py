@@ -54,8 +54,8 @@ def buckets(digests: Sequence[U64], documents: Sequence[U32], new_from: int = 0)
     batches = _Batches(runs, low, max(low, high))
     members, numbers, count = [], [], 0
     for number in range(batches.count):
-        found, bucket = batches.join(number, new_from)
-        members.append(found)
+        member, bucket = batches.join(number, new_from)
+        members.append(member)
         numbers.append(bucket + np.uint32(count))
         count += int(bucket[-1]) + 1 if len(bucket) else 0
     return np.concatenate(members), np.concatenate(numbers)
@@ -97,7 +97,7 @@ class _Batches:
         size, low = starts[-1], self._cuts[number]
         span = max(0, self._cuts[number + 1] - 1 - low)
         digests, documents = self._digests[:, :size], self._documents[:, :size]
-        found = keep_shared(
+        count = keep_shared(
             digests[0],
             documents[0],
             np.array(starts),
@@ -108,9 +108,9 @@ class _Batches:
             digests[1],
             documents[1],
         )
-        if found < 0:
+        if count < 0:
             raise ValueError(_UNSORTED)
-        digests, documents = digests[:, :found], documents[:, :found]
+        digests, documents = digests[:, :count], documents[:, :count]
         # The copied entries have served: their place is the scratch of the sort.
         ordered, members = sort_entries(
             digests[1], documents[1], digests[0], documents[0], digests[1], documents[1]
@@ -171,7 +171,7 @@ def keep_shared(
     last = np.uint64((1 << slot_bits) - 1)
     marks = np.empty(1 << slot_bits, np.uint8)
     begins, ends = starts[:-1].copy(), starts[:-1].copy()
-    kept = 0
+    count = 0
     for window in range(windows):
         number = np.uint64(window)
         marks[:] = 0
@@ -190,14 +190,14 @@ def keep_shared(
             ends[run] = i
         for run in range(runs):
             for i in range(begins[run], ends[run]):
-                shared[kept] = digests[i]
-                owners[kept] = documents[i]
+                shared[count] = digests[i]
+                owners[count] = documents[i]
                 slot = ((digests[i] - low) >> slot_shift) & last
-                kept += 1 if (marks[slot] & _SHARED) == _SHARED else 0
+                count += 1 if (marks[slot] & _SHARED) == _SHARED else 0
     for run in range(runs):
         if ends[run] != starts[run + 1]:
             return -1
-    return kept
+    return count
 
 
 @kernel

@@ -112,11 +112,11 @@ def cut_spans(text: bytes, spans: Sequence[tuple[int, int]]) -> bytes:
     >>> cut_spans(b"one\\ntwo\\nthree", [(4, 8)])
     b'one\\nthree'
     """
-    kept, position = [], 0
+    pieces, position = [], 0
     for start, end in spans:
-        kept.append(text[position:start])
+        pieces.append(text[position:start])
         position = end
-    return b"".join([*kept, text[position:]])
+    return b"".join([*pieces, text[position:]])
 
 
 def cut_column(

@@ -142,8 +142,8 @@ def sort_entries(
         return near, near_rows
     low = digests.min()
     bits = bit_length(digests.max() - low)
-    wanted = min(bits, bit_length(np.uint64(count)) + _SPARE)
-    passes = max(1, (wanted + DIGIT - 1) // DIGIT)
+    bits_needed = min(bits, bit_length(np.uint64(count)) + _SPARE)
+    passes = max(1, (bits_needed + DIGIT - 1) // DIGIT)
     shift = max(0, bits - passes * DIGIT)
     places = np.empty(RADIX, np.int64)
     sort_by_digit(digests, rows, low, np.uint64(shift), places, near, near_rows)

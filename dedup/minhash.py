@@ -91,11 +91,11 @@ def digest_segments(
             state[:] = np.uint64(0)
         while start < stop:
             place = np.int64(state[_COUNT]) % BLOCK
-            taken = min(stop - start, BLOCK - place)
-            state[_SUM] += _sum(points, start, start + taken, key_B, place)
-            state[_COUNT] += np.uint64(taken)
-            start += taken
-            if place + taken == BLOCK:
+            size = min(stop - start, BLOCK - place)
+            state[_SUM] += _sum(points, start, start + size, key_B, place)
+            state[_COUNT] += np.uint64(size)
+            start += size
+            if place + size == BLOCK:
                 state[_CHAIN] = _chain(state[_CHAIN], state[_SUM])
                 state[_SUM] = np.uint64(0)
         if segments_S4[s, ENDS]:
@@ -145,8 +145,8 @@ def signatures(
     num_perm 128, scheme "affine32", hash "poly64", seed 1. ValueError for unknown or unfit names,
     nulls and text that is not UTF-8.
     """
-    given = {"num_perm": num_perm, "scheme": scheme, "hash": hash, "seed": seed}
-    values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    options = {"num_perm": num_perm, "scheme": scheme, "hash": hash, "seed": seed}
+    values: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     recipe = replace(resolve_preset(preset), bands=0, **values)
     return _sketch(texts, recipe, with_digest=False).signatures
 

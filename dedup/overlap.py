@@ -95,13 +95,13 @@ def find_overlaps(texts: TextArray, index: ItemIndex) -> Hits:
     )
     lengths = np.unique(index.gram).astype(np.int64)
     bloom = _bloom(index, lengths[0])
-    found, documents = [], 0
+    hits, documents = [], 0
     for chunk in view_texts(texts):
         rows = _scan(chunk.data, chunk.offsets, case_table(), index, bloom, lengths, scratch)
         rows[:, 0] += documents
         documents += len(chunk)
-        found.append(rows)
-    rows = np.concatenate([np.zeros((0, 5), np.int64), *found])
+        hits.append(rows)
+    rows = np.concatenate([np.zeros((0, 5), np.int64), *hits])
     rows = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
     document, part, start, end, covered = np.ascontiguousarray(rows.T)
     return Hits(document, part, start, end, covered / index.searched[part])
@@ -145,7 +145,7 @@ def _first_of(keys_G: U64, key: np.uint64) -> int:
 
 @kernel
 def _find_grams(
-    words: U64, carried: int, held: int, keys_G: U64, bloom: U64, lengths: I64, found: I64
+    words: U64, carried: int, filled: int, keys_G: U64, bloom: U64, lengths: I64, grams: I64
 ) -> int:
     """Write (first index in keys_G, last word) of every gram that ends at words [carried, held).
 
@@ -158,7 +158,7 @@ def _find_grams(
     room = np.uint64(len(bloom) - 1)
     roll = forwards(words, max(0, carried - seed), carried)
     count = 0
-    for last in range(carried, held):
+    for last in range(carried, filled):
         roll = roll * _BASE + words[last]
         if last >= seed:
             roll -= top * words[last - seed]
@@ -166,16 +166,16 @@ def _find_grams(
         bits = _bits(key)
         if bloom[(key >> _HIGH) & room] & bits != bits:
             continue
-        value, taken = _ZERO, 0
+        value, hashed = _ZERO, 0
         for length in lengths:
             if length > last + 1:
                 break
-            value = backwards(words, last - taken, length - taken, value)
-            taken = length
+            value = backwards(words, last - hashed, length - hashed, value)
+            hashed = length
             key = fmix64(value + np.uint64(length))
             gram = _first_of(keys_G, key)
             if gram < len(keys_G) and keys_G[gram] == key:
-                found[count, 0], found[count, 1] = gram, last
+                grams[count, 0], grams[count, 1] = gram, last
                 count += 1
     return count
 
@@ -269,12 +269,12 @@ def _close(index: ItemIndex, tally: _Tally, touched: int, rows: I64, first: int,
 
 
 @kernel
-def _carry(block: _Block, held: int, carried: int) -> int:
+def _carry(block: _Block, filled: int, carried: int) -> int:
     """Bring the last `carried` words to the front."""
     for k in range(carried):
-        block.words[k] = block.words[held - carried + k]
-        block.starts[k] = block.starts[held - carried + k]
-        block.ends[k] = block.ends[held - carried + k]
+        block.words[k] = block.words[filled - carried + k]
+        block.starts[k] = block.starts[filled - carried + k]
+        block.ends[k] = block.ends[filled - carried + k]
     return carried
 
 
@@ -290,23 +290,23 @@ def _scan(
     block = _Block(
         np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
     )
-    found = np.empty((_BLOCK * len(lengths), 2), np.int64)
+    grams = np.empty((_BLOCK * len(lengths), 2), np.int64)
     rows, used = np.empty((1024, 5), np.int64), 0
     for document in range(len(offsets_N1) - 1):
         position, end = offsets_N1[document], offsets_N1[document + 1]
         opened, before, carried, touched = used, 0, 0, 0
         while position < end:
-            held, position = read_words(
+            filled, position = read_words(
                 data, position, end, table, block.words, block.starts, block.ends, carried
             )
-            count = _find_grams(block.words, carried, held, index.gram_key, bloom, lengths, found)
+            count = _find_grams(block.words, carried, filled, index.gram_key, bloom, lengths, grams)
             for k in range(count):
                 rows = _with_room(rows, used + COMMON)
                 used, touched = _note(
-                    index, found[k, 0], block, found[k, 1], before, tally, rows, used, touched
+                    index, grams[k, 0], block, grams[k, 1], before, tally, rows, used, touched
                 )
-            carried = _carry(block, held, min(held, lengths[-1] - 1))
-            before += held - carried
+            carried = _carry(block, filled, min(filled, lengths[-1] - 1))
+            before += filled - carried
         rows = _with_room(rows, used + touched)
         used = _close(index, tally, touched, rows, opened, used)
         for row in range(opened, used):

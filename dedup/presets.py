@@ -134,10 +134,10 @@ def describe(preset: str | Preset) -> str:
     'slimpajama: char 13-grams, 9 bands x 13 rows: J=0.7 8.4%, 0.8 39.9%, 0.9 92.9%, 0.95 99.8%'
     """
     p = resolve_preset(preset)
-    found = ", ".join(
+    points = ", ".join(
         f"{j:g} {100 * detection_probability(j, p.bands, p.rows):.1f}%" for j in JACCARDS
     )
-    return f"{p.name}: {p.unit} {p.size}-grams, {p.bands} bands x {p.rows} rows: J={found}"
+    return f"{p.name}: {p.unit} {p.size}-grams, {p.bands} bands x {p.rows} rows: J={points}"
 
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)

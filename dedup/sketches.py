@@ -43,17 +43,17 @@ def permutations(scheme: str, num_perm: int, seed: int) -> tuple[Any, Any]:
     """
     random = np.random.RandomState(seed)
     if scheme == "legacy":
-        known = np.empty((2, num_perm), np.uint64)
+        parameters = np.empty((2, num_perm), np.uint64)
         for p in range(num_perm):
-            known[0, p] = random.randint(1, _MERSENNE_PRIME, dtype=np.uint64)
-            known[1, p] = random.randint(0, _MERSENNE_PRIME, dtype=np.uint64)
+            parameters[0, p] = random.randint(1, _MERSENNE_PRIME, dtype=np.uint64)
+            parameters[1, p] = random.randint(0, _MERSENNE_PRIME, dtype=np.uint64)
     else:
         width: Any = np.uint32 if scheme == "affine32" else np.uint64
         bits = 8 * np.dtype(width).itemsize
         odd = random.randint(0, 1 << (bits - 1), num_perm, dtype=width) * width(2) + width(1)
-        known = np.array([odd, random.randint(0, 1 << bits, num_perm, dtype=width)])
-    padded = np.zeros((2, -(-num_perm // PADDING) * PADDING), known.dtype)
-    padded[:, :num_perm] = known
+        parameters = np.array([odd, random.randint(0, 1 << bits, num_perm, dtype=width)])
+    padded = np.zeros((2, -(-num_perm // PADDING) * PADDING), parameters.dtype)
+    padded[:, :num_perm] = parameters
     return padded[0], padded[1]
 
 

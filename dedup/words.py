@@ -32,13 +32,13 @@ def one_sigma(normal: str) -> str:
 def hash_text_words(chunks: list[Texts]) -> tuple[U64, I64]:
     """Hashes of the words of all texts end to end, (words,), and where those of each text begin,
     (N + 1,) int64."""
-    read = [_words_of(chunk.data, chunk.offsets, case_table()) for chunk in chunks]
-    lengths = [np.diff(starts) for _, starts in read]
-    words = np.concatenate([np.zeros(0, np.uint64), *(words for words, _ in read)])
-    return words, starts_of(np.concatenate([np.zeros(0, np.int64), *lengths]))
+    by_chunk = [_words_of(chunk.data, chunk.offsets, case_table()) for chunk in chunks]
+    lengths = [np.diff(starts) for _, starts in by_chunk]
+    words = np.concatenate([np.zeros(0, np.uint64), *(words for words, _ in by_chunk)])
+    return words, compute_starts(np.concatenate([np.zeros(0, np.int64), *lengths]))
 
 
-def starts_of(lengths_N: I64) -> I64:
+def compute_starts(lengths_N: I64) -> I64:
     """Where things of these lengths begin when put end to end, (N + 1,) int64."""
     return np.concatenate([[0], np.cumsum(lengths_N)]).astype(np.int64)
 
@@ -58,7 +58,7 @@ def fold_character(data: U8, at: int, table: U32) -> tuple[np.uint32, int]:
 
 @kernel
 def read_words(
-    data: U8, position: int, end: int, table: U32, words: U64, starts: I64, ends: I64, held: int
+    data: U8, position: int, end: int, table: U32, words: U64, starts: I64, ends: I64, count: int
 ) -> tuple[int, int]:
     """Append the words from byte `position` on to three arrays of one length, until these are full.
 
@@ -66,15 +66,15 @@ def read_words(
     and the byte after its last.
     """
     value, begin, stop = _ZERO, -1, 0
-    while position < end and held < len(words):
+    while position < end and count < len(words):
         at = position
         c, position = fold_character(data, at, table)
         if c == DROPPED:
             continue
         if c == BLANK:
             if begin >= 0:
-                words[held], starts[held], ends[held] = fmix64(value), begin, stop
-                held += 1
+                words[count], starts[count], ends[count] = fmix64(value), begin, stop
+                count += 1
                 begin = -1
             continue
         if begin < 0:
@@ -85,9 +85,9 @@ def read_words(
         value = value * _BASE + np.uint64(c) + _ONE
         stop = position
     if begin >= 0:
-        words[held], starts[held], ends[held] = fmix64(value), begin, stop
-        held += 1
-    return held, position
+        words[count], starts[count], ends[count] = fmix64(value), begin, stop
+        count += 1
+    return count, position
 
 
 @kernel
@@ -97,9 +97,9 @@ def _words_of(data: U8, offsets_N1: I64, table: U32) -> tuple[U64, I64]:
     words, starts = np.empty(room, np.uint64), np.empty(room, np.int64)
     ends = np.empty(room, np.int64)
     starts_N1 = np.zeros(len(offsets_N1), np.int64)
-    held = 0
+    count = 0
     for text in range(len(offsets_N1) - 1):
         start, end = offsets_N1[text], offsets_N1[text + 1]
-        held, _ = read_words(data, start, end, table, words, starts, ends, held)
-        starts_N1[text + 1] = held
-    return words[:held], starts_N1
+        count, _ = read_words(data, start, end, table, words, starts, ends, count)
+        starts_N1[text + 1] = count
+    return words[:count], starts_N1

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pipeline.screening.detectors.title_words import COMMON_WORDS
 from pipeline.screening.registry.names import normalise_title, split_authors, split_title
-from pipeline.screening.registry.works import Work, work_id_of, works_table
+from pipeline.screening.registry.works import Work, make_work_id, make_works_table
 
 EXHIBIT = (
     ("Negrophobia: an urban parable: a novel / Darius James.", "TX0003372564"),
@@ -102,7 +102,7 @@ def work(title: str, author: tuple[str, str] | None, reg_no: str = "") -> Work:
     parts = split_title(title)
     names = (" ".join(author),) if author else split_authors(parts.responsibility)
     return Work(
-        work_id=work_id_of(parts.title, parts.subtitle, names, reg_no),
+        work_id=make_work_id(parts.title, parts.subtitle, names, reg_no),
         title_raw=title,
         title_norm=normalise_title(parts.title),
         subtitle=parts.subtitle,
@@ -122,7 +122,7 @@ def registry(names: Names, size: int) -> pa.Table:
     while len(works) < size:
         one = work(names.title(), names.author())
         works[one.work_id] = one
-    return works_table(works.values())
+    return make_works_table(works.values())
 
 
 def variants(names: Names, count: int) -> list[Named]:

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.common.corpus import read_texts
-from pipeline.explain.text_scan import find_matching_rows, query_of
+from pipeline.explain.text_scan import find_matching_rows, make_query
 
 WORDS = (3, 10, 50)
 
@@ -40,7 +40,7 @@ def excerpts(texts: list[str], words: int, count: int, seed: int) -> list[str]:
 
 
 def ours(column: pa.ChunkedArray, query: str) -> int:
-    return len(find_matching_rows(column, query_of(query)))
+    return len(find_matching_rows(column, make_query(query)))
 
 
 def by_regex(column: pa.ChunkedArray, query: str) -> int:

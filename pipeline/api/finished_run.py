@@ -52,8 +52,8 @@ class FinishedRun:
     @property
     def splits(self) -> tuple[str, ...]:
         """Names of the data sets in hdf5/, such as train."""
-        found = (self.directory / "hdf5").glob(f"*/{DATA_PARAMS}")
-        return tuple(sorted(path.parent.name for path in found))
+        files = (self.directory / "hdf5").glob(f"*/{DATA_PARAMS}")
+        return tuple(sorted(path.parent.name for path in files))
 
     def split(
         self,
@@ -71,8 +71,8 @@ class FinishedRun:
         Raises InputError for a split that is not there.
         """
         if name not in self.splits:
-            known = ", ".join(self.splits) or "none"
-            raise InputError(f"{self.directory}: no split {name}; expected one of: {known}")
+            names = ", ".join(self.splits) or "none"
+            raise InputError(f"{self.directory}: no split {name}; expected one of: {names}")
         where = self.directory / "hdf5" / name
         return HDF5Dataset(where, max_sequence_length=max_sequence_length, labels=labels)
 
@@ -153,11 +153,11 @@ class FinishedRun:
         if not path.is_file():
             raise InputError(f"{path}: not there: this run has no such table")
         with wrap_read_errors(path):
-            known = pq.read_schema(path).names
-            strange = [column for column in columns or () if column not in known]
+            names = pq.read_schema(path).names
+            strange = [column for column in columns or () if column not in names]
             if not strange:
                 return pq.read_table(path, columns=None if columns is None else list(columns))
-        raise InputError(f"{path}: no column {strange[0]}; expected {', '.join(known)}")
+        raise InputError(f"{path}: no column {strange[0]}; expected {', '.join(names)}")
 
 
 def open_run(directory: AnyPath) -> FinishedRun:

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args, overload
 import pyarrow as pa
 from pydantic import BaseModel
 
-from pipeline.api.values import AnyPath, local_path, local_path_or_none, names_of
+from pipeline.api.values import AnyPath, list_names, local_path, local_path_or_none
 from pipeline.cleaning import clean_array
 from pipeline.config.model import parse
 from pipeline.config.prep import ConfigLike, DedupConfig, ReadConfig, load_config
@@ -23,7 +23,7 @@ from pipeline.stories import preparation
 from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
 from pipeline.stories.dedup import DEDUP, NAME, make_dedup_config
 from pipeline.stories.loop import Manifest
-from pipeline.stories.plan import StageForecast, Total, forecast_stages, total_of
+from pipeline.stories.plan import StageForecast, Total, forecast_stages, sum_stages
 from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer
 from pipeline.tokenizers.engine import tokenize_array as tokenize
 
@@ -98,7 +98,7 @@ def plan(
     loaded = load_config(config, tuple(overrides))
     prepared = preparation.prepare(loaded, local_path_or_none(out))
     stages = tuple(forecast_stages(prepared))
-    return Plan(prepared.out, stages, total_of(stages, prepared), tuple(prepared.plan.notes))
+    return Plan(prepared.out, stages, sum_stages(stages, prepared), tuple(prepared.plan.notes))
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -147,18 +147,18 @@ def clean(
     options = CleaningOptions(
         min_length=min_length,
         fix_text=fix_text,
-        mask=_listed(mask),
-        language=_listed(language),
+        mask=_join_names(mask),
+        language=_join_names(language),
         gopher=gopher,
         gopher_repetition=gopher_repetition,
         c4=c4,
         bad_words=local_path_or_none(bad_words),
         text_key=text_key,
     )
-    loaded = clean_settings(config, names_of(files), options, tuple(overrides))
-    shown, story = Progress(quiet=not progress), make_clean_story(choose_form(format, "format"))
+    loaded = clean_settings(config, list_names(files), options, tuple(overrides))
+    reporter, story = Progress(quiet=not progress), make_clean_story(choose_form(format, "format"))
     return preparation.run_preparation(
-        loaded, local_path(out), workers, progress=shown, story=story
+        loaded, local_path(out), workers, progress=reporter, story=story
     )
 
 
@@ -200,30 +200,32 @@ def dedup(
     lose more than its share, ResourceError.
     """
     require_choice("preset", preset, get_args(DedupPreset))
-    rules = _checked(
+    rules = _validate_section(
         DedupConfig,
         preset=preset,
         verify=verify,
         threshold=threshold,
         key=key,
-        indexes=names_of(index),
+        indexes=list_names(index),
         memory=memory,
         max_source_share=max_source_share,
     )
-    reading = _checked(ReadConfig, max_bad_share=max_bad_share)
-    named = NAME if name is None else _checked(InputConfig, name=name, path="").name
-    loaded = make_dedup_config(names_of(files), rules, name=named, text_key=text_key, read=reading)
+    reading = _validate_section(ReadConfig, max_bad_share=max_bad_share)
+    input_name = NAME if name is None else _validate_section(InputConfig, name=name, path="").name
+    loaded = make_dedup_config(
+        list_names(files), rules, name=input_name, text_key=text_key, read=reading
+    )
     return preparation.run_preparation(
         loaded, local_path(out), workers, progress=Progress(quiet=not progress), story=DEDUP
     )
 
 
-def _checked(model: type[Model], **values: Any) -> Model:
+def _validate_section(model: type[Model], **values: Any) -> Model:
     """A section of a config. Raises ConfigError naming the option that is wrong."""
     return parse(model, YamlDocument.of_mapping("dedup", values))
 
 
-def _listed(names: str | Sequence[str] | None) -> str | None:
+def _join_names(names: str | Sequence[str] | None) -> str | None:
     """Names as the command line has them: with commas."""
     return names if names is None or isinstance(names, str) else ",".join(names)
 

@@ -131,8 +131,8 @@ def trace(
     that read another data set.
     """
     where, model_dir = local_path(directory), local_path_or_none(train)
-    if file is not None and row is None and (named := split_row(str(file))) is not None:
-        file, row = named
+    if file is not None and row is None and (place := split_row(str(file))) is not None:
+        file, row = place
     questions = {
         "step": step,
         "checkpoint": checkpoint,
@@ -151,10 +151,10 @@ def trace(
         return trace_checkpoint(where, model_dir, local_path(checkpoint))
     if file is not None:
         return find_spans(where, local_path(file), row, tokens)
-    works, shown = local_path_or_none(registry), Progress(quiet=not progress)
-    found = find_documents(where, name, str(questions[name]), works, shown)
-    answer = trace_documents(where, found.rows, model_dir, found.because)
-    return replace(answer, notes=found.notes)
+    works, reporter = local_path_or_none(registry), Progress(quiet=not progress)
+    documents = find_documents(where, name, str(questions[name]), works, reporter)
+    answer = trace_documents(where, documents.rows, model_dir, documents.because)
+    return replace(answer, notes=documents.notes)
 
 
 def choose_question(
@@ -166,11 +166,11 @@ def choose_question(
 ) -> str:
     """Return the name of the question that is asked. Raises ConfigError, with `mark` before names,
     unless there is one question with what it needs."""
-    given = [name for name, value in questions.items() if value is not None]
-    if len(given) != 1:
-        names, got = (", ".join(f"{mark}{name}" for name in some) for some in (questions, given))
+    chosen = [name for name, value in questions.items() if value is not None]
+    if len(chosen) != 1:
+        names, got = (", ".join(f"{mark}{name}" for name in some) for some in (questions, chosen))
         raise ConfigError(f"trace: expected one of {names}; got {got or 'none'}")
-    name = given[0]
+    name = chosen[0]
     if name in ("step", "checkpoint") and train is None:
         raise ConfigError(f"trace: {mark}{name} needs {mark}train, the model_dir of a training run")
     if name != "file" and (row is not None or tokens is not None):

@@ -14,9 +14,9 @@ AnyPath = str | os.PathLike[str]
 def local_path(path: AnyPath) -> Path:
     """The path. Raises ConfigError for a URL, as the commands do."""
     check_address_space()
-    found = Path(path)
-    check_local(found)
-    return found
+    local = Path(path)
+    check_local(local)
+    return local
 
 
 def local_path_or_none(path: AnyPath | None) -> Path | None:
@@ -24,11 +24,11 @@ def local_path_or_none(path: AnyPath | None) -> Path | None:
     return None if path is None else local_path(path)
 
 
-def names_of(files: AnyPath | Sequence[AnyPath]) -> list[str]:
+def list_names(files: AnyPath | Sequence[AnyPath]) -> list[str]:
     """Files, directories, globs or URLs as text; one of them counts as a list of one.
 
-    >>> names_of("a.jsonl"), names_of([Path("a"), "b"])
+    >>> list_names("a.jsonl"), list_names([Path("a"), "b"])
     (['a.jsonl'], ['a', 'b'])
     """
-    listed = [files] if isinstance(files, str | os.PathLike) else files
-    return [os.fspath(file) for file in listed]
+    paths = [files] if isinstance(files, str | os.PathLike) else files
+    return [os.fspath(file) for file in paths]

@@ -22,7 +22,7 @@ from dedup.arrays import I64, U8
 from dedup.compiled import kernel
 from dedup.text import TextArray, Texts, code_point, view_texts
 from pipeline.cleaning.known_ftfy import every_character
-from pipeline.cleaning.repair import fixed_lines, spans_of
+from pipeline.cleaning.repair import fix_lines, list_spans
 from pipeline.cleaning.scan import OUT_END, OUT_START, SPAN, ScanResult, scan_spans
 from pipeline.cleaning.tables import Tables, tables_or_reason
 
@@ -135,7 +135,7 @@ def _beside_surrogates(texts: Sequence[str]) -> pa.LargeStringArray:
 
 def _clean(texts: Texts, tables: Tables) -> pa.LargeStringArray:
     """Piece by piece, so that what was scanned is still in the processor's cache when copied."""
-    spans = spans_of(texts)
+    spans = list_spans(texts)
     output = GrowingBuffer(int(spans.bounds[-1] - spans.bounds[0]))
     room = np.empty(0, np.uint8)
     offsets = np.zeros(len(texts) + 1, np.int64)
@@ -151,7 +151,7 @@ def _clean(texts: Texts, tables: Tables) -> pa.LargeStringArray:
     return pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(offsets), output.finished())
 
 
-def _write(given: U8, scanned: ScanResult, tables: Tables, output: GrowingBuffer) -> I64:
+def _write(source: U8, scanned: ScanResult, tables: Tables, output: GrowingBuffer) -> I64:
     """Write what was scanned with the suspect lines replaced; returns the bounds of its spans."""
     suspects = scanned.suspects
     out = scanned.out.data
@@ -159,7 +159,7 @@ def _write(given: U8, scanned: ScanResult, tables: Tables, output: GrowingBuffer
     position = 0
     for first in range(0, len(suspects), _TOGETHER):
         some = suspects[first : first + _TOGETHER]
-        fixed = fixed_lines(given, scanned, some, tables)
+        fixed = fix_lines(source, scanned, some, tables)
         growth[first + 1 : first + 1 + len(some)] = [len(line) for line in fixed]
         for (start, end), line in zip(some[:, [OUT_START, OUT_END]].tolist(), fixed, strict=True):
             output.write(out[position:start])
@@ -215,13 +215,13 @@ def _judge(
     """short: (documents,) bool; filled."""
     for index in range(len(short)):
         i, end = np.uint64(offsets[index]), np.uint64(offsets[index + 1])
-        held = blank = np.int64(0)
-        while i < end and held < min_length:
+        length = blank = np.int64(0)
+        while i < end and length < min_length:
             point, i = code_point(data, i)
             count = counts[point] if point < CASED else np.uint8(_ONE)
             if count == _BLANK:
-                blank = np.int64(held > 0)
+                blank = np.int64(length > 0)
             elif count != _DROPPED:
-                held += blank + count
+                length += blank + count
                 blank = np.int64(0)
-        short[index] = held < min_length
+        short[index] = length < min_length

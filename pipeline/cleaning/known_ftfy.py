@@ -94,11 +94,11 @@ def joining() -> dict[int, set[int]]:
     >>> sorted(map(chr, joining()[0x30C]))[:4]
     ['A', 'C', 'D', 'E']
     """
-    found: dict[int, set[int]] = {}
+    firsts: dict[int, set[int]] = {}
     for code, parts in decompositions().items():
         if len(parts) == 2 and code not in _without_itself():
-            found.setdefault(parts[1], set()).add(parts[0])
-    return found
+            firsts.setdefault(parts[1], set()).add(parts[0])
+    return firsts
 
 
 @cache
@@ -237,7 +237,7 @@ def _category(name: Any) -> Members:
     if name not in classes:
         raise UnprovenError(f"the badness expression holds {name}, which is not understood")
     members = np.zeros(ALL, np.bool_)
-    members[[found.start() for found in re.finditer(classes[name], every_character())]] = True
+    members[[match.start() for match in re.finditer(classes[name], every_character())]] = True
     return members
 
 
@@ -296,9 +296,9 @@ def require_known_code() -> None:
     config = ftfy.TextFixerConfig()._asdict()
     if config != _DEFAULTS:
         raise UnprovenError(f"ftfy {ftfy.__version__}: its default configuration differs")
-    for name, (found, pattern) in _PATTERNS.items():
-        if found.pattern != pattern or found.flags != 32:
-            raise UnprovenError(f"ftfy {ftfy.__version__}: {name} is {found.pattern!r}")
+    for name, (expression, pattern) in _PATTERNS.items():
+        if expression.pattern != pattern or expression.flags != 32:
+            raise UnprovenError(f"ftfy {ftfy.__version__}: {name} is {expression.pattern!r}")
 
 
 def code_digest() -> str:
@@ -314,24 +314,24 @@ def code_digest() -> str:
     return hashlib.sha256("\n".join(sources).encode()).hexdigest()
 
 
-def changed_characters() -> dict[int, str]:
+def list_changed_characters() -> dict[int, str]:
     """What the fixers make of every character that they change, taken alone.
 
     C1 controls, which the fixers before them depend on, and surrogates are left out.
     """
-    found = {0x0D, 0x1B, 0x2028, 0x2029}
+    codes = {0x0D, 0x1B, 0x2028, 0x2029}
     for table in (chardata.CONTROL_CHARS, chardata.LIGATURES, chardata.WIDTH_MAP):
-        found.update(table)
+        codes.update(table)
     for quotes in (chardata.SINGLE_QUOTE_RE, chardata.DOUBLE_QUOTE_RE):
         for match in quotes.finditer(every_character()):
             if len(match.group()) != 1:
                 raise UnprovenError(f"{quotes.pattern!r} matches more than one character")
-            found.add(match.start())
-    found -= {*range(0x80, 0xA0), *range(0xD800, 0xE000)}
-    return {code: _fixed(chr(code)) for code in sorted(found)}
+            codes.add(match.start())
+    codes -= {*range(0x80, 0xA0), *range(0xD800, 0xE000)}
+    return {code: _fix(chr(code)) for code in sorted(codes)}
 
 
-def _fixed(text: str) -> str:
+def _fix(text: str) -> str:
     for fixer in FIXERS:
         text = fixer(text)
     return text

@@ -77,7 +77,7 @@ def mask_texts(
         rows = np.flatnonzero(candidates.to_numpy(zero_copy_only=False))
         changed: dict[int, str] = {}
         for row in rows.tolist():
-            text, count = _replaced(masked[row].as_py(), find)
+            text, count = _replace(masked[row].as_py(), find)
             if count:
                 changed[row], counts[row, KINDS.index(kind)] = text, count
         masked = _with(masked, changed)
@@ -91,9 +91,9 @@ def check_masks(kinds: Sequence[Kind], regions: Sequence[str]) -> None:
         if regions:
             raise ConfigError("clean.phone_regions: clean.mask does not name phone")
         return
-    known = _phonenumbers().SUPPORTED_REGIONS
+    supported = _phonenumbers().SUPPORTED_REGIONS
     for region in regions:
-        if region not in known:
+        if region not in supported:
             raise ConfigError(
                 f"clean.phone_regions: {region}: expected country codes such as US or EG"
             )
@@ -107,15 +107,15 @@ def read_mask_versions(kinds: Sequence[Kind]) -> dict[str, str]:
 def _finders(kinds: Sequence[Kind], regions: Sequence[str]) -> dict[Kind, Callable[[str], Spans]]:
     """In the order of KINDS, so that an address is not taken for a number."""
     check_masks(kinds, regions)
-    found: dict[Kind, Callable[[str], Spans]] = {
+    finders: dict[Kind, Callable[[str], Spans]] = {
         "email": _emails,
         "ip": _addresses,
         "phone": lambda text: _phones(text, regions),
     }
-    return {kind: find for kind, find in found.items() if kind in kinds}
+    return {kind: find for kind, find in finders.items() if kind in kinds}
 
 
-def _replaced(text: str, find: Callable[[str], Spans]) -> tuple[str, int]:
+def _replace(text: str, find: Callable[[str], Spans]) -> tuple[str, int]:
     pieces, position, count = [], 0, 0
     for start, end, instead in find(text):
         if text[start:end] != instead:
@@ -148,46 +148,46 @@ def _emails(text: str) -> Spans:
 
 
 def _addresses(text: str) -> Spans:
-    for found in _ADDRESS.finditer(text):
+    for match in _ADDRESS.finditer(text):
         try:
-            address = ipaddress.ip_address(found[0])
+            address = ipaddress.ip_address(match[0])
         except ValueError:
             continue
         if not address.is_global:
             continue
         if address.version == 4:
-            yield found.start(), found.end(), IPV4
+            yield match.start(), match.end(), IPV4
         elif address in _GLOBAL_UNICAST:
-            yield found.start(), found.end(), IPV6
+            yield match.start(), match.end(), IPV6
 
 
 def _phones(text: str, regions: Sequence[str]) -> Spans:
     """Only where there are enough digits close together; a number stands on one line."""
-    for found in _NUMBER.finditer(text):
-        start = max(text.rfind("\n", 0, found.start()) + 1, found.start() - _AROUND)
-        end = text.find("\n", found.end(), found.end() + _AROUND)
-        shown = text[start : end if end >= 0 else found.end() + _AROUND]
-        for first, last in _numbers(shown, regions):
-            if start + last > found.start() and start + first < found.end():
+    for match in _NUMBER.finditer(text):
+        start = max(text.rfind("\n", 0, match.start()) + 1, match.start() - _AROUND)
+        end = text.find("\n", match.end(), match.end() + _AROUND)
+        context = text[start : end if end >= 0 else match.end() + _AROUND]
+        for first, last in _numbers(context, regions):
+            if start + last > match.start() and start + first < match.end():
                 yield start + first, start + last, PHONE
 
 
-def _numbers(shown: str, regions: Sequence[str]) -> list[tuple[int, int]]:
+def _numbers(context: str, regions: Sequence[str]) -> list[tuple[int, int]]:
     """Where the numbers stand, ascending; what an earlier region finds stays."""
     library = _phonenumbers()
-    taken = bytearray(len(shown))
-    for address in _DOTTED.finditer(shown):
-        taken[slice(*address.span())] = b"x" * len(address[0])
+    used = bytearray(len(context))
+    for address in _DOTTED.finditer(context):
+        used[slice(*address.span())] = b"x" * len(address[0])
     spans: list[tuple[int, int]] = []
     for region in regions or (None,):
         for match in library.PhoneNumberMatcher(
-            shown, region, leniency=library.Leniency.STRICT_GROUPING
+            context, region, leniency=library.Leniency.STRICT_GROUPING
         ):
             span = (match.start, match.end)
             digits = sum(c.isdecimal() for c in match.raw_string)
-            free = not any(taken[slice(*span)])
-            if digits >= _DIGITS and free and not _is_decimal(shown, *span):
-                taken[slice(*span)] = b"x" * len(match.raw_string)
+            free = not any(used[slice(*span)])
+            if digits >= _DIGITS and free and not _is_decimal(context, *span):
+                used[slice(*span)] = b"x" * len(match.raw_string)
                 spans.append(span)
     return sorted(spans)
 

@@ -69,13 +69,13 @@ class TextSpans:
             start = stop
 
 
-def spans_of(texts: Texts, segment: int = SEGMENT) -> TextSpans:
+def list_spans(texts: Texts, segment: int = SEGMENT) -> TextSpans:
     """The spans of all documents; the bounds of the texts themselves where no line is so long."""
     offsets = texts.offsets
     long = np.flatnonzero(np.diff(offsets) > segment)
     cuts = [_cuts(texts.data, int(offsets[i]), int(offsets[i + 1]), segment) for i in long]
     numbers = np.zeros(len(texts), np.int64)
-    numbers[long] = [len(found) for found in cuts]
+    numbers[long] = [len(places) for places in cuts]
     first = np.zeros(len(texts) + 1, np.int64)
     np.cumsum(numbers + 1, out=first[1:])
     kinds = np.full(first[-1], CONTINUED, np.uint8)
@@ -90,17 +90,17 @@ def spans_of(texts: Texts, segment: int = SEGMENT) -> TextSpans:
 def _cuts(data: U8, start: int, end: int, segment: int) -> I64:
     """Where the text data[start:end] is cut: after `segment` characters without a line feed."""
     cuts = np.empty(1 + (end - start) // segment, np.int64)
-    found = 0
-    held = 0
+    count = 0
+    characters = 0
     for i in range(start, end):
-        held += data[i] & 0xC0 != 0x80
-        if held > segment:
-            cuts[found] = i
-            found += 1
-            held = 1
+        characters += data[i] & 0xC0 != 0x80
+        if characters > segment:
+            cuts[count] = i
+            count += 1
+            characters = 1
         if data[i] == 0x0A:
-            held = 0
-    return cuts[:found].copy()
+            characters = 0
+    return cuts[:count].copy()
 
 
 _ROUNDS = 3
@@ -135,8 +135,8 @@ class _Line:
     def ask_ftfy(self) -> str:
         """Set `fixed` the slow way."""
         config = _SLOW[self.unescapes]
-        self.fixed = found = str(ftfy.fix_and_explain(self.original, config).text)
-        return found
+        self.fixed = fixed = str(ftfy.fix_and_explain(self.original, config).text)
+        return fixed
 
     def _following(self) -> str | None:
         if not self.flags:
@@ -149,27 +149,27 @@ class _Line:
         return unicodedata.normalize("NFC", self.written)
 
 
-def fixed_lines(data: U8, scanned: ScanResult, suspects: I64, tables: Tables) -> list[bytes]:
+def fix_lines(data: U8, scanned: ScanResult, suspects: I64, tables: Tables) -> list[bytes]:
     """What each of these suspect lines of a scan over `data` becomes, as UTF-8."""
     lines = [_line(data, scanned, row) for row in suspects]
-    left = lines
+    unfixed = lines
     for _ in range(_ROUNDS):
-        for line in left:
+        for line in unfixed:
             line.advance()
-        left = [line for line in left if line.fixed is None]
-        _scan_again(left, tables)
+        unfixed = [line for line in unfixed if line.fixed is None]
+        _scan_again(unfixed, tables)
     return [(line.ask_ftfy() if line.fixed is None else line.fixed).encode() for line in lines]
 
 
 def _line(data: U8, scanned: ScanResult, row: I64) -> _Line:
     text = data[row[LINE_IN] : row[LINE_END]].tobytes().decode()
-    written = scanned.out[row[OUT_START] : row[OUT_END]].tobytes().decode()
+    copied = scanned.out[row[OUT_START] : row[OUT_END]].tobytes().decode()
     flags = int(row[FLAGS])
     return _Line(
         original=text,
         unescapes=bool(flags & UNESCAPES),
         text=text,
-        written=written,
+        written=copied,
         flags=flags & ~UNESCAPES,
     )
 

@@ -164,9 +164,9 @@ def _sink(
     Returns whether it came there within _LONGEST_RUN steps.
     """
     mark = o - width
-    held = _0
+    mark_bytes = _0
     for k in range(width):
-        held |= np.uint64(out[mark + k]) << (_8 * k)
+        mark_bytes |= np.uint64(out[mark + k]) << (_8 * k)
     settled = False
     for _ in range(_LONGEST_RUN):
         settled = mark == start
@@ -180,8 +180,8 @@ def _sink(
             out[mark + width - _1 - k] = out[mark - _1 - k]
         mark = previous
     for k in range(width):
-        out[mark + k] = np.uint8(held & _BYTE)
-        held >>= _8
+        out[mark + k] = np.uint8(mark_bytes & _BYTE)
+        mark_bytes >>= _8
     return settled
 
 
@@ -266,10 +266,10 @@ def _rest_of_line(
         left = rows[number, LEFT]
         if action == _WRITE:
             altered = True
-            written = rows[number, WRITTEN]
-            for _ in range(written >> _24):
-                out[o] = np.uint8(written & _BYTE)
-                written >>= _8
+            packed = rows[number, WRITTEN]
+            for _ in range(packed >> _24):
+                out[o] = np.uint8(packed & _BYTE)
+                packed >>= _8
                 o += _1
             i += width
             last = _0
@@ -323,7 +323,7 @@ def _scan_span(
     out: U8,
     o: np.uint64,
     suspects: I64,
-    found: Whole,
+    count: Whole,
     classes: U16,
     rows: U64,
 ) -> tuple[np.uint64, I64, Whole, bool]:
@@ -343,18 +343,18 @@ def _scan_span(
         )
         if flags == 0:
             continue
-        if found == len(suspects):
-            longer = np.empty((2 * found, COLUMNS), np.int64)
-            longer[:found] = suspects
+        if count == len(suspects):
+            longer = np.empty((2 * count, COLUMNS), np.int64)
+            longer[:count] = suspects
             suspects = longer
-        suspects[found, LINE_IN] = line
-        suspects[found, LINE_END] = i
-        suspects[found, OUT_START] = line_out
-        suspects[found, OUT_END] = o
-        suspects[found, SPAN] = span
-        suspects[found, FLAGS] = flags | (_UNESCAPES if unescapes else 0)
-        found += 1
-    return o, suspects, found, unescapes
+        suspects[count, LINE_IN] = line
+        suspects[count, LINE_END] = i
+        suspects[count, OUT_START] = line_out
+        suspects[count, OUT_END] = o
+        suspects[count, SPAN] = span
+        suspects[count, FLAGS] = flags | (_UNESCAPES if unescapes else 0)
+        count += 1
+    return o, suspects, count, unescapes
 
 
 @kernel
@@ -368,7 +368,7 @@ def scan(
     int64; filled. Returns the suspects, (S, 6) int64, in order.
     """
     suspects = np.empty((64, COLUMNS), np.int64)
-    found: Whole = 0
+    count: Whole = 0
     o = _0
     unescapes = True
     out_bounds[0] = 0
@@ -376,11 +376,11 @@ def scan(
         start, end = np.uint64(bounds[span]), np.uint64(bounds[span + 1])
         if kinds[span] != CONTINUED:
             unescapes = kinds[span] != ESCAPED
-        o, suspects, found, unescapes = _scan_span(
-            data, span, start, end, kinds[span], unescapes, out, o, suspects, found, classes, rows
+        o, suspects, count, unescapes = _scan_span(
+            data, span, start, end, kinds[span], unescapes, out, o, suspects, count, classes, rows
         )
         out_bounds[span + 1] = np.int64(o)
-    return suspects[:found].copy()
+    return suspects[:count].copy()
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,7 +29,7 @@ from pipeline.cleaning.known_ftfy import (
     ALL,
     Badness,
     UnprovenError,
-    changed_characters,
+    list_changed_characters,
     require_known_code,
     take_apart,
 )
@@ -74,7 +74,7 @@ class Tables(NamedTuple):
 def build_tables() -> Tables:
     """The tables for the installed ftfy; raises UnprovenError. Takes about a second."""
     require_known_code()
-    changed = changed_characters()
+    changed = list_changed_characters()
     badness = take_apart(ftfy.badness.BADNESS_RE)
     order = known_ftfy.combining_classes()
     action, written = _actions(changed, badness, order)
@@ -83,7 +83,7 @@ def build_tables() -> Tables:
         if action[code] in (WRITE, DROP, RETURN):
             _add_forms(masks, code, text)
     joins, takes = _compositions(action)
-    tables = _classed([action, *masks[:4], order, written, joins, takes], masks[4])
+    tables = _number_classes([action, *masks[:4], order, written, joins, takes], masks[4])
     _require(tables)
     return tables
 
@@ -94,20 +94,20 @@ def _actions(changed: dict[int, str], badness: Badness, order: U8) -> tuple[U8, 
     action[order != 0] = MARK
     action[sorted(known_ftfy.may_change())] = COMPOSE
     for code, text in changed.items():
-        action[code] = _action_of(chr(code), text)
+        action[code] = _choose_action(chr(code), text)
         if action[code] == WRITE:
             written[code] = int.from_bytes(text.encode(), "little") | len(text) << 24
-    for mark, found in _SPECIAL.items():
+    for mark, mark_action in _SPECIAL.items():
         if changed.get(ord(mark), mark) not in (mark, "\n"):
             raise UnprovenError(f"{mark!r} becomes {changed[ord(mark)]!r}")
-        action[ord(mark)] = found
+        action[ord(mark)] = mark_action
     action[badness.alone] = ASK
     action[0x80:0xA0] = ASK
     action[0xD800:0xE000] = ASK
     return action, written
 
 
-def _action_of(character: str, fixed: str) -> int:
+def _choose_action(character: str, fixed: str) -> int:
     if character == "\x1b":
         return ASK
     if not fixed:
@@ -158,7 +158,7 @@ def _add_forms(masks: list[U64], code: int, fixed: str) -> None:
         before[code] = after[code] = _EVERY_BIT
 
 
-def _classed(columns: Sequence[npt.NDArray[Any]], ends: U64) -> Tables:
+def _number_classes(columns: Sequence[npt.NDArray[Any]], ends: U64) -> Tables:
     """Number the distinct rows of the columns.
 
     Neighbouring code points are mostly alike, so only the first of each run is compared.

@@ -102,8 +102,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_on: bool) -> None:
+    if is_on:
         from importlib.metadata import version
 
         out.print(f"wafermill {version('wafermill')}")

@@ -112,39 +112,41 @@ def run_and_show(options: "ConvertOptions", dry_run: bool, as_json: bool) -> Non
     """Convert, or only look, and print the outcome."""
     from pipeline.convert.options import detect_inputs
     from pipeline.convert.plan import splits_to_convert
-    from pipeline.convert.run import saved_rows
+    from pipeline.convert.run import open_saved_rows
 
     inputs = detect_inputs(options.inputs, options.kind, options.text_key)
     if inputs.kind == "dataset" and options.to == "hdf5" and options.length is None:
-        return _saved(saved_rows(inputs), options, dry_run, as_json)
+        return _convert_saved(open_saved_rows(inputs), options, dry_run, as_json)
     parts = [options]
     if options.split is None and (splits := splits_to_convert(options)):
         parts = [replace(options, split=name, out=options.out / name) for name in splits]
     if as_json:
-        told = [_as_json(part, dry_run) for part in parts]
-        return print_json(told[0] if parts == [options] else dict(zip(splits, told, strict=True)))
+        summaries = [_as_json(part, dry_run) for part in parts]
+        return print_json(
+            summaries[0] if parts == [options] else dict(zip(splits, summaries, strict=True))
+        )
     for part in parts:
         _run_and_show(part, dry_run)
     return None
 
 
 def _as_json(options: "ConvertOptions", dry_run: bool) -> dict[str, Any]:
-    from pipeline.convert.plan import estimate, plan_of
+    from pipeline.convert.plan import choose_plan, estimate
     from pipeline.convert.run import run_conversion
 
-    plan = plan_of(options)
+    plan = choose_plan(options)
     if dry_run:
         return estimate(plan, options)
     summary = run_conversion(plan, options.out)
-    told = {"directory": str(summary.directory), "up_to_date": summary.up_to_date}
-    return {**told, **summary.facts}
+    head = {"directory": str(summary.directory), "up_to_date": summary.up_to_date}
+    return {**head, **summary.facts}
 
 
 def _run_and_show(options: "ConvertOptions", dry_run: bool) -> None:
-    from pipeline.convert.plan import estimate, plan_of
+    from pipeline.convert.plan import choose_plan, estimate
     from pipeline.convert.run import run_conversion
 
-    plan = plan_of(options)
+    plan = choose_plan(options)
     if dry_run:
         return print_facts(_words(estimate(plan, options)))
     for note in plan.notes:
@@ -155,21 +157,23 @@ def _run_and_show(options: "ConvertOptions", dry_run: bool) -> None:
     return _show(summary.facts, options)
 
 
-def _saved(rows: "SavedRows", options: "ConvertOptions", dry_run: bool, as_json: bool) -> None:
+def _convert_saved(
+    rows: "SavedRows", options: "ConvertOptions", dry_run: bool, as_json: bool
+) -> None:
     from pipeline.convert.run import convert_saved
 
     facts: dict[str, Any] = {"features": list(rows.columns), "left_out": list(rows.left_out)}
     if dry_run:
         facts = {"rows": len(rows.dataset), **facts}
         return print_json(facts) if as_json else print_facts(_words(facts))
-    made = convert_saved(rows, options)
+    summary = convert_saved(rows, options)
     if as_json:
-        return print_json({"directory": str(options.out), **facts, **made})
+        return print_json({"directory": str(options.out), **facts, **summary})
     if rows.left_out:
         print_line(
             f"note: columns left out, because they hold no numbers: {', '.join(rows.left_out)}"
         )
-    return _show(made, options)
+    return _show(summary, options)
 
 
 def _show(facts: dict[str, Any], options: "ConvertOptions") -> None:
@@ -196,7 +200,7 @@ def _show(facts: dict[str, Any], options: "ConvertOptions") -> None:
     print_line(f"outputs: {options.out}/ ({pluralise(facts['shards'], 'shard')})")
 
 
-def _words(shown: dict[str, Any]) -> list[tuple[str, str]]:
+def _words(facts: dict[str, Any]) -> list[tuple[str, str]]:
     def word(key: str, value: Any) -> str:
         if isinstance(value, list):
             return ", ".join(map(str, value))
@@ -206,6 +210,6 @@ def _words(shown: dict[str, Any]) -> list[tuple[str, str]]:
 
     return [
         (key.removesuffix("_bytes").replace("_", " "), word(key, value))
-        for key, value in shown.items()
+        for key, value in facts.items()
         if value not in (None, [], "")
     ]

@@ -123,8 +123,8 @@ def dedup(
         indexes=tuple(index or ()),
     )
     reading = _reading(max_bad_share)
-    named = _named(name) or NAME
-    loaded = make_dedup_config(files, settings, name=named, text_key=text_key, read=reading)
+    input_name = _check_name(name) or NAME
+    loaded = make_dedup_config(files, settings, name=input_name, text_key=text_key, read=reading)
     if dry_run:
         return show_run_plan(prepare(loaded, out), as_json, DEDUP)
     progress = Progress()
@@ -156,7 +156,7 @@ def build(
     Example: prep dedup index build IDX 2023/ --preset fineweb --key url
     """
     from pipeline.stories import index as dedup_index
-    from pipeline.stories.earlier import settings_of
+    from pipeline.stories.earlier import make_settings
     from pipeline.stories.selection import describe_dedup
 
     config = _dedup_config(
@@ -164,8 +164,8 @@ def build(
     )
     work = _work(workers, memory, max_source_share, max_bad_share)
     work.progress.note(describe_dedup(config))
-    settings = settings_of(config, text_key)
-    show_added(dedup_index.create_index(index, files, settings, _named(name), work), as_json)
+    settings = make_settings(config, text_key)
+    show_added(dedup_index.create_index(index, files, settings, _check_name(name), work), as_json)
 
 
 def add(
@@ -185,7 +185,7 @@ def add(
     from pipeline.stories import index as dedup_index
 
     work = _work(workers, memory, max_source_share, max_bad_share)
-    show_added(dedup_index.add_to_index(index, files, _named(name), work), as_json)
+    show_added(dedup_index.add_to_index(index, files, _check_name(name), work), as_json)
 
 
 def query(
@@ -222,7 +222,7 @@ def _dedup_config(preset: str, memory: str, max_source_share: str, **values: Any
     from pipeline.config.yaml import loads_value
 
     require_choice("--preset", preset, PRESETS)
-    return _checked(
+    return _validate_section(
         DedupConfig,
         preset=preset,
         memory=loads_value(memory),
@@ -235,13 +235,13 @@ def _reading(max_bad_share: str) -> "ReadConfig":
     from pipeline.config.prep import ReadConfig
     from pipeline.config.yaml import loads_value
 
-    return _checked(ReadConfig, max_bad_share=loads_value(max_bad_share))
+    return _validate_section(ReadConfig, max_bad_share=loads_value(max_bad_share))
 
 
-def _named(name: str | None) -> str | None:
+def _check_name(name: str | None) -> str | None:
     from pipeline.config.sections import InputConfig
 
-    return None if name is None else str(_checked(InputConfig, name=name, path="").name)
+    return None if name is None else str(_validate_section(InputConfig, name=name, path="").name)
 
 
 def _work(
@@ -256,7 +256,7 @@ def _work(
     return IndexOptions(workers, checked.memory, *shares, Progress())
 
 
-def _checked(model: type[Model], **values: Any) -> Model:
+def _validate_section(model: type[Model], **values: Any) -> Model:
     """A section of the config. Raises ConfigError naming the option that is wrong."""
     from pydantic import ValidationError
 
@@ -335,9 +335,9 @@ def _place(file: str, line: int | None, row: int | None) -> str:
 
 
 def _duplicates(directory: Path) -> dict[str, dict[str, int]]:
-    from pipeline.stories.dedup import duplicates_by_kind
+    from pipeline.stories.dedup import count_duplicates_by_kind
 
-    return duplicates_by_kind(directory)
+    return count_duplicates_by_kind(directory)
 
 
 def _print_sources(sources: Mapping[str, Any], kinds: Mapping[str, Mapping[str, int]]) -> None:

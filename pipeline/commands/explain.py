@@ -59,80 +59,89 @@ _REMOVED, _ADDED = ("bold red", "[-{}-]"), ("bold green", "{{+{}+}}")
 """Style of a stretch that differs, and its marks where there are no colours."""
 
 
-def show_explanation(found: "Explanation", lines: int | None, as_json: bool) -> None:
+def show_explanation(explanation: "Explanation", lines: int | None, as_json: bool) -> None:
     """Print an explanation; of the texts `lines` rows around differences (None: all rows)."""
     rows = []
-    if found.texts:
-        rows = compare_texts(*found.texts) if lines else compare_texts(*found.texts, context=None)
+    if explanation.texts:
+        rows = (
+            compare_texts(*explanation.texts)
+            if lines
+            else compare_texts(*explanation.texts, context=None)
+        )
     if as_json:
-        return print_json(_as_json(found, rows[:lines], len(rows)))
-    print_facts(_about_document(found))
-    if found.kept_by:
-        print_facts(_about_link(found, found.kept_by))
-    if found.stands_for:
-        _print_members(found)
-    if found.kept_by and lines and rows and not any(row.differs for row in rows):
+        return print_json(_as_json(explanation, rows[:lines], len(rows)))
+    print_facts(_about_document(explanation))
+    if explanation.kept_by:
+        print_facts(_about_link(explanation, explanation.kept_by))
+    if explanation.stands_for:
+        _print_members(explanation)
+    if explanation.kept_by and lines and rows and not any(row.differs for row in rows):
         print_facts([("texts", "equal; --all shows them")])
-    elif found.kept_by and rows:
-        _print_texts(found.kept_by.key, found.record.place.key, rows[:lines], lines is None)
+    elif explanation.kept_by and rows:
+        _print_texts(
+            explanation.kept_by.key, explanation.record.place.key, rows[:lines], lines is None
+        )
         if lines and len(rows) > lines:
             print_line(f"{len(rows) - lines:,} more rows; --lines or --all shows them")
     return None
 
 
-def _as_json(found: "Explanation", rows: Sequence[LinePair], total: int) -> dict[str, Any]:
-    value = asdict(found)
+def _as_json(explanation: "Explanation", rows: Sequence[LinePair], total: int) -> dict[str, Any]:
+    value = asdict(explanation)
     del value["texts"]
-    value["origin"] = str(found.origin) if found.origin else None
-    recipe = {"words": found.recipe.words, **value["recipe"]} if found.recipe else None
+    value["origin"] = str(explanation.origin) if explanation.origin else None
+    recipe = {"words": explanation.recipe.words, **value["recipe"]} if explanation.recipe else None
     return {**value, "recipe": recipe, "rows": [asdict(row) for row in rows], "rows_total": total}
 
 
-def _about_document(found: "Explanation") -> list[tuple[str, str]]:
+def _about_document(explanation: "Explanation") -> list[tuple[str, str]]:
     from pipeline.runs.records import describe_place
 
-    r = found.record
+    r = explanation.record
     state = r.state or "not decided yet: the run stopped before that"
     screening = " by ".join(word for word in (r.decision, r.rule) if word)
     return [
         ("document", f"{r.place.key}  {describe_place(r.place, '')}"),
         ("licence", r.licence),
         ("state", f"{state} ({r.reason})" if r.reason else state),
-        ("screening", ": ".join(word for word in (screening, found.decision_reason) if word)),
-        ("taken over", found.decision_of and f"from {found.decision_of}, of the same cluster"),
-        ("taken down", ", ".join(found.taken_down)),
-        *(("evidence", evidence_line(evidence)) for evidence in found.evidence),
+        ("screening", ": ".join(word for word in (screening, explanation.decision_reason) if word)),
+        (
+            "taken over",
+            explanation.decision_of and f"from {explanation.decision_of}, of the same cluster",
+        ),
+        ("taken down", ", ".join(explanation.taken_down)),
+        *(("evidence", evidence_line(evidence)) for evidence in explanation.evidence),
         ("split", r.split if r.state == "kept" else ""),
-        ("text", _about_text(found)),
+        ("text", _about_text(explanation)),
         ("tokens", f"{r.tokens:,}" if r.tokens else ""),
-        ("excerpt", found.excerpt),
-        ("packed from", str(found.origin or "")),
-        ("run", "" if found.finished else "not finished: no tokens and no rows yet"),
+        ("excerpt", explanation.excerpt),
+        ("packed from", str(explanation.origin or "")),
+        ("run", "" if explanation.finished else "not finished: no tokens and no rows yet"),
     ]
 
 
-def _about_text(found: "Explanation") -> str:
-    record = found.record
+def _about_text(explanation: "Explanation") -> str:
+    record = explanation.record
     size = pluralise(record.text_bytes, "byte") if record.text_bytes else ""
-    if not found.in_quarantine:
+    if not explanation.in_quarantine:
         return size
     key = record.place.key[:LEAST_DIGITS]
     command = f"prep quarantine show DIR {key} --by NAME"
     return f"{size}, in quarantine; `{command}` shows it and records that"
 
 
-def _about_link(found: "Explanation", link: "Link") -> list[tuple[str, str]]:
+def _about_link(explanation: "Explanation", link: "Link") -> list[tuple[str, str]]:
     from pipeline.runs.records import describe_place
 
-    known = (
+    similarities = (
         ("estimated", link.estimate),
         ("exact", link.jaccard),
-        ("computed now", found.jaccard_now),
+        ("computed now", explanation.jaccard_now),
     )
     values = ", ".join(
-        f"{name} {format_similarity(value)}" for name, value in known if value is not None
+        f"{name} {format_similarity(value)}" for name, value in similarities if value is not None
     )
-    whole = found.recipe.preset.bands if found.recipe else 0
+    whole = explanation.recipe.preset.bands if explanation.recipe else 0
     bands = f" ({' '.join(map(str, link.bands))})" if link.bands else ""
     shared = f": {len(link.bands)} of {whole} bands shared{bands}" if whole else ""
     state = "" if link.state == "kept" else f", {link.state} itself"
@@ -140,34 +149,34 @@ def _about_link(found: "Explanation", link: "Link") -> list[tuple[str, str]]:
         ("kept", f"{link.key}  {describe_place(link.place, link.index)}{state}"),
         ("kind", link.kind + shared),
         ("similarity", values or "not computed"),
-        ("recipe", found.recipe.words if found.recipe else ""),
-        ("texts", "" if found.texts else _why_no_texts(found, link)),
+        ("recipe", explanation.recipe.words if explanation.recipe else ""),
+        ("texts", "" if explanation.texts else _why_no_texts(explanation, link)),
     ]
 
 
-def _why_no_texts(found: "Explanation", link: "Link") -> str:
+def _why_no_texts(explanation: "Explanation", link: "Link") -> str:
     from pipeline.runs.held_texts import QUARANTINED
 
     if link.place is None:
         return "the kept document is not in this run, so they cannot be compared"
     compared = "equal" if link.kind == "exact" else "not compared"
-    if QUARANTINED in (found.record.state, link.state):
+    if QUARANTINED in (explanation.record.state, link.state):
         return f"{compared}; the text is in quarantine"
     return f"{compared}; the text was taken down"
 
 
-def _print_members(found: "Explanation") -> None:
+def _print_members(explanation: "Explanation") -> None:
     rows = []
-    for link in found.stands_for:
+    for link in explanation.stands_for:
         place = link.place
         at = (place.source, f"{place.file}:{place.line}") if place else ("", "")
         similarities = (format_similarity(link.estimate), format_similarity(link.jaccard))
         rows.append((link.key, *at, link.state, link.kind, len(link.bands), *similarities))
-    total = found.stands_for_total
+    total = explanation.stands_for_total
     columns = ("document", "source", "file:line", "state", "kind", "bands", "estimate", "exact J")
     show_table(columns, rows, title=f"kept instead of {total:,}")
-    if total > len(found.stands_for):
-        print_line(f"{total - len(found.stands_for):,} more; --all lists them")
+    if total > len(explanation.stands_for):
+        print_line(f"{total - len(explanation.stands_for):,} more; --all lists them")
 
 
 def _print_texts(kept: str, own: str, rows: Iterable[LinePair], whole: bool) -> None:
@@ -180,12 +189,12 @@ def _print_texts(kept: str, own: str, rows: Iterable[LinePair], whole: bool) -> 
             table.add_row("", Text(f"… {row.skipped:,} equal lines …", style="dim"), "", "")
             continue
         cut = row if whole else shorten_row(row)
-        left, right = _marked(cut.left, *_REMOVED), _marked(cut.right, *_ADDED)
+        left, right = _mark_pieces(cut.left, *_REMOVED), _mark_pieces(cut.right, *_ADDED)
         table.add_row(str(row.left_line or ""), left, str(row.right_line or ""), right)
     out.print(table)
 
 
-def _marked(pieces: Sequence[Piece], style: str, marks: str) -> Text:
+def _mark_pieces(pieces: Sequence[Piece], style: str, marks: str) -> Text:
     """Pieces without control characters, the different ones set apart."""
     text = Text()
     for piece, differs in pieces:

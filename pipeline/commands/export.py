@@ -57,23 +57,24 @@ def disclose(
     from pipeline.disclosure.publish import write_disclosure as write
 
     names = tuple(name.strip() for name in only.split(",") if name.strip())
-    done = write(directory, out, about, names, public=public)
+    disclosure = write(directory, out, about, names, public=public)
     if as_json:
-        files = [{"file": file, "bytes": size} for file, size in done.files]
+        files = [{"file": file, "bytes": size} for file, size in disclosure.files]
         return print_json(
             {
-                "directory": str(done.directory),
-                "edition": done.edition,
+                "directory": str(disclosure.directory),
+                "edition": disclosure.edition,
                 "files": files,
-                "todo": list(done.todos),
+                "todo": list(disclosure.todos),
             }
         )
-    for file, size in done.files:
-        print_line(f"{done.directory / file}  ({pluralise(size, 'byte')})")
-    print_line(f"edition: {done.edition}")
-    if done.todos:
+    for file, size in disclosure.files:
+        print_line(f"{disclosure.directory / file}  ({pluralise(size, 'byte')})")
+    print_line(f"edition: {disclosure.edition}")
+    if disclosure.todos:
         print_line(
-            f"{pluralise(len(done.todos), 'item')} to be filled in: " + ", ".join(done.todos)
+            f"{pluralise(len(disclosure.todos), 'item')} to be filled in: "
+            + ", ".join(disclosure.todos)
         )
     return None
 
@@ -113,20 +114,20 @@ def export(
     if dry_run:
         splits = forecast_export(directory, request)
         if as_json:
-            return print_json([asdict(found) for found in splits])
+            return print_json([asdict(split_result) for split_result in splits])
         return _print_splits(splits)
-    done = export_run(directory, out, request, workers, Progress())
+    result = export_run(directory, out, request, workers, Progress())
     if as_json:
         value = {
-            "directory": str(done.directory),
-            "reused": done.reused,
-            "splits": [asdict(found) for found in done.splits],
+            "directory": str(result.directory),
+            "reused": result.reused,
+            "splits": [asdict(split_result) for split_result in result.splits],
         }
         return print_json(value)
-    _print_splits(done.splits)
-    if done.reused:
+    _print_splits(result.splits)
+    if result.reused:
         print_line("everything was up to date")
-    return print_line(f"outputs: {done.directory}/  (records/, manifest.json)")
+    return print_line(f"outputs: {result.directory}/  (records/, manifest.json)")
 
 
 register = commands(disclose, export)
@@ -151,14 +152,14 @@ def _request(
         raise ConfigError(
             f"--shard-size: expected 1 kB to 2 GB, such as 256MB; got {escape_text(shard_size, 60)}"
         )
-    wanted = [name.strip() for name in fields.split(",")]
-    unknown = [name for name in wanted if name not in FIELDS]
-    if unknown or "text" not in wanted:
+    requested = [name.strip() for name in fields.split(",")]
+    unknown = [name for name in requested if name not in FIELDS]
+    if unknown or "text" not in requested:
         raise ConfigError(
             f"--fields: expected text and any of {', '.join(FIELDS[1:])}; got "
             f"{escape_text(fields, 60)}"
         )
-    chosen = tuple(name for name in FIELDS if name in wanted)
+    chosen = tuple(name for name in FIELDS if name in requested)
     names = tuple(splits) if splits else None
     return ExportOptions(chosen_form, names, chosen, size, shuffle)
 

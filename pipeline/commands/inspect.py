@@ -77,42 +77,44 @@ def inspect(
     if cluster:
         members = explain.inspect_cluster(directory, cluster, filters)
         return print_json(asdict(members)) if as_json else show_cluster(members)
-    found = explain.inspect_clusters(directory, filters, top)
-    return print_json(asdict(found)) if as_json else show_clusters(found)
+    inspection = explain.inspect_clusters(directory, filters, top)
+    return print_json(asdict(inspection)) if as_json else show_clusters(inspection)
 
 
 register = commands(inspect)
 
 
-def show_clusters(found: "Inspection") -> None:
+def show_clusters(inspection: "Inspection") -> None:
     """Print the summary and the largest clusters."""
-    summary = found.summary
-    kinds, states = (_counted(counts) for counts in (summary.kinds, summary.states))
+    summary = inspection.summary
+    kinds, states = (_describe_counts(counts) for counts in (summary.kinds, summary.states))
     details = f": {kinds} ({states})" if summary.documents else ""
     replaced = pluralise(summary.documents, "document")
     print_line(f"{pluralise(summary.clusters, 'cluster')}; {replaced} replaced by another{details}")
-    if summary.documents < found.all_rows:
-        print_line(f"{summary.documents:,} of {pluralise(found.all_rows, 'row')} pass the filters")
+    if summary.documents < inspection.all_rows:
+        print_line(
+            f"{summary.documents:,} of {pluralise(inspection.all_rows, 'row')} pass the filters"
+        )
     if not summary.documents:
         return
     _print_histograms(summary)
     if summary.matrix.total:
-        _print_matrix(summary.matrix, found.compared)
+        _print_matrix(summary.matrix, inspection.compared)
     columns = ("kept", "source", "file:line", "documents", "kinds", "their sources", "lowest J")
-    show_table(columns, map(_cluster_cells, found.largest), title="largest clusters")
+    show_table(columns, map(_cluster_cells, inspection.largest), title="largest clusters")
 
 
-def show_cluster(found: "Members") -> None:
+def show_cluster(members: "Members") -> None:
     """Print one cluster with all its members."""
     from pipeline.runs.records import describe_place
 
-    cluster = found.shown.cluster
-    print_line(f"{pluralise(cluster.size, 'document')}: {_counted(cluster.kinds)}")
-    print_line(f"kept  {cluster.kept}  {describe_place(found.shown.place, cluster.index)}")
-    if found.excerpt:
-        print_line(f"      {escape_text(found.excerpt, 120)}")
+    cluster = members.shown.cluster
+    print_line(f"{pluralise(cluster.size, 'document')}: {_describe_counts(cluster.kinds)}")
+    print_line(f"kept  {cluster.kept}  {describe_place(members.shown.place, cluster.index)}")
+    if members.excerpt:
+        print_line(f"      {escape_text(members.excerpt, 120)}")
     columns = ("document", "source", "file:line", "state", "kind", "bands", "estimate", "exact J")
-    show_table((*columns, "excerpt"), map(_member_cells, found.members))
+    show_table((*columns, "excerpt"), map(_member_cells, members.members))
 
 
 def _print_histograms(summary: "ClusterSummary") -> None:
@@ -157,12 +159,19 @@ def _print_matrix(matrix: "Matrix", compared: Mapping[str, int]) -> None:
     show_table(("duplicates from", *columns), rows, title="sources of the documents kept instead")
 
 
-def _cluster_cells(found: "ClusterRow") -> tuple[str, ...]:
-    c, place = found.cluster, found.place
+def _cluster_cells(row: "ClusterRow") -> tuple[str, ...]:
+    c, place = row.cluster, row.place
     at = (place.source, f"{place.file}:{place.line}") if place else (f"index {c.index}", "")
     value, is_estimate = c.lowest
     lowest = "~" * is_estimate + format_similarity(value)
-    return (c.kept, *at, f"{c.size:,}", _counted(c.kinds), _counted(c.sources), lowest)
+    return (
+        c.kept,
+        *at,
+        f"{c.size:,}",
+        _describe_counts(c.kinds),
+        _describe_counts(c.sources),
+        lowest,
+    )
 
 
 def _member_cells(member: "ClusterMember") -> tuple[str, ...]:
@@ -180,31 +189,32 @@ def _member_cells(member: "ClusterMember") -> tuple[str, ...]:
     )
 
 
-def _counted(counts: Mapping[str, int]) -> str:
+def _describe_counts(counts: Mapping[str, int]) -> str:
     """The largest of these counts in words.
 
-    >>> _counted({"near": 1200, "exact": 3})
+    >>> _describe_counts({"near": 1200, "exact": 3})
     '1,200 near, 3 exact'
     """
-    named = [f"{count:,} {name}" for name, count in list(counts.items())[:_NAMED]]
+    largest = [f"{count:,} {name}" for name, count in list(counts.items())[:_NAMED]]
     rest = [f"{len(counts) - _NAMED} more"] if len(counts) > _NAMED else []
-    return ", ".join(named + rest)
+    return ", ".join(largest + rest)
 
 
-def show_dropped(found: "DroppedRecords") -> None:
+def show_dropped(dropped: "DroppedRecords") -> None:
     """What left for a reason, by source, then the first records with their evidence."""
     from pipeline.runs.records import describe_place
 
     print_line(
-        f"{found.reason}: {pluralise(found.total, 'record')}, {format_bytes(found.bytes)} of text"
+        f"{dropped.reason}: {pluralise(dropped.total, 'record')}, "
+        f"{format_bytes(dropped.bytes)} of text"
     )
-    if found.failed:
+    if dropped.failed:
         print_line(
-            f"the rule matched {pluralise(found.failed, 'document')}, including those that left "
+            f"the rule matched {pluralise(dropped.failed, 'document')}, including those that left "
             "for another reason or were kept"
         )
-    show_table(("source", ">records"), ((s, f"{n:,}") for s, n in found.by_source.items()))
-    for record in found.records:
+    show_table(("source", ">records"), ((s, f"{n:,}") for s, n in dropped.by_source.items()))
+    for record in dropped.records:
         print_line(
             f"{record.place.key}  {describe_place(record.place, '')}  "
             f"{pluralise(record.text_bytes, 'byte')}"
@@ -212,24 +222,22 @@ def show_dropped(found: "DroppedRecords") -> None:
         for evidence in record.evidence:
             print_line(f"    {evidence_line(evidence)}")
         print_line(f"    {' '.join(record.excerpt.split())[:160]}")
-    more = found.total - len(found.records)
+    more = dropped.total - len(dropped.records)
     if more > 0:
         print_line(f"and {more:,} more; --top N lists more")
 
 
-def evidence_line(found: "DocumentEvidence") -> str:
+def evidence_line(row: "DocumentEvidence") -> str:
     """Evidence in words."""
-    words = [found.rule or found.detector, found.kind, repr(found.target) if found.target else ""]
+    words = [row.rule or row.detector, row.kind, repr(row.target) if row.target else ""]
     line = " ".join(word for word in words if word)
-    if found.work_id:
-        line += f", work {found.work_id}"
-    if found.seen and found.seen != found.target:
-        line += f": {escape_text(found.seen)!r}"
-    if found.byte_length:
-        line += f" at byte {found.byte_offset:,}"
-    measured = (
-        found.attributes if found.score is None else {"score": found.score} | found.attributes
-    )
+    if row.work_id:
+        line += f", work {row.work_id}"
+    if row.seen and row.seen != row.target:
+        line += f": {escape_text(row.seen)!r}"
+    if row.byte_length:
+        line += f" at byte {row.byte_offset:,}"
+    measured = row.attributes if row.score is None else {"score": row.score} | row.attributes
     values = ", ".join(f"{name} {_plain(value)}" for name, value in measured.items())
     return f"{line} ({values})" if values else line
 

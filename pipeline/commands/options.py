@@ -16,9 +16,9 @@ from pipeline.runs.references import read_number
 
 def complete_configs(incomplete: str) -> Iterator[str]:
     """Names of shipped configs, for the shell; it completes file names by itself."""
-    from pipeline.core.shipped import shipped_configs
+    from pipeline.core.shipped import list_shipped_configs
 
-    return (name for name in shipped_configs("prep") if name.startswith(incomplete))
+    return (name for name in list_shipped_configs("prep") if name.startswith(incomplete))
 
 
 def complete_runs(incomplete: str) -> Iterator[str]:
@@ -62,10 +62,10 @@ def check_first(
             check_first(group.typer_instance, errors)
     for command in app.registered_commands:
         if command.callback is not None:
-            command.callback = _checked_first(command.callback, errors)
+            command.callback = _add_checks(command.callback, errors)
 
 
-def _checked_first(
+def _add_checks(
     callback: Callable[..., Any], errors: Callable[[], AbstractContextManager[None]]
 ) -> Callable[..., Any]:
     @functools.wraps(callback)

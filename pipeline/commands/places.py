@@ -29,9 +29,9 @@ def show_spans(
     how many rows of each."""
     if as_json:
         return print_json([vars(span) for span in _first(spans, limit)])
-    listed = spans[: _SHOWN if limit is None else limit]
+    shown = spans[: _SHOWN if limit is None else limit]
     rows = []
-    for s in listed:
+    for s in shown:
         place = s.file if s.row is None else f"{s.file}[{s.row}]"
         labels = "-" if s.label_start is None else _range(s.label_start, s.label_end or 0)
         numbers = (_range(s.token_start, s.token_end), labels)
@@ -40,25 +40,25 @@ def show_spans(
         rows.append((place, *numbers, *about, decision))
     columns = ("row", "tokens", "labels", "document", "source", "file:line", "licence", "decision")
     show_table(columns, rows)
-    _say_rest(len(spans), len(listed))
+    _say_rest(len(spans), len(shown))
     for name, count in elsewhere:
         print_line(f"not traced here: {pluralise(count, 'row')} of another data set, {name}")
 
 
 def show_forward(
-    found: "ForwardTrace", notes: Sequence[str], limit: int | None, as_json: bool
+    trace: "ForwardTrace", notes: Sequence[str], limit: int | None, as_json: bool
 ) -> None:
     """Documents, their share of every split, and what a training run read of them."""
     if as_json:
-        return print_json(_forward(found, notes, limit))
+        return print_json(_forward(trace, notes, limit))
     for note in notes:
         print_line(note)
-    if not found.documents:
+    if not trace.documents:
         return print_line("no document was found")
-    listed = found.documents[: _SHOWN if limit is None else limit]
-    _print_documents(listed, found.exposure is not None)
-    _say_rest(len(found.documents), len(listed))
-    for split in found.splits:
+    documents = trace.documents[: _SHOWN if limit is None else limit]
+    _print_documents(documents, trace.exposure is not None)
+    _say_rest(len(trace.documents), len(documents))
+    for split in trace.splits:
         share = split.tokens / split.stream_tokens if split.stream_tokens else 0.0
         print_line(
             f"{split.split}: {pluralise(split.documents, 'document')}, "
@@ -66,8 +66,8 @@ def show_forward(
             f"{pluralise(split.stream_tokens, 'token')} ({share:.4%}), "
             f"{pluralise(split.rows, 'row')}"
         )
-    _say_places(found, listed, limit)
-    return _say_exposure(found.exposure)
+    _say_places(trace, documents, limit)
+    return _say_exposure(trace.exposure)
 
 
 def _print_documents(documents: "Sequence[TracedDocument]", with_steps: bool) -> None:
@@ -77,19 +77,19 @@ def _print_documents(documents: "Sequence[TracedDocument]", with_steps: bool) ->
         about = (d.document, f"{d.path}:{d.line}", d.source, state, d.split or "-")
         copies = f" x {d.copies}" if d.copies > 1 else ""
         context = f" + {d.context_rows} context" if d.context_rows else ""
-        read = (str(d.first_step or "-"), f"{d.steps:,}") if with_steps else ()
+        step_cells = (str(d.first_step or "-"), f"{d.steps:,}") if with_steps else ()
         because = d.because or "asked for"
-        rows.append((*about, f"{d.tokens:,}{copies}", f"{d.rows:,}{context}", *read, because))
+        rows.append((*about, f"{d.tokens:,}{copies}", f"{d.rows:,}{context}", *step_cells, because))
     columns = ("document", "file:line", "source", "state", "split", "tokens", "rows")
     steps = ("first step", "steps") if with_steps else ()
     show_table((*columns, *steps, "because"), rows)
 
 
 def _say_places(
-    found: "ForwardTrace", listed: "Sequence[TracedDocument]", limit: int | None
+    trace: "ForwardTrace", documents: "Sequence[TracedDocument]", limit: int | None
 ) -> None:
-    keys = {d.doc: d.document for d in listed}
-    places = [p for p in found.places.to_pylist() if p["doc"] in keys]
+    keys = {d.doc: d.document for d in documents}
+    places = [p for p in trace.places.to_pylist() if p["doc"] in keys]
     most = _SHOWN if limit is None else limit
     rows = []
     for p in places[:most]:
@@ -125,48 +125,48 @@ def _say_exposure(exposure: "Exposure | None") -> None:
     print_line(EXPOSURE)
 
 
-def show_checkpoint(found: "CheckpointTrace", limit: int | None, as_json: bool) -> None:
+def show_checkpoint(trace: "CheckpointTrace", limit: int | None, as_json: bool) -> None:
     """Sources and documents behind a checkpoint."""
     if as_json:
-        return print_json(_checkpoint_json(found, limit))
+        return print_json(_checkpoint_json(trace, limit))
     print_line(
-        f"{found.checkpoint.path}: steps 1 to {found.checkpoint.step:,} read {found.rows:,} of "
-        f"{pluralise(found.rows_of_data_set, 'row')}, {pluralise(found.labels_read, 'label')} of "
-        f"{pluralise(len(found.documents), 'document')}"
+        f"{trace.checkpoint.path}: steps 1 to {trace.checkpoint.step:,} read {trace.rows:,} of "
+        f"{pluralise(trace.rows_of_data_set, 'row')}, {pluralise(trace.labels_read, 'label')} of "
+        f"{pluralise(len(trace.documents), 'document')}"
     )
-    if found.context_only:
-        more = pluralise(found.context_only, "more document")
+    if trace.context_only:
+        more = pluralise(trace.context_only, "more document")
         print_line(f"read as context only: {more}")
-    counts = found.sources.to_pylist()
+    counts = trace.sources.to_pylist()
     sources = ((s["source"], f"{s['documents']:,}", f"{s['labels_read']:,}") for s in counts)
     show_table(("source", "documents", "labels read"), sources)
     most = _SHOWN if limit is None else limit
     rows = []
-    for d in found.documents.slice(0, most).to_pylist():
+    for d in trace.documents.slice(0, most).to_pylist():
         place, labels = f"{d['path']}:{d['line']}", f"{d['labels_read']:,}"
         rows.append((d["document"], d["source"], place, d["licence"] or "-", labels))
     show_table(("document", "source", "file:line", "licence", "labels read"), rows)
-    _say_rest(len(found.documents), min(most, len(found.documents)))
-    _say_elsewhere(found.elsewhere)
+    _say_rest(len(trace.documents), min(most, len(trace.documents)))
+    _say_elsewhere(trace.elsewhere)
     return print_line(EXPOSURE)
 
 
-def _forward(found: "ForwardTrace", notes: Sequence[str], limit: int | None) -> dict[str, Any]:
-    listed = _first(found.documents, limit)
-    docs = {document.doc for document in listed}
-    places = [place for place in found.places.to_pylist() if place["doc"] in docs]
-    exposure = found.exposure
+def _forward(trace: "ForwardTrace", notes: Sequence[str], limit: int | None) -> dict[str, Any]:
+    documents = _first(trace.documents, limit)
+    docs = {document.doc for document in documents}
+    places = [place for place in trace.places.to_pylist() if place["doc"] in docs]
+    exposure = trace.exposure
     return {
-        "documents_total": len(found.documents),
-        "documents": [vars(document) for document in listed],
-        "splits": [vars(split) for split in found.splits],
+        "documents_total": len(trace.documents),
+        "documents": [vars(document) for document in documents],
+        "splits": [vars(split) for split in trace.splits],
         "places": places,
         "exposure": exposure
         and {
             **vars(exposure),
             "model_dir": str(exposure.model_dir),
-            "first_exposed": _checkpoint_json_of(exposure.first_exposed),
-            "last_unexposed": _checkpoint_json_of(exposure.last_unexposed),
+            "first_exposed": _describe_checkpoint(exposure.first_exposed),
+            "last_unexposed": _describe_checkpoint(exposure.last_unexposed),
             "elsewhere": [asdict(period) for period in exposure.elsewhere],
             "note": EXPOSURE,
         },
@@ -174,24 +174,24 @@ def _forward(found: "ForwardTrace", notes: Sequence[str], limit: int | None) -> 
     }
 
 
-def _checkpoint_json(found: "CheckpointTrace", limit: int | None) -> dict[str, Any]:
-    documents = found.documents if limit is None else found.documents.slice(0, limit)
+def _checkpoint_json(trace: "CheckpointTrace", limit: int | None) -> dict[str, Any]:
+    documents = trace.documents if limit is None else trace.documents.slice(0, limit)
     return {
-        "model_dir": str(found.model_dir),
-        "checkpoint": _checkpoint_json_of(found.checkpoint),
-        "rows": found.rows,
-        "rows_of_data_set": found.rows_of_data_set,
-        "labels_read": found.labels_read,
-        "context_only": found.context_only,
-        "sources": found.sources.to_pylist(),
-        "documents_total": len(found.documents),
+        "model_dir": str(trace.model_dir),
+        "checkpoint": _describe_checkpoint(trace.checkpoint),
+        "rows": trace.rows,
+        "rows_of_data_set": trace.rows_of_data_set,
+        "labels_read": trace.labels_read,
+        "context_only": trace.context_only,
+        "sources": trace.sources.to_pylist(),
+        "documents_total": len(trace.documents),
         "documents": documents.to_pylist(),
-        "elsewhere": [asdict(period) for period in found.elsewhere],
+        "elsewhere": [asdict(period) for period in trace.elsewhere],
         "note": EXPOSURE,
     }
 
 
-def _checkpoint_json_of(checkpoint: "TrainingCheckpoint | None") -> dict[str, Any] | None:
+def _describe_checkpoint(checkpoint: "TrainingCheckpoint | None") -> dict[str, Any] | None:
     return {"step": checkpoint.step, "path": str(checkpoint.path)} if checkpoint else None
 
 
@@ -211,9 +211,9 @@ def _first(items: Sequence[Any], limit: int | None) -> Sequence[Any]:
     return items if limit is None else items[:limit]
 
 
-def _say_rest(total: int, listed: int) -> None:
-    if total > listed:
-        print_line(f"and {total - listed:,} more (--limit, or --json for all)")
+def _say_rest(total: int, shown: int) -> None:
+    if total > shown:
+        print_line(f"and {total - shown:,} more (--limit, or --json for all)")
 
 
 def _range(start: int, end: int) -> str:

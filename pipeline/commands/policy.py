@@ -195,13 +195,13 @@ def show_attributes(as_json: bool) -> None:
     return show_table(("attribute", "type or values", "meaning"), rows)
 
 
-def show_difference(found: "PolicyDifference", as_json: bool) -> None:
+def show_difference(difference: "PolicyDifference", as_json: bool) -> None:
     """What another policy decides otherwise, by decision and rule."""
     if as_json:
-        return print_json(asdict(found))
+        return print_json(asdict(difference))
     print_line(
-        f"{found.decisions_changed:,} of {pluralise(found.documents, 'document')} decided "
-        "differently"
+        f"{difference.decisions_changed:,} of {pluralise(difference.documents, 'document')} "
+        "decided differently"
     )
     rows = [
         (
@@ -213,7 +213,7 @@ def show_difference(found: "PolicyDifference", as_json: bool) -> None:
             f"{c.tokens:,}",
             f"{c.tokens_estimated:,}",
         )
-        for c in found.changes
+        for c in difference.changes
     ]
     counts = (">documents", ">kept by the run", ">text", ">tokens", ">tokens, estimated")
     return show_table(("old policy", "new policy", *counts), rows)
@@ -223,37 +223,37 @@ def _side(decision: str, rule: str) -> str:
     return f"{decision} ({rule})" if rule else decision
 
 
-def show_chain(found: "DecisionChain", policy: str, as_json: bool) -> None:
+def show_chain(chain: "DecisionChain", policy: str, as_json: bool) -> None:
     """Every rule for one document, and what follows."""
     from pipeline.runs.records import describe_place
 
     if as_json:
-        value = asdict(found)
+        value = asdict(chain)
         decisions = [d for d in (value["decision"], value["recorded"]) if d]
         for row in (*value["evidence"], *decisions):
             row.update({k: cell.hex() for k, cell in row.items() if isinstance(cell, bytes)})
         return print_json(value)
-    place = found.record.place
+    place = chain.record.place
     print_facts(
         [
             ("document", f"{place.key}  {describe_place(place, '')}"),
-            ("recorded", _decided(found.recorded)),
-            ("policy", f"{policy}: {_decided(found.decision)}"),
+            ("recorded", _describe_decision(chain.recorded)),
+            ("policy", f"{policy}: {_describe_decision(chain.decision)}"),
         ]
     )
     about = {}
-    for row in found.evidence:
+    for row in chain.evidence:
         words = (row["evidence_id"].rpartition("-")[2], row["detector"], row["kind"], row["target"])
         about[row["evidence_id"]] = " ".join(word for word in words if word)
     rows = []
-    for outcome in found.outcomes:
+    for outcome in chain.outcomes:
         evidence = ", ".join(about[name] for name in outcome.evidence) or outcome.missing
         matched = "yes" if outcome.matched else "-"
         rows.append((outcome.rule, outcome.decision, matched, evidence))
     return show_table(("rule", "decision", "matched", "evidence, or why not"), rows)
 
 
-def _decided(decision: dict[str, Any] | None) -> str:
+def _describe_decision(decision: dict[str, Any] | None) -> str:
     if decision is None:
         return "allow: no rule matches"
     return f"{decision['decision']} by {decision['rule']}: {decision['reason']}"

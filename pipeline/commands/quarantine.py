@@ -113,10 +113,10 @@ def purge(
     """
     from pipeline.quarantine.access import purge_documents
 
-    done = purge_documents(directory, tuple(document or ()), older_than, by, _today())
-    if done is None:
+    event = purge_documents(directory, tuple(document or ()), older_than, by, _today())
+    if event is None:
         return print_line("nothing to purge")
-    return print_line(f"{done.id}: {pluralise(done.value['documents']['count'], 'text')} deleted")
+    return print_line(f"{event.id}: {pluralise(event.value['documents']['count'], 'text')} deleted")
 
 
 def hold(directory: FinishedRunArgument, what: WhatArgument, by: str, reason: str) -> None:

@@ -94,8 +94,8 @@ def import_(
         replacing=replace,
         dry_run=dry_run,
     )
-    done = import_works(files, into, settings)
-    show_import(done, into, dry_run, list_refused, as_json)
+    result = import_works(files, into, settings)
+    show_import(result, into, dry_run, list_refused, as_json)
 
 
 def list_(
@@ -127,8 +127,8 @@ def list_(
         return _print_many(registry.label, works)
     _print_table(works[: limit or None])
     of = "" if len(works) == len(registry.works) else f" of {len(registry.works):,}"
-    left = "" if not limit or len(works) <= limit else f"; the first {limit} (--limit 0: all)"
-    return print_line(f"{registry.label}: {len(works):,}{of} works{left}")
+    rest = "" if not limit or len(works) <= limit else f"; the first {limit} (--limit 0: all)"
+    return print_line(f"{registry.label}: {len(works):,}{of} works{rest}")
 
 
 def show(directory: RegistryArgument, work: str, as_json: options.JsonOption = False) -> None:
@@ -141,17 +141,17 @@ def show(directory: RegistryArgument, work: str, as_json: options.JsonOption = F
     prep registry show claims 'Negrophobia' --json
     """
     from pipeline.screening.registry import load_registry
-    from pipeline.screening.registry.finding import find_works, history_of
+    from pipeline.screening.registry.finding import find_works, list_changes
 
     registry = load_registry(directory)
     works = find_works(registry.work_list(), work)
-    histories = [history_of(directory, w.work_id) for w in works]
+    histories = [list_changes(directory, w.work_id) for w in works]
     if as_json:
         pairs = zip(works, histories, strict=True)
         entries = [{**asdict(w), "history": [asdict(c) for c in changes]} for w, changes in pairs]
         return print_json({"registry": registry.label, "works": entries})
-    for found, changes in zip(works, histories, strict=True):
-        _print_work(found, changes)
+    for entry, changes in zip(works, histories, strict=True):
+        _print_work(entry, changes)
     total = pluralise(len(registry.works), "work")
     return print_line(f"{registry.label}: {len(works):,} of {total}")
 
@@ -192,8 +192,8 @@ def set_(
         "effective_from": effective_from,
         "effective_to": effective_to,
     }
-    given = {name: value for name, value in values.items() if value is not None}
-    edited = set_fields(directory, work, given)
+    changes = {name: value for name, value in values.items() if value is not None}
+    edited = set_fields(directory, work, changes)
     if as_json:
         return print_json(asdict(edited))
     for name, (before, after) in edited.changes.items():
@@ -248,17 +248,17 @@ def sketch(
         contact=contact,
         tier=tier,
     )
-    made = sketch_work(texts, out, description, _salt(salt_file))
+    result = sketch_work(texts, out, description, _salt(salt_file))
     if as_json:
-        return print_json({**asdict(made), "out": str(made.out)})
-    for warning in made.warnings:
+        return print_json({**asdict(result), "out": str(result.out)})
+    for warning in result.warnings:
         print_line(f"warning: {warning}")
-    salted = "salted: send the salt separately" if made.salted else "not salted"
+    salted = "salted: send the salt separately" if result.salted else "not salted"
     print_line(
-        f"work {made.work_id}: {pluralise(made.words, 'word')}, "
-        f"{pluralise(made.hashes, 'hash')} of {made.k} words each (one in {made.s}), {salted}"
+        f"work {result.work_id}: {pluralise(result.words, 'word')}, "
+        f"{pluralise(result.hashes, 'hash')} of {result.k} words each (one in {result.s}), {salted}"
     )
-    return print_line(f"outputs: {made.out}")
+    return print_line(f"outputs: {result.out}")
 
 
 register = group(
@@ -293,41 +293,41 @@ def _collect_values(**values: str | bool | None) -> dict[str, str]:
 
 
 def show_import(
-    done: "ImportResult", directory: Path, dry_run: bool, all_of_it: bool, as_json: bool
+    result: "ImportResult", directory: Path, dry_run: bool, all_of_it: bool, as_json: bool
 ) -> None:
     """What an import did; refused lines, conflicts and remarks, a few or all of them."""
     if as_json:
-        return print_json({"dry_run": dry_run, **asdict(done)})
+        return print_json({"dry_run": dry_run, **asdict(result)})
     lists = {
-        "refused": [f"{r.where}: {r.why}" for r in done.refusals],
+        "refused": [f"{r.where}: {r.why}" for r in result.refusals],
         "conflict": [
             f"{c.where}: {c.field} of work {c.work_id}: kept {c.kept!r}, ignored {c.other!r}"
-            for c in done.conflicts
+            for c in result.conflicts
         ],
-        "note": [f"{r.where}: {r.text}" for r in done.remarks],
+        "note": [f"{r.where}: {r.text}" for r in result.remarks],
     }
     for kind, lines in lists.items():
         shown = lines if all_of_it else lines[:_FEW]
         for line in shown:
             print_line(f"{kind}: {line}")
         if len(shown) < len(lines):
-            left = len(lines) - len(shown)
-            print_line(f"{kind}: and {left:,} more; --list-refused prints them all")
+            rest = len(lines) - len(shown)
+            print_line(f"{kind}: and {rest:,} more; --list-refused prints them all")
     would = "would be " if dry_run else ""
     print_line(
-        f"{pluralise(done.lines, 'line')}: {pluralise(done.added, 'work')} {would}added, "
-        f"{done.changed:,} {would}changed, {done.unchanged:,} unchanged; "
-        f"{pluralise(len(done.refusals), 'line')} refused, "
-        f"{pluralise(len(done.conflicts), 'conflict')}, {pluralise(len(done.remarks), 'note')}"
+        f"{pluralise(result.lines, 'line')}: {pluralise(result.added, 'work')} {would}added, "
+        f"{result.changed:,} {would}changed, {result.unchanged:,} unchanged; "
+        f"{pluralise(len(result.refusals), 'line')} refused, "
+        f"{pluralise(len(result.conflicts), 'conflict')}, {pluralise(len(result.remarks), 'note')}"
     )
-    if done.texts or done.sketches:
+    if result.texts or result.sketches:
         print_line(
-            f"references: {pluralise(done.texts, 'text')}, "
-            f"{pluralise(done.sketches, 'sketch')} {would}kept"
+            f"references: {pluralise(result.texts, 'text')}, "
+            f"{pluralise(result.sketches, 'sketch')} {would}kept"
         )
-    state = f"version {done.version}" if done.fresh else f"still version {done.version}"
-    works = pluralise(done.works, "work")
-    return print_line(f"registry: {directory}/  ({done.name}, {state}, {works})")
+    state = f"version {result.version}" if result.fresh else f"still version {result.version}"
+    works = pluralise(result.works, "work")
+    return print_line(f"registry: {directory}/  ({result.name}, {state}, {works})")
 
 
 def _print_many(label: str, works: "Iterable[Work]") -> None:
@@ -361,7 +361,7 @@ def _reference(work: "Work") -> str:
 
 def _print_work(work: "Work", changes: "Iterable[WorkChange]") -> None:
     authors = "; ".join(work.authors)
-    held = "yes: copies must not be deleted" if work.legal_hold else ""
+    hold = "yes: copies must not be deleted" if work.legal_hold else ""
     effective = " to ".join(filter(None, (work.effective_from or "-", work.effective_to)))
     print_line(f"work {work.work_id}")
     print_facts(
@@ -383,7 +383,7 @@ def _print_work(work: "Work", changes: "Iterable[WorkChange]") -> None:
             ("basis", work.basis),
             ("scope", work.scope),
             ("contact", work.contact),
-            ("hold", held),
+            ("hold", hold),
             ("effective", "" if effective == "-" else effective),
             ("reference", _reference(work)),
         ]

@@ -93,7 +93,7 @@ def rescan(
     Then `prep trace runs/pile --work ID --train out` and `prep takedown` use what was found.
     """
     from pipeline.engine.progress import Progress
-    from pipeline.stories.rescan import matched_works, plan_rescan
+    from pipeline.stories.rescan import list_matched_works, plan_rescan
     from pipeline.stories.rescan import rescan_run as look_through
 
     request = plan_rescan(directory, registry, policy, name)
@@ -113,10 +113,10 @@ def rescan(
     if estimate:
         return None
     look_through(request, workers, progress=Progress())
-    works = matched_works(request)
+    works = list_matched_works(request)
     if as_json:
-        found = [vars(work) for work in works]
-        return print_json({"directory": str(request.out), **cost, "matched": found})
+        matches = [vars(work) for work in works]
+        return print_json({"directory": str(request.out), **cost, "matched": matches})
     rows = []
     for work in works:
         numbers = (f"{n:,}" for n in (work.documents, work.kept, work.tokens))

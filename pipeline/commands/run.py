@@ -81,7 +81,7 @@ register = commands(run, plan)
 
 def show_run_plan(prepared: "Preparation", as_json: bool, story: "Story") -> None:
     """Print it, and last what all of it costs; nothing is written."""
-    from pipeline.stories.plan import forecast_stages, total_of
+    from pipeline.stories.plan import forecast_stages, sum_stages
     from pipeline.stories.selection import describe_dedup
 
     stages = forecast_stages(prepared, story)
@@ -100,7 +100,7 @@ def show_run_plan(prepared: "Preparation", as_json: bool, story: "Story") -> Non
     if "custom_filters" in (stage.stage for stage in stages):
         for own in prepared.screening.custom_filters:
             print_line(f"custom filter {own.describe()}")
-    total = total_of(stages, prepared)
+    total = sum_stages(stages, prepared)
     show_table(
         ("stage", "state", ">CPU time", ">disk", ">memory per worker"),
         ((s.stage, s.state, *_costs(s)) for s in stages),

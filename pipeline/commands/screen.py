@@ -93,18 +93,18 @@ def show_decisions(manifest: "Manifest", as_json: bool) -> None:
     documents = pq.read_table(directory / layout.DOCUMENTS, columns=["decision", "rule"])
     evidence = pq.read_table(directory / layout.EVIDENCE, columns=["detector", "kind"])
     decided = _counts(documents, ["decision", "rule"])
-    found = _counts(evidence, ["detector", "kind"])
+    findings = _counts(evidence, ["detector", "kind"])
     if as_json:
         return print_json(
             {
                 "directory": str(directory),
                 "reused": list(manifest.reused),
                 "decisions": decided,
-                "evidence": found,
+                "evidence": findings,
             }
         )
     _print("documents by decision", ("decision", "rule", ">documents"), decided)
-    _print("evidence", ("detector", "kind", ">rows"), found)
+    _print("evidence", ("detector", "kind", ">rows"), findings)
     return print_line(
         f"outputs: {directory}/  ({layout.EVIDENCE}, {layout.DECISIONS}, {layout.DOCUMENTS}); "
         "`prep explain` shows one document"

@@ -63,12 +63,12 @@ def show_search(answer: "SearchAnswer", as_json: bool) -> None:
     if as_json:
         return print_json(_json(answer))
     steps = answer.exposure
-    for found in answer.documents:
-        _show_document(found, steps is not None)
-    listed = len(answer.documents)
-    if answer.total > listed:
+    for document in answer.documents:
+        _show_document(document, steps is not None)
+    shown = len(answer.documents)
+    if answer.total > shown:
         print_line(
-            f"and {pluralise(answer.total - listed, 'more document')} (--limit, or --json for all)"
+            f"and {pluralise(answer.total - shown, 'more document')} (--limit, or --json for all)"
         )
     if not answer.total:
         print_line("no document contains these words, or most of them in this order")
@@ -81,27 +81,27 @@ def show_search(answer: "SearchAnswer", as_json: bool) -> None:
     return None
 
 
-def _show_document(found: "FoundDocument", with_steps: bool) -> None:
+def _show_document(document: "FoundDocument", with_steps: bool) -> None:
     from pipeline.runs.held_texts import IN_QUARANTINE
 
-    d = found.traced
+    d = document.traced
     state = f"taken down by {d.taken_down}" if d.taken_down else f"{d.state} {d.reason}".strip()
     split = f", {d.split}" if d.split else ""
     decision = f", {d.decision} {d.rule}".rstrip() if d.decision not in ("", "allow") else ""
     out.print(Text(f"{escape_text(d.path)}:{d.line}", "bold"), soft_wrap=True)
     print_line(f"  {d.document}  {d.source}  {state}{split}{decision}")
-    if found.rows:
-        where = "in" if found.of_words else "document in"
-        print_line(f"  {where} {_first(found.rows, _ROWS)}")
+    if document.rows:
+        where = "in" if document.of_words else "document in"
+        print_line(f"  {where} {_first(document.rows, _ROWS)}")
     if with_steps:
-        read = f"read at step {_first(found.steps, _STEPS)}" if found.steps else "read by no step"
-        print_line(f"  {read}")
-    if found.text.in_quarantine:
-        count = found.text.exact + found.text.near
+        steps = document.steps
+        print_line(f"  read at step {_first(steps, _STEPS)}" if steps else "  read by no step")
+    if document.text.in_quarantine:
+        count = document.text.exact + document.text.near
         return print_line(f"  {pluralise(count, 'place')}: {IN_QUARANTINE}")
-    for place in found.text.places[:_PLACES]:
+    for place in document.text.places[:_PLACES]:
         out.print(_line(place), soft_wrap=True)
-    rest = found.text.exact + found.text.near - _PLACES
+    rest = document.text.exact + document.text.near - _PLACES
     if rest > 0:
         print_line(f"  and {pluralise(rest, 'more place')}")
 
@@ -130,30 +130,30 @@ def _line(place: "Snippet") -> Text:
 
 def _json(answer: "SearchAnswer") -> dict[str, Any]:
     documents = []
-    for found in answer.documents:
-        d = vars(found.traced)
-        kept = {name: value for name, value in d.items() if name not in ("doc", "because")}
+    for document in answer.documents:
+        d = vars(document.traced)
+        fields = {name: value for name, value in d.items() if name not in ("doc", "because")}
         documents.append(
             {
-                **kept,
+                **fields,
                 "place": f"{d['path']}:{d['line']}",
-                "exact": found.text.exact,
-                "near": found.text.near,
-                "by_characters": found.text.by_characters,
-                "in_quarantine": found.text.in_quarantine,
-                "in_rows": list(found.rows),
-                "of_words": found.of_words,
-                "read_at_steps": list(found.steps),
-                "places": [asdict(p) for p in found.text.places],
+                "exact": document.text.exact,
+                "near": document.text.near,
+                "by_characters": document.text.by_characters,
+                "in_quarantine": document.text.in_quarantine,
+                "in_rows": list(document.rows),
+                "of_words": document.of_words,
+                "read_at_steps": list(document.steps),
+                "places": [asdict(p) for p in document.text.places],
             }
         )
     searched = {**asdict(answer.searched), "home": str(answer.searched.home)}
     steps = answer.exposure
-    read = {"model_dir": str(steps.model_dir), "last_step": steps.last_step} if steps else None
+    training = {"model_dir": str(steps.model_dir), "last_step": steps.last_step} if steps else None
     return {
         "documents": documents,
         "documents_total": answer.total,
         "searched": searched,
-        "training": read,
+        "training": training,
         "note": EXPOSURE,
     }

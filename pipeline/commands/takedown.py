@@ -131,7 +131,7 @@ def take_down(request: TakedownOptions) -> "Takedown":
     if not request.run.is_dir():
         raise InputError(f"{request.run}: no such run directory")
     with journal.hold_lock(request.run):
-        begun = apply.find_begun(request.run, name)
+        begun = apply.find_takedown(request.run, name)
         if begun is None:
             sign_off = apply.SignOff(request.by, request.on, request.mode)
             apply.begin_takedown(_plan(request), sign_off)
@@ -147,10 +147,10 @@ def _forget(plan: "TakedownPlan", out: Path | None, as_json: bool) -> None:
 
     if out is None:
         raise ConfigError("--mode forget-set: needs --out, a new or empty directory")
-    written = write_forget_set(plan, out)
+    forget_set = write_forget_set(plan, out)
     if as_json:
-        return print_json(written)
-    files = pluralise(len(written["files"]), "file")
+        return print_json(forget_set)
+    files = pluralise(len(forget_set["files"]), "file")
     return print_line(f"forget set: {out}/ (forget-set.json, {files})")
 
 
@@ -180,10 +180,10 @@ def show_takedown_plan(plan: "TakedownPlan") -> None:
         print_line(
             f"stored: {copy.store}: {pluralise(copy.files, 'file')}{count}: will be {copy.done}"
         )
-    for left in plan.outside:
-        lines = f" ({pluralise(len(left.lines), 'line')})" if left.lines else ""
-        where = f" {left.where}" if left.where else ""
-        print_line(f"out of reach: {left.what}{where}{lines}: {left.instruction}")
+    for place in plan.outside:
+        lines = f" ({pluralise(len(place.lines), 'line')})" if place.lines else ""
+        where = f" {place.where}" if place.where else ""
+        print_line(f"out of reach: {place.what}{where}{lines}: {place.instruction}")
     for related in plan.related[:_MOST]:
         print_line(f"not taken down: {related.key}: {related.why}")
     for item in plan.nothing:

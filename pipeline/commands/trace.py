@@ -81,7 +81,7 @@ def trace(
 
     if file is not None and row is None and (place := split_row(str(file))) is not None:
         file, row = Path(place[0]), place[1]
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         "step": step,
         "checkpoint": checkpoint,
         "file": file,
@@ -92,7 +92,7 @@ def trace(
         "title": title,
         "text": text,
     }
-    name = questions.choose_question(given, train, row, tokens, mark="--")
+    name = questions.choose_question(values, train, row, tokens, mark="--")
     if checkpoint is not None and train is not None:
         return show_checkpoint(trace_checkpoint(directory, train, checkpoint), limit, as_json)
     if step is not None and train is not None:
@@ -101,10 +101,10 @@ def trace(
     if file is not None:
         between = None if tokens is None else _range(tokens)
         return show_spans(questions.find_spans(directory, file, row, between), limit, as_json)
-    value = given[name] if text is None else _read(text)
-    found = questions.find_documents(directory, name, value, registry, Progress())
-    answer = trace_documents(directory, found.rows, train, found.because)
-    return show_forward(answer, found.notes, limit, as_json)
+    value = values[name] if text is None else _read(text)
+    documents = questions.find_documents(directory, name, value, registry, Progress())
+    answer = trace_documents(directory, documents.rows, train, documents.because)
+    return show_forward(answer, documents.notes, limit, as_json)
 
 
 register = commands(trace)

@@ -103,8 +103,8 @@ def declare(function: Command, shared: str = "") -> tuple[str, str, bool]:
         if not getattr(_info(parameter.annotation), "help", None)
     }
     own = [line for line in manual if line[0]]
-    known = {_long_name(line) for line in own}
-    common = [line for line in _read(shared)[1] if _long_name(line) in {*waiting} - known]
+    documented = {_long_name(line) for line in own}
+    common = [line for line in _read(shared)[1] if _long_name(line) in {*waiting} - documented]
     for line in (*own, *common):
         names, metavar, words, panel = line
         option = typer.Option(names, metavar=metavar, help=words, rich_help_panel=panel)
@@ -120,16 +120,16 @@ def _long_name(line: "Line") -> str:
 
 
 def _info(annotation: Any) -> ParameterInfo | None:
-    found = (part for part in get_args(annotation) if isinstance(part, ParameterInfo))
-    return next(found, None)
+    infos = (part for part in get_args(annotation) if isinstance(part, ParameterInfo))
+    return next(infos, None)
 
 
 def _annotate(function: Command, name: str, info: ParameterInfo) -> None:
     """Set what the manual says, over limits and the like that the annotation has already."""
     annotation = function.__annotations__[name]
-    known = _info(annotation)
-    if known is not None:
-        manual, info = info, copy(known)
+    declared = _info(annotation)
+    if declared is not None:
+        manual, info = info, copy(declared)
         for field in ("default", "param_decls", "metavar", "help", "rich_help_panel"):
             setattr(info, field, getattr(manual, field))
         annotation = get_args(annotation)[0]
@@ -153,12 +153,12 @@ def _read(docstring: str) -> tuple[str, list[Line], str]:
     manual: list[Line] = []
     panel = None
     for line in lines[:end]:
-        if found := _OPTION.fullmatch(line):
-            manual.append((found[1], found[2], found[3], panel))
-        elif found := _ARGUMENT.fullmatch(line):
-            manual.append(("", found[1], found[2], None))
-        elif found := _PANEL.fullmatch(line):
-            panel = found[1]
+        if match := _OPTION.fullmatch(line):
+            manual.append((match[1], match[2], match[3], panel))
+        elif match := _ARGUMENT.fullmatch(line):
+            manual.append(("", match[1], match[2], None))
+        elif match := _PANEL.fullmatch(line):
+            panel = match[1]
         elif not manual:
             text.append(line)
     epilog = [_EXAMPLE.sub(r"Example: `\1`", line) for line in lines[end:] if line]

@@ -109,7 +109,7 @@ def show_foreign(report: "ForeignReport", as_json: bool) -> None:
     """Print it. Raises IntegrityError when anything is wrong, so that the exit code tells."""
     if as_json:
         lists = {"findings": report.findings, "notes": report.notes}
-        plain = {k: [{**asdict(f), "why": f.why} for f in found] for k, found in lists.items()}
+        plain = {k: [{**asdict(f), "why": f.why} for f in part] for k, part in lists.items()}
         value = {**vars(report), "directory": str(report.directory), **plain}
         print_json(value)
     else:
@@ -139,8 +139,8 @@ def _print(report: "ForeignReport") -> None:
     )
     for line in report.not_checked:
         print_line(f"not checked: {line}")
-    for mark, listed in (("note ", report.notes), ("wrong", report.findings)):
-        for finding in listed:
+    for mark, findings in (("note ", report.notes), ("wrong", report.findings)):
+        for finding in findings:
             print_line(f"{mark}  {_place(finding)}{finding.what}")
             print_line(f"       {finding.why}")
     if not report.findings:

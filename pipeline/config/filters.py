@@ -21,10 +21,10 @@ def split_function(value: str) -> tuple[str, str]:
     >>> split_function("my_rules:keep"), split_function("../rules/my.py:keep")
     (('my_rules', 'keep'), ('../rules/my.py', 'keep'))
     """
-    found = _FUNCTION.fullmatch(value)
-    if found is None:
+    match = _FUNCTION.fullmatch(value)
+    if match is None:
         raise ValueError("expected MODULE:FUNCTION, such as my_rules:keep, or FILE.py:FUNCTION")
-    return found["place"], found["name"]
+    return match["place"], match["name"]
 
 
 def is_plug_in(value: str) -> bool:

@@ -48,21 +48,21 @@ _BYTE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 
 def _bytes(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z]+)", value)
-    if not found or found[2] not in _BYTE_UNITS:
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([A-Za-z]+)", value)
+    if not match or match[2] not in _BYTE_UNITS:
         raise ValueError(
             f"expected bytes such as 1048576 or '64 MiB' (units {', '.join(_BYTE_UNITS)})"
         )
-    return int(float(found[1]) * _BYTE_UNITS[found[2]])
+    return int(float(match[1]) * _BYTE_UNITS[match[2]])
 
 
 def _share(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*%", value)
-    if not found:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*%", value)
+    if not match:
         raise ValueError("expected a share such as 0.01 or '1 %'")
-    return float(Decimal(found[1]) / 100)
+    return float(Decimal(match[1]) / 100)
 
 
 Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=0)]
@@ -134,15 +134,15 @@ def parse(model: type[Model], loaded: YamlDocument, overrides: Iterable[str] = (
     try:
         valid = model.model_validate_json(json.dumps(value))
     except ValidationError as error:
-        found = _merged(value, error.errors(include_url=False))
-        problems += [_explain(model, loaded, one, overridden) for one in _in_order(loaded, found)]
+        errors = _merge_errors(value, error.errors(include_url=False))
+        problems += [_explain(model, loaded, one, overridden) for one in _in_order(loaded, errors)]
     if problems:
         more = [f"and {len(problems) - _MOST_ERRORS} more"] if len(problems) > _MOST_ERRORS else []
         raise ConfigError("\n".join([*problems[:_MOST_ERRORS], *more]))
     return valid
 
 
-def _merged(value: Any, errors: Iterable[Any]) -> list[dict[str, Any]]:
+def _merge_errors(value: Any, errors: Iterable[Any]) -> list[dict[str, Any]]:
     """One error for each place: what the members of a union say of a value is put together."""
     merged: dict[tuple[str, ...], dict[str, Any]] = {}
     for error in errors:
@@ -183,13 +183,13 @@ def _override(model: type[BaseModel], value: Any, text: str) -> str:
     *parents, last = dotted.split(".")
     for name in parents:
         target = _child(target, name, dotted)
-    given = _from_here(model, [*parents, last], loads_value(right))
+    parsed = _from_here(model, [*parents, last], loads_value(right))
     if isinstance(target, list):
         if not last.isdigit() or int(last) >= len(target):
             raise ConfigError(f"--set {dotted}: there is no item {last}")
-        target[int(last)] = given
+        target[int(last)] = parsed
     else:
-        target[last] = given
+        target[last] = parsed
     return dotted
 
 
@@ -200,7 +200,7 @@ def _from_here(model: type[BaseModel], names: list[str], given: Any) -> Any:
         fields = [option.model_fields[name] for option in options if name in option.model_fields]
         if fields:
             info = fields[0]
-            options = [found for field in fields for found in _models_in(field.annotation)]
+            options = [inner for field in fields for inner in _models_in(field.annotation)]
         elif not name.isdigit():
             return given
     return _absolute(options, info, given)
@@ -270,7 +270,7 @@ def _model_at(model: type[BaseModel], location: list[str]) -> type[BaseModel] | 
             continue
         fields = [option.model_fields[name] for option in options if name in option.model_fields]
         if fields:
-            options = [found for info in fields for found in _models_in(info.annotation)]
+            options = [inner for info in fields for inner in _models_in(info.annotation)]
         else:
             tagged = [
                 option

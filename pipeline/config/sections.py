@@ -56,16 +56,16 @@ def parse_template(text: str) -> Template:
     """
     pieces: list[str | Path] = []
     literal, position = "", 0
-    for found in _PIECE.finditer(text):
-        literal += text[position : found.start()]
-        position = found.end()
-        if found[0] in ("{{", "}}"):
-            literal += found[0][0]
-        elif found["field"] is None:
-            raise ValueError(f"expected {found[0] * 2} for a literal brace; found a single one")
+    for piece in _PIECE.finditer(text):
+        literal += text[position : piece.start()]
+        position = piece.end()
+        if piece[0] in ("{{", "}}"):
+            literal += piece[0][0]
+        elif piece["field"] is None:
+            raise ValueError(f"expected {piece[0] * 2} for a literal brace; found a single one")
         else:
-            pieces += [literal, field_path(found["field"])] if literal else []
-            pieces += [] if literal else [field_path(found["field"])]
+            pieces += [literal, field_path(piece["field"])] if literal else []
+            pieces += [] if literal else [field_path(piece["field"])]
             literal = ""
     literal += text[position:]
     if not pieces:
@@ -150,10 +150,10 @@ _COUNT_UNITS = {"k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 def _count(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([kMBT])", value)
-    if not found:
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([kMBT])", value)
+    if not match:
         raise ValueError("expected a number of tokens such as 10000000 or '10B' (units k, M, B, T)")
-    return int(Decimal(found[1]) * _COUNT_UNITS[found[2]])
+    return int(Decimal(match[1]) * _COUNT_UNITS[match[2]])
 
 
 Epochs = Annotated[float, Field(ge=0, le=MOST_EPOCHS, allow_inf_nan=False)]

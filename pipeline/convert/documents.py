@@ -31,7 +31,7 @@ _TOKENS_AT_ONCE = 1 << 20
 
 
 @functools.lru_cache(maxsize=2)
-def detokenizer_of(tokenizer: TokenizerDefinition) -> "Detokenizer":
+def load_detokenizer(tokenizer: TokenizerDefinition) -> "Detokenizer":
     """The detokenizer of a tokenizer, kept for the process."""
     return Detokenizer(tokenizer)
 
@@ -232,9 +232,9 @@ class DocumentTarget:
 
     def finish(self) -> Iterator[OutputFile]:
         """See `Target`."""
-        left = self._buffer.length
-        if left:
-            yield from self._documents(self._buffer.take(left), np.array([left]))
+        rest = self._buffer.length
+        if rest:
+            yield from self._documents(self._buffer.take(rest), np.array([rest]))
         if self._counts.documents:
             yield self._shard()
         elif not self.index:

@@ -198,7 +198,7 @@ class BinSource:
     def __init__(self, paths: Sequence[Path], vocabulary: StreamVocabulary, ends: Ends) -> None:
         self.ends = ends
         self.paths = tuple(paths)
-        self.indexes = tuple(_index_of(path) for path in paths)
+        self.indexes = tuple(_read_index(path) for path in paths)
         kinds = {".bin without .idx" if i is None else ".bin with .idx" for i in self.indexes}
         counts = [_tokens(p, i) for p, i in zip(self.paths, self.indexes, strict=True)]
         files = tuple((str(path), file_size(path)) for path in paths)
@@ -236,14 +236,14 @@ class BinSource:
             yield self.ends.block(StreamBlock(ids, (number, start)), ends, start, where, last)
 
 
-def _index_of(path: Path) -> SequenceIndex | None:
+def _read_index(path: Path) -> SequenceIndex | None:
     index = path.with_suffix(".idx")
     return read_sequence_index(index, file_size(path)) if index.exists() else None
 
 
 def id_limit(path: Path) -> int | None:
     """How many ids a .bin can hold, where that is fewer than 2^31."""
-    index = _index_of(path)
+    index = _read_index(path)
     return 1 << 16 if index is None or index.dtype.itemsize <= 2 else None
 
 

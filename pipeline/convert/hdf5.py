@@ -98,8 +98,8 @@ def unpack_samples(
     open_end = bool(full[-1])
     extra = some & ~full | (full & ~follows & (not shuffled))
     extra[-1] &= not open_end
-    kept = np.arange(length + 1) < (counts + extra)[:, None]
-    flat = tokens[kept]
+    is_token = np.arange(length + 1) < (counts + extra)[:, None]
+    flat = tokens[is_token]
 
     ends = np.cumsum(counts + extra)
     broken = some & ~follows
@@ -194,9 +194,9 @@ class Hdf5Files:
         """Names of the channels; empty for a corpus."""
         if len(self.shape) == 1:
             return ()
-        named = self.params.get("features")
-        if isinstance(named, list) and len(named) == self.shape[1]:
-            return tuple(map(str, named))
+        names = self.params.get("features")
+        if isinstance(names, list) and len(names) == self.shape[1]:
+            return tuple(map(str, names))
         if self.shape[1] not in _BY_CHANNELS:
             raise InputError(
                 f"{self.paths[0]}: {self.shape[1]} channels, and no {DATA_PARAMS} names them"
@@ -206,8 +206,8 @@ class Hdf5Files:
     @property
     def layout(self) -> str:
         """`corpus`, `sample`, `vsl` or `rows` (other channels)."""
-        known = {(): "corpus", SAMPLE_FEATURES: "sample", VSL_FEATURES: "vsl"}
-        return known.get(self.features, "rows")
+        layouts = {(): "corpus", SAMPLE_FEATURES: "sample", VSL_FEATURES: "vsl"}
+        return layouts.get(self.features, "rows")
 
     @property
     def shuffled(self) -> bool:
@@ -217,8 +217,8 @@ class Hdf5Files:
     def number(self, key: str) -> int | None:
         """A number of data_params.json: at the top, or in a section of Model Zoo's."""
         sections = [self.params, *(v for v in self.params.values() if isinstance(v, dict))]
-        found = [s[key] for s in sections if isinstance(s.get(key), int)]
-        return found[0] if found else None
+        numbers = [s[key] for s in sections if isinstance(s.get(key), int)]
+        return numbers[0] if numbers else None
 
     def verify(self, path: Path) -> None:
         """Raises IntegrityError when a file has not the hash that data_params.json records."""
@@ -231,10 +231,10 @@ def hdf5_files(inputs: list[Path]) -> Hdf5Files:
     which is the order of Model Zoo's readers; subdirectories are not read. Raises InputError."""
     paths: list[Path] = []
     directories = {}
-    for given in inputs:
-        directory = given if given.is_dir() else given.parent
+    for path in inputs:
+        directory = path if path.is_dir() else path.parent
         directories[directory] = _params(directory)
-        paths += sorted(given.glob(f"*{SHARD_SUFFIX}")) if given.is_dir() else [given]
+        paths += sorted(path.glob(f"*{SHARD_SUFFIX}")) if path.is_dir() else [path]
     if not paths:
         raise InputError(f"{inputs[0]}: no {SHARD_SUFFIX} file in it")
     params = directories[paths[0].parent]
@@ -273,13 +273,13 @@ def _params(directory: Path) -> dict[str, Any]:
 class _Hdf5Source:
     def __init__(self, files: Hdf5Files, vocabulary: StreamVocabulary, unit: str) -> None:
         self.files = files
-        named = tuple((str(path), file_size(path)) for path in files.paths)
+        named_files = tuple((str(path), file_size(path)) for path in files.paths)
         length = files.shape[2] if len(files.shape) == 3 else None
         items = files.number("n_examples") if unit == "rows" else None
         kind = f"HDF5 ({files.layout})"
         self.facts = StreamFacts(
             kind=kind,
-            files=named,
+            files=named_files,
             unit=unit,
             vocabulary=vocabulary,
             items=items,
@@ -352,12 +352,12 @@ class UnpackedSource(_Hdf5Source):
         first, begin, pending = mark or (0, 0, NOTHING_PENDING)
         for number, start, rows in self.arrays(first, begin):
             where = f"{self.files.paths[number]}: rows from {start}"
-            found = self._unpack(rows, pending, where)
-            ids = check_ids(found.tokens, self.facts.vocabulary, where)
-            self._check(found, where)
-            losses = {"masked_tokens": found.masked, "cut_documents": len(found.cuts)}
-            yield StreamBlock(ids, (number, start, pending), found.cuts, losses)
-            pending = found.pending
+            unpacked = self._unpack(rows, pending, where)
+            ids = check_ids(unpacked.tokens, self.facts.vocabulary, where)
+            self._check(unpacked, where)
+            losses = {"masked_tokens": unpacked.masked, "cut_documents": len(unpacked.cuts)}
+            yield StreamBlock(ids, (number, start, pending), unpacked.cuts, losses)
+            pending = unpacked.pending
         if pending >= 0 and not self.files.shuffled:
             last = np.array([pending])
             ids = check_ids(last, self.facts.vocabulary, "the last label")
@@ -377,19 +377,19 @@ class UnpackedSource(_Hdf5Source):
             shuffled=self.files.shuffled,
         )
 
-    def _check(self, found: UnpackedRows, where: str) -> None:
-        if found.masked:
+    def _check(self, unpacked: UnpackedRows, where: str) -> None:
+        if unpacked.masked:
             require(
                 self.lossy,
-                f"{where}: {found.masked:,} tokens have loss mask 0 without being padding; only "
+                f"{where}: {unpacked.masked:,} tokens have loss mask 0 without being padding; only "
                 "rows can carry a mask (--to hdf5, same sequence length)",
             )
-        if len(found.cuts):
+        if len(unpacked.cuts):
             why = (
                 "the rows are shuffled" if self.files.shuffled else "rows do not follow each other"
             )
             require(
                 self.lossy,
-                f"{where}: {pluralise(len(found.cuts), 'document')} cut, because {why}; `prep "
+                f"{where}: {pluralise(len(unpacked.cuts), 'document')} cut, because {why}; `prep "
                 "convert RUN` reads a run directory, which has them whole",
             )

@@ -10,13 +10,13 @@ from typing import Any, Literal, get_args
 
 import pyarrow.parquet as pq
 
-from pipeline.convert.token_lists import is_token_list, token_column
+from pipeline.convert.token_lists import find_token_column, is_token_list
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.words import require_choice
 from pipeline.hdf5.format import Compression
 from pipeline.runs import layout
 from pipeline.sources.listing import SPLITS, STATE, check_one_split
-from pipeline.sources.output_format import plugged_outputs
+from pipeline.sources.output_format import load_plugged_outputs
 
 Kind = Literal["text", "hdf5", "bin", "tokens", "dataset", "run"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -33,22 +33,22 @@ class ConvertInputs:
     paths: tuple[Path, ...] = ()
 
 
-def detect_inputs(given: Sequence[str], kind: Kind | None, text_key: str) -> ConvertInputs:
+def detect_inputs(inputs: Sequence[str], kind: Kind | None, text_key: str) -> ConvertInputs:
     """Look at the inputs. Raises InputError for one that is not there, ConfigError for several
     kinds at once."""
-    expanded = [path for name in given for path in _expanded(name)]
+    expanded = [path for name in inputs for path in _expand_name(name)]
     kinds = [(kind or _kind(path, text_key), path) for path in expanded]
-    found = {k for k, _ in kinds}
-    if len(found) > 1:
-        examples = "; ".join(f"{next(p for k2, p in kinds if k2 == k)} is {k}" for k in found)
+    present = {k for k, _ in kinds}
+    if len(present) > 1:
+        examples = "; ".join(f"{next(p for k2, p in kinds if k2 == k)} is {k}" for k in present)
         raise ConfigError(f"inputs of several kinds ({examples}): convert each kind on its own")
-    only = next(iter(found))
+    only = next(iter(present))
     if only == "text":
-        return ConvertInputs("text", tuple(given))
-    return ConvertInputs(only, tuple(given), tuple(_members([Path(p) for p in expanded], only)))
+        return ConvertInputs("text", tuple(inputs))
+    return ConvertInputs(only, tuple(inputs), tuple(_members([Path(p) for p in expanded], only)))
 
 
-def _expanded(name: str) -> list[str]:
+def _expand_name(name: str) -> list[str]:
     if Path(name).exists() or "://" in name or Path(f"{name}.bin").exists():
         return [name]
     if not glob.has_magic(name):
@@ -75,7 +75,7 @@ def _kind(name: str, text_key: str) -> Kind:
 def _kind_of_directory(path: Path, text_key: str) -> Kind:
     if (path / SPLITS).is_file() or (path / STATE).is_file():
         check_one_split(path)
-        return "dataset" if _saved_tokens(path, text_key) else "text"
+        return "dataset" if _holds_saved_tokens(path, text_key) else "text"
     if (path / layout.MANIFEST).is_file() and (path / "hdf5").is_dir():
         return "run"
     names = sorted(entry.name for entry in path.iterdir())
@@ -88,7 +88,7 @@ def _kind_of_directory(path: Path, text_key: str) -> Kind:
 
 
 def _holds_tokens(path: Path, text_key: str) -> bool:
-    return token_column(path) is not None and text_key not in pq.read_schema(path).names
+    return find_token_column(path) is not None and text_key not in pq.read_schema(path).names
 
 
 def open_saved(path: Path) -> Any:
@@ -106,7 +106,7 @@ def open_saved(path: Path) -> Any:
     return loaded
 
 
-def _saved_tokens(path: Path, text_key: str) -> bool:
+def _holds_saved_tokens(path: Path, text_key: str) -> bool:
     schema = open_saved(path).features.arrow_schema
     return text_key not in schema.names and any(is_token_list(field.type) for field in schema)
 
@@ -117,12 +117,12 @@ def _members(paths: list[Path], kind: Kind) -> list[Path]:
     if kind in ("hdf5", "dataset", "run"):
         return paths
     if kind == "tokens":
-        found = (_sorted(path, ".parquet") if path.is_dir() else [path] for path in paths)
-        return [file for files in found for file in files]
+        groups = (_list_files(path, ".parquet") if path.is_dir() else [path] for path in paths)
+        return [file for files in groups for file in files]
     members = []
     for path in paths:
         if path.is_dir():
-            members += _sorted(path, ".bin")
+            members += _list_files(path, ".bin")
         elif path.suffix in _BIN:
             members.append(path.with_suffix(".bin"))
         else:
@@ -130,7 +130,7 @@ def _members(paths: list[Path], kind: Kind) -> list[Path]:
     return list(dict.fromkeys(members))
 
 
-def _sorted(directory: Path, suffix: str) -> list[Path]:
+def _list_files(directory: Path, suffix: str) -> list[Path]:
     return sorted(directory.glob(f"*{suffix}"))
 
 
@@ -167,10 +167,10 @@ class ConvertOptions:
 
     def __post_init__(self) -> None:
         if self.to not in TARGETS:
-            require_choice("--to", self.to, [*TARGETS, *plugged_outputs()])
+            require_choice("--to", self.to, [*TARGETS, *load_plugged_outputs()])
         if self.kind is not None:
-            _one_of("--from", self.kind, KINDS)
-        _one_of("--compression", self.compression, COMPRESSIONS)
+            _check_choice("--from", self.kind, KINDS)
+        _check_choice("--compression", self.compression, COMPRESSIONS)
         for name, value in (("--msl", self.length), ("--samples-per-file", self.samples_per_file)):
             if value is not None and value < 1:
                 raise ConfigError(f"{name}: {value}; expected at least 1")
@@ -190,6 +190,6 @@ class ConvertOptions:
             )
 
 
-def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
+def _check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ConfigError(f"{option}: {value!r}; expected one of {', '.join(allowed)}")

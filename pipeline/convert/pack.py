@@ -90,8 +90,8 @@ class _Hdf5Target:
         name = shard_name(self.index)
         self.index += 1
         self.consumed += items
-        noted = {"n_examples": len(array), "content_hash": array_hash(array), **facts}
-        return OutputFile(name, shard_image(array, self.compression), self.consumed, noted)
+        entry = {"n_examples": len(array), "content_hash": array_hash(array), **facts}
+        return OutputFile(name, shard_image(array, self.compression), self.consumed, entry)
 
     def _params(
         self, directory: Path, shards: Sequence[Mapping[str, Any]], extra: Mapping[str, Any]
@@ -123,11 +123,11 @@ class SampleTarget(_Hdf5Target):
 
     def finish(self) -> Iterator[OutputFile]:
         """See `Target`."""
-        left = self.buffer.length
-        if left > 1:
-            yield self._rows(self.buffer.take(left), -(-(left - 1) // self.length))
+        rest = self.buffer.length
+        if rest > 1:
+            yield self._rows(self.buffer.take(rest), -(-(rest - 1) // self.length))
         elif not self.index:
-            raise InputError(f"a stream of {left} tokens has no label: there is nothing to pack")
+            raise InputError(f"a stream of {rest} tokens has no label: there is nothing to pack")
 
     def _rows(self, tokens: Array, count: int) -> OutputFile:
         labels = len(tokens) - 1
@@ -197,7 +197,7 @@ class RowTarget(_Hdf5Target):
 
 def describe_ids(vocabulary: StreamVocabulary) -> dict[str, Any]:
     """What data_params.json says of the ids."""
-    known: dict[str, Any] = {"vocab_size": vocabulary.vocab_size, "eos_id": vocabulary.eos_id}
+    description: dict[str, Any] = {"vocab_size": vocabulary.vocab_size, "eos_id": vocabulary.eos_id}
     if vocabulary.tokenizer is not None:
-        known["tokenizer_hash"] = vocabulary.tokenizer.content_hash
-    return known
+        description["tokenizer_hash"] = vocabulary.tokenizer.content_hash
+    return description

@@ -15,7 +15,7 @@ from pipeline.convert.documents import (
     Jsonl,
     Parquet,
     Plugged,
-    detokenizer_of,
+    load_detokenizer,
 )
 from pipeline.convert.flat import BinSource, BinTarget, id_limit
 from pipeline.convert.hdf5 import (
@@ -66,12 +66,12 @@ class ConvertPlan:
     lossy: bool = False
 
 
-def plan_of(options: ConvertOptions) -> ConvertPlan:
+def choose_plan(options: ConvertOptions) -> ConvertPlan:
     """Look at the inputs and choose. Raises ConfigError and InputError."""
-    return replace(_plan_of(options), lossy=options.lossy)
+    return replace(_choose_plan(options), lossy=options.lossy)
 
 
-def _plan_of(options: ConvertOptions) -> ConvertPlan:
+def _choose_plan(options: ConvertOptions) -> ConvertPlan:
     inputs = detect_inputs(options.inputs, options.kind, options.text_key)
     if inputs.kind == "text":
         return _from_text(options)
@@ -157,9 +157,9 @@ def _from_hdf5(options: ConvertOptions, files: Hdf5Files) -> ConvertPlan:
     limit = 1 << 16 if files.dtype.itemsize == 2 else None
     eos_id, vocab_size = files.number("eos_id"), files.number("vocab_size")
     vocabulary = _vocabulary(options, eos_id, vocab_size, limit)
-    named = files.params.get("tokenizer_hash")
+    recorded = files.params.get("tokenizer_hash")
     tokenizer = vocabulary.tokenizer
-    if tokenizer is not None and named is not None and named != tokenizer.content_hash:
+    if tokenizer is not None and recorded is not None and recorded != tokenizer.content_hash:
         raise ConfigError(
             f"{files.paths[0].parent}: made with another tokenizer than {tokenizer.name}; name the "
             "right one with --tokenizer"
@@ -202,8 +202,8 @@ def _vocabulary(
     to_text = options.to not in OTHER_TARGETS
     if options.eos_id is not None:
         eos_id = options.eos_id
-    known = eos_id is not None and (vocab_size is not None or options.eos_id is not None)
-    if options.tokenizer is None and known and not to_text:
+    is_complete = eos_id is not None and (vocab_size is not None or options.eos_id is not None)
+    if options.tokenizer is None and is_complete and not to_text:
         assert eos_id is not None
         return StreamVocabulary(eos_id, vocab_size or limit or 1 << 31)
     tokenizer = load_definition(options.tokenizer or GPT2, options.eos)
@@ -212,21 +212,21 @@ def _vocabulary(
 
 
 def _check_same(
-    tokenizer: TokenizerDefinition, eos_id: int | None, vocab_size: int | None, named: bool
+    tokenizer: TokenizerDefinition, eos_id: int | None, vocab_size: int | None, is_named: bool
 ) -> None:
-    wanted = "" if named else "; --tokenizer names the one it was made with"
+    hint = "" if is_named else "; --tokenizer names the one it was made with"
     if eos_id is not None and eos_id != tokenizer.eos_id:
         raise ConfigError(
             (
                 f"the input ends documents with id {eos_id}, but {tokenizer.name} with "
                 f"{tokenizer.eos_id}"
             )
-            + (wanted or "; --eos names its token")
+            + (hint or "; --eos names its token")
         )
     if vocab_size is not None and vocab_size > tokenizer.vocab_size:
         raise ConfigError(
             f"the input has a vocabulary of {vocab_size:,} ids, but {tokenizer.name} has "
-            f"{tokenizer.vocab_size:,}{wanted}"
+            f"{tokenizer.vocab_size:,}{hint}"
         )
 
 
@@ -289,7 +289,7 @@ def _stream_to_text(
 ) -> ConvertPlan:
     vocabulary = source.facts.vocabulary
     assert vocabulary.tokenizer is not None
-    detokenizer = detokenizer_of(vocabulary.tokenizer)
+    detokenizer = load_detokenizer(vocabulary.tokenizer)
     if not detokenizer.exact and not options.lossy:
         raise InputError(
             f"{vocabulary.tokenizer.name} is not byte-level, so texts come back changed (white "

@@ -81,7 +81,7 @@ class ForeignReader:
             self._child.stdin.write(json.dumps(job).encode() + b"\n")
             self._child.stdin.flush()
         except OSError as error:
-            raise self._died(path) from error
+            raise self._explain_death(path) from error
         return self._answer(path)
 
     def _answer(self, path: Path) -> dict[str, Any]:
@@ -105,13 +105,13 @@ class ForeignReader:
                 raise InputError(
                     f"{path}: HDF5 did not answer within {_SECONDS} s: a damaged or hostile file"
                 )
-            got = os.readv(handle, [view[filled:]])
-            if got == 0:
-                raise self._died(path)
-            filled += got
+            count = os.readv(handle, [view[filled:]])
+            if count == 0:
+                raise self._explain_death(path)
+            filled += count
         return bytes(data)
 
-    def _died(self, path: Path) -> InputError:
+    def _explain_death(self, path: Path) -> InputError:
         code = self._child.wait(timeout=10)
         return InputError(
             f"{path}: the process that reads it died (exit {code}, limit {_MEMORY_BYTES >> 30} GiB "
@@ -125,7 +125,7 @@ def items_per_block(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
     return max(1, BLOCK_BYTES // max(1, item))
 
 
-def _opened(path: Path) -> ShardFile:
+def _open_checked(path: Path) -> ShardFile:
     """A file whose `data` holds rows or tokens, checked before anything of it is read."""
     file = ShardFile(path)
     shape = file.shape
@@ -143,7 +143,7 @@ def _opened(path: Path) -> ShardFile:
 
 
 def _serve(job: dict[str, Any], out: IO[bytes]) -> None:
-    file = _opened(Path(job["path"]))
+    file = _open_checked(Path(job["path"]))
     shape, dtype = file.shape, file.dtype.newbyteorder("<")
     _tell(out, {"shape": shape, "dtype": dtype.str})
     if "first" not in job:

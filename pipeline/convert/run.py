@@ -43,7 +43,7 @@ class SavedRows:
     left_out: tuple[str, ...]
 
 
-def saved_rows(inputs: ConvertInputs) -> SavedRows:
+def open_saved_rows(inputs: ConvertInputs) -> SavedRows:
     """The columns of numbers of a saved dataset. Raises ConfigError and InputError."""
     if len(inputs.paths) > 1:
         raise ConfigError("saved datasets: convert one at a time")
@@ -73,7 +73,7 @@ def convert_saved(rows: SavedRows, options: ConvertOptions) -> dict[str, Any]:
     if options.shard_size is not None:
         raise ConfigError("--shard-size: for rows of a dataset, use --samples-per-file")
     workers = len(os.sched_getaffinity(0)) if options.workers is None else options.workers
-    made = convert_dataset_to_HDF5(
+    conversion = convert_dataset_to_HDF5(
         rows.dataset.with_format("numpy"),
         options.out,
         samples_per_file=options.samples_per_file or _SAMPLES_PER_FILE,
@@ -82,8 +82,8 @@ def convert_saved(rows: SavedRows, options: ConvertOptions) -> dict[str, Any]:
     )
     return {
         "from": "saved dataset of numbers",
-        "n_examples": made.n_examples,
-        "shards": len(made.files),
+        "n_examples": conversion.n_examples,
+        "shards": len(conversion.files),
         "features": list(rows.columns),
         "described by": DATA_PARAMS,
         "lost": {},
@@ -137,10 +137,10 @@ def run_conversion(plan: ConvertPlan, out: Path) -> ConvertSummary:
         there = 0
         while state.whole(there):
             there += 1
-        done = _finished(state, there)
-        if done is not None:
+        earlier = _read_finished(state, there)
+        if earlier is not None:
             _tidy(plan.target(ShardPlace()), out)
-            return ConvertSummary(out, done, up_to_date=True)
+            return ConvertSummary(out, earlier, up_to_date=True)
         with state.left_if_empty():
             facts = _convert(plan, state, there)
         _tidy(plan.target(ShardPlace()), out)
@@ -170,7 +170,7 @@ def _mtime(path: str) -> int:
         return 0
 
 
-def _finished(state: State, there: int) -> dict[str, Any] | None:
+def _read_finished(state: State, there: int) -> dict[str, Any] | None:
     """conversion.json, when all that it lists is there."""
     path = state.directory / CONVERSION
     if not path.exists():
@@ -217,9 +217,9 @@ def _from(
             cuts = block.cuts[block.cuts > skip] - skip
             block = replace(block, items=block.items[skip:], cuts=cuts)
         yield block
-        read = share() if share is not None else 0.0
-        done = progress.done + len(block.items)
-        progress.advance(len(block.items), int(done / read) if read > 0.01 else None)
+        share_read = share() if share is not None else 0.0
+        items = progress.done + len(block.items)
+        progress.advance(len(block.items), int(items / share_read) if share_read > 0.01 else None)
 
 
 def _publish(state: State, target: Target, shard: OutputFile, resume: _Resume) -> None:
@@ -235,8 +235,8 @@ def _commit(plan: ConvertPlan, state: State, target: Target, resume: _Resume) ->
     """Publish what describes the whole, then conversion.json: the conversion is done."""
     failpoint.hit("convert.commit")
     shards = [state.entries[index] for index in range(target.index)]
-    made = target.commit(state.directory, shards)
-    joined = made.pop("files", {})
+    outputs = target.commit(state.directory, shards)
+    joined = outputs.pop("files", {})
     for number, (name, digest) in enumerate(joined.items()):
         size = (state.directory / name).stat().st_size
         state.note(-1 - number, name, size, digest, {})
@@ -256,7 +256,7 @@ def _commit(plan: ConvertPlan, state: State, target: Target, resume: _Resume) ->
         "joined": list(joined),
         "files": files,
         "lost": {word: resume.losses[word] for word in LOSSES if resume.losses[word]},
-        **made,
+        **outputs,
     }
     storage.write_json(state.directory / CONVERSION, facts)
     return facts

@@ -108,23 +108,23 @@ class TextSource:
             start = start or place
             if isinstance(record, BadRecord):
                 reason = BAD_REASONS.get(record.reason, record.reason)
-                require(self.lossy, f"{_named(file, place)}: {reason}")
+                require(self.lossy, f"{_describe_place(file, place)}: {reason}")
                 bad += 1
                 continue
             texts.append(record.text)
             size += len(record.text)
             if size >= _BATCH_CHARACTERS:
                 self._read = self._before(number) + reader.file.tell()
-                yield _Batch(number, start.ordinal, _named(file, start), texts, bad)
+                yield _Batch(number, start.ordinal, _describe_place(file, start), texts, bad)
                 texts, size, bad, start = [], 0, 0, None
         if start is not None:
-            yield _Batch(number, start.ordinal, _named(file, start), texts, bad)
+            yield _Batch(number, start.ordinal, _describe_place(file, start), texts, bad)
 
     def _before(self, number: int) -> int:
         return sum(file.size for file in self.files[:number])
 
 
-def _named(file: InputFile, place: Place) -> str:
+def _describe_place(file: InputFile, place: Place) -> str:
     if place.line:
         return f"{file.shown}:{place.line}"
     return f"{file.shown}, row {place.byte_offset}"
@@ -222,10 +222,10 @@ class RunSource:
             stored = self._shards[shard]
             verify_file(self.run.directory / stored.path, stored.hash)
             self._sound.add(shard)
-        wanted = (self._split[shard] == split) & (self._copies(shard) > copy)
+        in_copy = (self._split[shard] == split) & (self._copies(shard) > copy)
         lists = self._table(shard)["tokens"].combine_chunks()
         for row in range(begin, len(lists), _DOCUMENTS):
-            some = pa.array(wanted[row : row + _DOCUMENTS])
+            some = pa.array(in_copy[row : row + _DOCUMENTS])
             tokens = lists.slice(row, _DOCUMENTS).filter(some).flatten().to_numpy()
             if len(tokens):
                 yield StreamBlock(tokens, (*place, row))
@@ -239,8 +239,8 @@ class RunSource:
         if self.run.mixture is None:
             return np.ones(len(self._split[shard]), np.int64)
         with pa.memory_map(str(self.run.directory / self.run.mixture.copies[shard].path)) as file:
-            found: npt.NDArray[np.uint16] = pa.ipc.open_file(file).read_all()["copies"].to_numpy()
-        return found.astype(np.int64)
+            copies: npt.NDArray[np.uint16] = pa.ipc.open_file(file).read_all()["copies"].to_numpy()
+        return copies.astype(np.int64)
 
 
 def open_run_source(directory: Path, split: str | None = None) -> RunSource:
@@ -254,15 +254,15 @@ def open_run_source(directory: Path, split: str | None = None) -> RunSource:
 def _splits(run: TokenizedRun, names: tuple[str, ...]) -> list[npt.NDArray[np.int64]]:
     """The place among `names` of the split of every kept document, shard by shard, or -1."""
     table = pq.read_table(run.directory / layout.DOCUMENTS, columns=["split", "tokens"])
-    kept = table["tokens"].to_numpy() > 0
+    is_kept = table["tokens"].to_numpy() > 0
     split = pc.index_in(table["split"], value_set=pa.array(names))
     split = pc.fill_null(split, -1).to_numpy()
     ends = np.cumsum([0, *run.clean.records])
-    return [split[a:b][kept[a:b]] for a, b in pairwise(ends)]
+    return [split[a:b][is_kept[a:b]] for a, b in pairwise(ends)]
 
 
 def _vocabulary(run: TokenizedRun) -> StreamVocabulary:
-    known = run.pack
+    pack = run.pack
     data = (run.directory / layout.TOKENIZER).read_bytes()
-    tokenizer = restore_definition(layout.TOKENIZER, data, known.eos_id)
-    return StreamVocabulary(known.eos_id, known.vocab_size, tokenizer)
+    tokenizer = restore_definition(layout.TOKENIZER, data, pack.eos_id)
+    return StreamVocabulary(pack.eos_id, pack.vocab_size, tokenizer)

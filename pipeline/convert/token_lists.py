@@ -24,19 +24,19 @@ COLUMNS = ("input_ids", "tokens", "token_ids", "ids")
 _ROWS = 4096
 
 
-def token_column(path: Path) -> str | None:
+def find_token_column(path: Path) -> str | None:
     """The column that holds lists of integers, if there is one; names of COLUMNS come first."""
     try:
-        return column_of(pq.read_schema(path))
+        return choose_column(pq.read_schema(path))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{path}: not a valid parquet file: {error}") from error
 
 
-def column_of(schema: pa.Schema) -> str | None:
+def choose_column(schema: pa.Schema) -> str | None:
     """The same for a schema."""
     fits = [field.name for field in schema if is_token_list(field.type)]
-    named = [name for name in COLUMNS if name in fits]
-    return next(iter([*named, *fits]), None)
+    usual = [name for name in COLUMNS if name in fits]
+    return next(iter([*usual, *fits]), None)
 
 
 def is_token_list(kind: pa.DataType) -> bool:
@@ -64,7 +64,7 @@ class TokenListSource:
 
     @staticmethod
     def _column(path: Path) -> str:
-        column = token_column(path)
+        column = find_token_column(path)
         if column is None:
             raise InputError(f"{path}: no column holds lists of integers, unlike the other inputs")
         return column
@@ -94,8 +94,8 @@ class TokenListSource:
                 row += len(batch)
                 if len(part):
                     here = (number, group, row - len(part))
-                    shown = sum(counts[:group]) + row - len(part)
-                    yield self._block(part, here, shown, last and row == counts[group])
+                    row_number = sum(counts[:group]) + row - len(part)
+                    yield self._block(part, here, row_number, last and row == counts[group])
             skip = 0
 
     def _block(self, lists: pa.Array, mark: Mark, row: int, last: bool) -> StreamBlock:
@@ -109,7 +109,7 @@ class SavedTokenSource:
     def __init__(self, path: Path, dataset: Any, vocabulary: StreamVocabulary, ends: Ends) -> None:
         self.path = path
         self.ends = ends
-        column = column_of(dataset.features.arrow_schema)
+        column = choose_column(dataset.features.arrow_schema)
         if column is None:
             raise InputError(f"{path}: no column holds lists of integers")
         self.column = column

@@ -49,13 +49,13 @@ def read_events(run_directory: Path) -> list[dict[str, Any]]:
     path = run_directory / DIRECTORY / EVENTS
     if not path.exists():
         return []
-    found = []
+    events = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            found.append(json.loads(line))
+            events.append(json.loads(line))
         except ValueError:
             continue
-    return found
+    return events
 
 
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}

@@ -213,9 +213,9 @@ class TrainingOrder:
         if mine.chosen and len(rows_N):
             turn = invert(rows_N, mine.rows, self._choice(part)).astype(np.int64)
             place = (turn - epoch * mine.chosen) % mine.rows
-            taken = np.flatnonzero(place < mine.chosen)
-            which = np.append(which, taken)
-            index = np.append(index, begin + mine.copies * mine.rows + place[taken])
+            again = np.flatnonzero(place < mine.chosen)
+            which = np.append(which, again)
+            index = np.append(index, begin + mine.copies * mine.rows + place[again])
         return which, self.shuffle.samples(index, epoch)
 
     def epochs_to_meet(self, part: int) -> int:

@@ -27,8 +27,8 @@ def page_environment(
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     def template(name: str) -> str:
-        found = [resources.files(package).joinpath(name) for package in packages]
-        return next((file for file in found if file.is_file()), found[-1]).read_text("utf-8")
+        files = [resources.files(package).joinpath(name) for package in packages]
+        return next((file for file in files if file.is_file()), files[-1]).read_text("utf-8")
 
     environment = Environment(
         autoescape=True,

@@ -69,15 +69,15 @@ ROUNDS = 6
 
 def permute(indices: npt.NDArray[np.integer], size: int, permutation_key: int) -> U64:
     """Map each index in [0, size) to its image, (N,) uint64. Raises ValueError out of range."""
-    return _walk(_checked(indices, size), size, permutation_key, inverse=False)
+    return _walk(_check_indices(indices, size), size, permutation_key, inverse=False)
 
 
 def invert(images: npt.NDArray[np.integer], size: int, permutation_key: int) -> U64:
     """The inverse of `permute`: which index maps to each image, (N,) uint64."""
-    return _walk(_checked(images, size), size, permutation_key, inverse=True)
+    return _walk(_check_indices(images, size), size, permutation_key, inverse=True)
 
 
-def _checked(indices: npt.NDArray[np.integer], size: int) -> U64:
+def _check_indices(indices: npt.NDArray[np.integer], size: int) -> U64:
     if indices.size and (int(indices.min()) < 0 or int(indices.max()) >= size):
         raise ValueError(f"index outside [0, {size})")
     return indices.astype(np.uint64)

@@ -17,7 +17,7 @@ def find_config(kind: str, name_or_path: str | Path) -> Path:
     path = Path(name_or_path)
     if path.is_file():
         return path
-    shipped = shipped_configs(kind)
+    shipped = list_shipped_configs(kind)
     if path.as_posix() in shipped:
         return shipped[path.as_posix()]
     raise ConfigError(
@@ -25,15 +25,15 @@ def find_config(kind: str, name_or_path: str | Path) -> Path:
     )
 
 
-def shipped_configs(kind: str) -> dict[str, Path]:
+def list_shipped_configs(kind: str) -> dict[str, Path]:
     """name -> file of every shipped config of `kind`, by name."""
     roots = [root / kind for root in _CONFIG_ROOTS if (root / kind).is_dir()]
-    found = {
+    files = {
         file.relative_to(root).with_suffix("").as_posix(): file
         for root in roots
         for file in root.rglob("*.yaml")
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(files.items()))
 
 
 def gpt2_vocabulary() -> Path:

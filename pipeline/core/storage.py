@@ -87,7 +87,7 @@ def publish(
     """
     pieces = (data,) if isinstance(data, bytes) else data
     size = sum(map(len, pieces)) if isinstance(pieces, Sequence) else 0
-    with _explained(path, size), _opened(path.parent, create=True) as parent:
+    with _explain_errors(path, size), _open_directory(path.parent, create=True) as parent:
         published = _publish(parent, path.name, pieces, accept)
     failpoint.hit("storage.publish.done")
     return published
@@ -138,17 +138,17 @@ def _write_durably(parent: int, temp: str, pieces: Iterable[bytes | memoryview])
 def confine_writes(directory: Path) -> Iterator[None]:
     """Within the block this process writes and deletes nothing below `directory` through a symbolic
     link: it raises IntegrityError. The directory itself may be reached through links."""
-    known = [(directory, form(directory)) for form in (os.path.abspath, os.path.realpath)]
-    _confined.extend(known)
+    forms = [(directory, form(directory)) for form in (os.path.abspath, os.path.realpath)]
+    _confined.extend(forms)
     try:
         yield
     finally:
-        for entry in known:
+        for entry in forms:
             _confined.remove(entry)
 
 
 @contextlib.contextmanager
-def _opened(directory: Path, create: bool = False) -> Iterator[int]:
+def _open_directory(directory: Path, create: bool = False) -> Iterator[int]:
     """A descriptor of `directory`, which with `create` is made durably with its missing parents."""
     top, names = _below_top(directory)
     if create:
@@ -208,7 +208,7 @@ def _free_bytes(directory: Path) -> int:
 
 
 @contextlib.contextmanager
-def _explained(path: Path, size: int = 0) -> Iterator[None]:
+def _explain_errors(path: Path, size: int = 0) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -224,7 +224,7 @@ def _explained(path: Path, size: int = 0) -> Iterator[None]:
 
 def make_directory(directory: Path) -> None:
     """Create `directory` and its missing parents, durably. Raises ResourceError."""
-    with _explained(directory), _opened(directory, create=True):
+    with _explain_errors(directory), _open_directory(directory, create=True):
         pass
 
 
@@ -241,7 +241,7 @@ def _make_directory(directory: Path) -> None:
 
 def sync_directory(directory: Path) -> None:
     """Make renames and removals inside `directory` durable."""
-    with _opened(directory) as handle:
+    with _open_directory(directory) as handle:
         _sync(handle)
 
 
@@ -253,7 +253,7 @@ def _sync(directory: int) -> None:
 def open_file(path: Path, flags: int) -> Iterator[int]:
     """A descriptor of the file at `path`, opened with these flags of `os.open`. Raises
     IntegrityError for a symbolic link, OSError."""
-    with _opened(path.parent) as parent:
+    with _open_directory(path.parent) as parent:
         try:
             mode = flags | os.O_NOFOLLOW | os.O_CLOEXEC
             handle = os.open(path.name, mode, 0o666, dir_fd=parent)
@@ -270,7 +270,7 @@ def append_log_line(path: Path, line: str) -> None:
     """Add one line to an append-only log (metrics, journal); creates the file when needed."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     with (
-        _explained(path, len(line) + 1),
+        _explain_errors(path, len(line) + 1),
         open_file(path, flags) as handle,
         open(handle, "a", encoding="utf-8", closefd=False) as file,
     ):
@@ -279,7 +279,7 @@ def append_log_line(path: Path, line: str) -> None:
 
 def truncate(path: Path, size: int) -> None:
     """Cut a log back to its first `size` bytes, durably."""
-    with _explained(path), open_file(path, os.O_WRONLY) as handle:
+    with _explain_errors(path), open_file(path, os.O_WRONLY) as handle:
         os.ftruncate(handle, size)
         os.fsync(handle)
 
@@ -290,7 +290,7 @@ def verify_file(path: Path, expected: str) -> None:
         raise IntegrityError(f"{path}: missing; expected a file with hash {expected}")
     actual = hash_file(path)
     if actual != expected:
-        raise _damaged(path, expected, actual)
+        raise _explain_damage(path, expected, actual)
 
 
 def read_at_most(path: Path, most: int) -> bytes | None:
@@ -308,11 +308,11 @@ def read_verified(path: Path, expected: str) -> bytes:
     data = path.read_bytes()
     actual = hash_bytes(data)
     if actual != expected:
-        raise _damaged(path, expected, actual)
+        raise _explain_damage(path, expected, actual)
     return data
 
 
-def _damaged(path: Path, expected: str, actual: str) -> IntegrityError:
+def _explain_damage(path: Path, expected: str, actual: str) -> IntegrityError:
     return IntegrityError(
         f"{path}: damaged: expected hash {expected}, found {actual}; to rebuild it, run again the "
         "command that made it"
@@ -321,7 +321,7 @@ def _damaged(path: Path, expected: str, actual: str) -> IntegrityError:
 
 def remove(path: Path) -> None:
     """Delete a file, or a symbolic link in its place, if it is there; durably."""
-    with _explained(path), _parent_of(path) as parent:
+    with _explain_errors(path), _open_parent(path) as parent:
         if parent is not None:
             failpoint.hit("storage.remove")
             os.unlink(path.name, dir_fd=parent)
@@ -331,7 +331,7 @@ def remove(path: Path) -> None:
 def remove_tree(directory: Path) -> None:
     """Delete a directory and all below it, if it is there. Raises IntegrityError for a symbolic
     link in its place."""
-    with _explained(directory), _parent_of(directory) as parent:
+    with _explain_errors(directory), _open_parent(directory) as parent:
         if parent is not None:
             _refuse_link(parent, directory.name, directory)
             failpoint.hit("storage.remove")
@@ -340,11 +340,11 @@ def remove_tree(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def _parent_of(path: Path) -> Iterator[int | None]:
+def _open_parent(path: Path) -> Iterator[int | None]:
     """A descriptor of the directory around `path`; None where `path` is not there."""
     with contextlib.ExitStack() as stack:
         try:
-            parent = stack.enter_context(_opened(path.parent))
+            parent = stack.enter_context(_open_directory(path.parent))
             os.stat(path.name, dir_fd=parent, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             parent = None
@@ -357,7 +357,7 @@ def sweep_temps(directory: Path) -> int:
     for _, _, files, handle in os.fwalk(directory) if directory.is_dir() else ():
         for name in files:
             if name.startswith(TEMP_MARK):
-                with _explained(directory), contextlib.suppress(FileNotFoundError):
+                with _explain_errors(directory), contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=handle)
                 swept += 1
     return swept

@@ -96,10 +96,10 @@ def work_records() -> Iterator[tuple[str, str]]:
     """File name and text of what the corpus holds of the work."""
     yield "sheets.txt", TEXT.replace("\n\n", "\n   \n  ").replace("'", "\u2019")
     paragraphs = TEXT.split("\n\n")
-    yield "minutes.txt", _TALK.format(passage=_edited("\n\n".join(paragraphs[2:4])))
+    yield "minutes.txt", _TALK.format(passage=_edit("\n\n".join(paragraphs[2:4])))
 
 
-def _edited(text: str) -> str:
+def _edit(text: str) -> str:
     """The text with every ninth word replaced."""
     words = text.split(" ")
     for number, place in enumerate(range(_EVERY - 1, len(words), _EVERY)):

@@ -116,9 +116,9 @@ def collect(cache_root: Path | None = None) -> Path:
     """
     root = cache_directory(cache_root)
     index = root / "quickstart-index" / f"{_environment()[:24]}.json"
-    known = _indexed(root, index)
-    if known is not None:
-        return known
+    earlier = _find_indexed(root, index)
+    if earlier is not None:
+        return earlier
     records = _gather()
     corpus_hash = storage.hash_bytes(
         b"\n".join([str(_VERSION).encode(), *(r.line for r in records), *planted.lines()])
@@ -143,7 +143,7 @@ def cache_directory(root: Path | None = None) -> Path:
 
 def _environment() -> str:
     """Hash of what decides the corpus: Python, platform, installed packages, this version."""
-    packages = [(name, found.version) for name, found in _distributions()]
+    packages = [(name, distribution.version) for name, distribution in _distributions()]
     interpreter = [sys.implementation.cache_tag, platform.python_version()]
     machine = [sys.platform, platform.machine()]
     return storage.hash_bytes(storage.canonical_json([_VERSION, interpreter, machine, packages]))
@@ -152,18 +152,18 @@ def _environment() -> str:
 def _distributions() -> list[tuple[str, importlib.metadata.Distribution]]:
     """Installed distributions by normalised name, the first on `sys.path` of each, sorted."""
     folders = [p for p in sys.path if Path(p).name in {"site-packages", "dist-packages"}]
-    found: dict[str, importlib.metadata.Distribution] = {}
+    by_name: dict[str, importlib.metadata.Distribution] = {}
     for distribution in importlib.metadata.distributions(path=folders):
         name = re.sub(r"[-_.]+", "-", _field(distribution, "Name")).lower()
         if name and name != "wafermill":
-            found.setdefault(name, distribution)
-    return sorted(found.items())
+            by_name.setdefault(name, distribution)
+    return sorted(by_name.items())
 
 
 # -- reuse ------------------------------------------------------------------------------------
 
 
-def _indexed(root: Path, index: Path) -> Path | None:
+def _find_indexed(root: Path, index: Path) -> Path | None:
     """The directory that `index` names, if every byte of it is as recorded."""
     try:
         entry = json.loads(index.read_bytes())
@@ -263,8 +263,8 @@ def _publish(directory: Path, records: Sequence[_Record], corpus_hash: str) -> N
                 zstd.CompressionParameter.checksum_flag: 1,
             },
         )
-        written = storage.publish(directory / f"{name}.jsonl.zst", packed)
-        entry = {"name": f"{name}.jsonl.zst", "size": written.size, "hash": written.hash}
+        stored = storage.publish(directory / f"{name}.jsonl.zst", packed)
+        entry = {"name": f"{name}.jsonl.zst", "size": stored.size, "hash": stored.hash}
         files.append({**entry, "records": len(lines)})
     sizes: Counter[str] = Counter()
     for record in records:
@@ -287,8 +287,8 @@ def _standard_library() -> _Package:
     return _Package("python", platform.python_version(), "PSF-2.0", "", relative)
 
 
-def _package(found: tuple[str, importlib.metadata.Distribution]) -> _Package:
-    name, distribution = found
+def _package(installed: tuple[str, importlib.metadata.Distribution]) -> _Package:
+    name, distribution = installed
     files = {}
     for path in distribution.files or ():
         if not path.is_absolute() and ".." not in path.parts:
@@ -296,8 +296,8 @@ def _package(found: tuple[str, importlib.metadata.Distribution]) -> _Package:
     fields = [_field(distribution, name) for name in ("License-Expression", "License")]
     short = next((f for f in fields if f and "\n" not in f and len(f) <= 100), "")
     classifiers = distribution.metadata.get_all("Classifier") or ()
-    named = [str(c).split(" :: ")[-1] for c in classifiers if str(c).startswith("License :: ")]
-    licence = short or "; ".join(named) or "unknown"
+    classified = [str(c).split(" :: ")[-1] for c in classifiers if str(c).startswith("License :: ")]
+    licence = short or "; ".join(classified) or "unknown"
     description = _field(distribution, "Description")
     return _Package(name, distribution.version, licence, description, tuple(sorted(files.items())))
 
@@ -313,8 +313,8 @@ def _candidates(package: _Package) -> Iterator[_Candidate]:
     if package.description.strip():
         heading = _CHANGELOG_HEADING.search(package.description)
         border = heading.start() if heading else len(package.description)
-        found = (p for p, _ in package.files if p.endswith((".dist-info/METADATA", "/PKG-INFO")))
-        path = next(found, f"{package.name}-{package.version}.dist-info/METADATA")
+        metadata = (p for p, _ in package.files if p.endswith((".dist-info/METADATA", "/PKG-INFO")))
+        path = next(metadata, f"{package.name}-{package.version}.dist-info/METADATA")
         readme, changelog = package.description[:border], package.description[border:]
         yield _Candidate(_READMES, package, path, functools.partial(_head, readme))
         yield _Candidate(_CHANGELOGS, package, path, functools.partial(_head, changelog))
@@ -368,14 +368,14 @@ def _docstrings(path: Path) -> str | None:
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return None  # a template, or the source of another Python version
-    pieces = [f"{name}\n\n{text}\n" for name, text in _documented(tree, path.stem)]
+    pieces = [f"{name}\n\n{text}\n" for name, text in _list_documented(tree, path.stem)]
     return _fit("\n".join(pieces)) if len(pieces) > 1 else None
 
 
-def _documented(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
+def _list_documented(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
     """Dotted name and documentation string of a module or class and of what it defines."""
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         if text := (ast.get_docstring(node) or "").strip():
             yield name, text
         for child in node.body:
-            yield from _documented(child, f"{name}.{getattr(child, 'name', '')}")
+            yield from _list_documented(child, f"{name}.{getattr(child, 'name', '')}")

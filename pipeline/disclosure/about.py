@@ -264,7 +264,7 @@ def find_answer(about: About, key: str) -> Answer:
     model: type[BaseModel] = About
     *sections, last = key.split(".")
     for section in sections:
-        model = _model_of(model.model_fields[section].annotation) or model
+        model = _find_model(model.model_fields[section].annotation) or model
     return todo(key, model.model_fields[last].description or last)
 
 
@@ -278,11 +278,11 @@ def from_tables(text: str, check: str = "", table: Table | None = None) -> Answe
     return Answer(text, "tables", check, table)
 
 
-def _model_of(annotation: Any) -> type[BaseModel] | None:
+def _find_model(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in (types.UnionType, tuple, dict):
-        return next((m for a in get_args(annotation) if (m := _model_of(a))), None)
+        return next((m for a in get_args(annotation) if (m := _find_model(a))), None)
     return None
 
 
@@ -299,7 +299,7 @@ def about_template() -> str:
 
 def _template_lines(model: type[BaseModel], indent: str) -> Iterator[str]:
     for name, field in model.model_fields.items():
-        inner = _model_of(field.annotation)
+        inner = _find_model(field.annotation)
         yield f"{indent}# {field.description}"
         if inner is not None and isinstance(field.default, BaseModel):
             yield f"{indent}{name}:"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.core.words import pluralise
-from pipeline.disclosure.disclosure import Disclosure, hash_text, preview
+from pipeline.disclosure.disclosure import Disclosure, cut_preview, hash_text
 from pipeline.disclosure.facts import (
     DecisionFacts,
     Facts,
@@ -113,8 +113,8 @@ def _fold_rare(flows: Sequence[Flow]) -> list[Flow]:
         source = flow.source if flow.source in sources else _OTHERS
         rule = flow.rule if flow.rule in rules else _OTHERS
         summed[source, rule, flow.decision] += flow.documents
-    found = [Flow(*key, count) for key, count in summed.items()]
-    return sorted(found, key=lambda f: (-_rank(f.decision), f.rule, f.source))
+    folded = [Flow(*key, count) for key, count in summed.items()]
+    return sorted(folded, key=lambda f: (-_rank(f.decision), f.rule, f.source))
 
 
 def _find_frequent(flows: Sequence[Flow], name: str, most: int) -> set[str]:
@@ -246,45 +246,49 @@ def audit_page(disclosure: Disclosure) -> bytes:
         works=[_show_work(disclosure, work) for work in facts.works[:_MOST_WORKS]],
         more_works=len(facts.works[_MOST_WORKS:]),
         optouts=[
-            replace(signal, target=disclosure.shown(signal.target))
+            replace(signal, target=disclosure.hide_if_public(signal.target))
             for signal in facts.optouts[:_MOST_OPTOUTS]
         ],
         more_optouts=len(facts.optouts[_MOST_OPTOUTS:]),
         labels=sum(split.labels for split in facts.splits),
         covered=sum(split.covered for split in facts.splits),
         lineage_bytes=sum(split.lineage_bytes for split in facts.splits),
-        contact="" if disclosure.public else disclosure.said("claims.contact").text,
+        contact="" if disclosure.public else disclosure.find_answer("claims.contact").text,
     ).encode()
 
 
 def limits(facts: Facts) -> list[str]:
     """What this run did not look at, and what the methods do not see."""
-    found = []
+    sentences = []
     if not facts.screened:
-        found.append("Nothing was screened in this run.")
+        sentences.append("Nothing was screened in this run.")
     if facts.registry is None:
-        found.append("No registry of works was used, so texts were not compared with works.")
+        sentences.append("No registry of works was used, so texts were not compared with works.")
     else:
-        found.append(page.TEXT_LIMITS)
+        sentences.append(page.TEXT_LIMITS)
     if not facts.optouts:
-        found.append(
+        sentences.append(
             "No captured opt-out signal is about a document of this run; signals that nobody "
             "captured were not evaluated."
         )
     if not facts.licences or all(not licence.statement for licence in facts.licences):
-        found.append("No document carries a licence statement in its metadata.")
+        sentences.append("No document carries a licence statement in its metadata.")
     if not facts.splits:
-        found.append("Nothing was packed in this run, so there is no lineage of tokens.")
-    return [*found, page.LICENCE, page.LISTS, page.REGISTRATION, page.DELETED]
+        sentences.append("Nothing was packed in this run, so there is no lineage of tokens.")
+    return [*sentences, page.LICENCE, page.LISTS, page.REGISTRATION, page.DELETED]
 
 
 def _list_licences(licences: Sequence[LicenceFacts]) -> list[tuple[str, int]]:
     """The statements with most tokens, as (statement, documents), and how many are left."""
-    shown = [(one.statement or "no statement", one.documents) for one in licences[:_MOST_LICENCES]]
+    statements = [
+        (one.statement or "no statement", one.documents) for one in licences[:_MOST_LICENCES]
+    ]
     rest = licences[_MOST_LICENCES:]
     if rest:
-        shown.append((pluralise(len(rest), "more statement"), sum(one.documents for one in rest)))
-    return shown
+        statements.append(
+            (pluralise(len(rest), "more statement"), sum(one.documents for one in rest))
+        )
+    return statements
 
 
 def _show_decision(disclosure: Disclosure, decision: DecisionFacts) -> DecisionFacts:
@@ -308,7 +312,7 @@ def _show_passage(disclosure: Disclosure, passage: Passage) -> ShownPassage:
             value = passage.attributes[name]
             shown = f"{value:.3g}" if isinstance(value, float) else str(value)
             measured.append(f"{name.replace('_', ' ')} {shown}")
-    text = hash_text(passage.seen) if disclosure.public else preview(passage.seen)
+    text = hash_text(passage.seen) if disclosure.public else cut_preview(passage.seen)
     return ShownPassage(
         passage.document,
         f"bytes {passage.byte_offset:,} to {passage.byte_offset + passage.byte_length:,}",

@@ -28,7 +28,7 @@ def california_disclosure(disclosure: Disclosure) -> Form:
         (
             "5",
             "Data protected by copyright, trade mark or patent, or public domain",
-            replace(d.said("protected_material"), table=_list_licences(facts)),
+            replace(d.find_answer("protected_material"), table=_list_licences(facts)),
         ),
         ("6", "Whether the datasets were purchased or licensed", _list_licensed(d)),
         ("7", "Personal information", "personal_information"),
@@ -45,7 +45,7 @@ def california_disclosure(disclosure: Disclosure) -> Form:
         ("12", "Purpose of the synthetic data", "synthetic.purpose"),
     )
     fields = tuple(
-        Field(number, question, d.said(answer) if isinstance(answer, str) else answer)
+        Field(number, question, d.find_answer(answer) if isinstance(answer, str) else answer)
         for number, question, answer in rows
     )
     return Form(

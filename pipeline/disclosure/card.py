@@ -17,7 +17,7 @@ from pipeline.disclosure.disclosure import (
     Disclosure,
     Section,
     make_section,
-    markdown_page,
+    render_markdown_page,
 )
 from pipeline.disclosure.facts import Facts
 from pipeline.report import page
@@ -138,7 +138,7 @@ _MOST_LISTED = 60
 def dataset_card(disclosure: Disclosure) -> bytes:
     """README.md in UTF-8; a pure function of `disclosure`."""
     facts = disclosure.facts
-    return markdown_page(
+    return render_markdown_page(
         "card.md.j2",
         header=_make_header(disclosure),
         d=disclosure,
@@ -199,32 +199,32 @@ def _make_header(d: Disclosure) -> str:
     if about.languages:
         values["language"] = list(about.languages)
     else:
-        notes.append(d.said("languages").text)
-    if named := sorted({source.name for source in about.sources.values() if source.name}):
-        values["source_datasets"] = named
+        notes.append(d.find_answer("languages").text)
+    if names := sorted({source.name for source in about.sources.values() if source.name}):
+        values["source_datasets"] = names
     else:
         notes.append("TODO(sources: name and kind of each source label of the run)")
     values["size_categories"] = [size_category(d.facts.kept)]
     values["task_categories"] = list(about.task_categories)
     values["configs"] = _list_configs(d.facts)
     if about.licence.expression is None:
-        notes.append(d.said("licence.expression").text)
+        notes.append(d.find_answer("licence.expression").text)
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=96)
     comments = "".join(f"# {' '.join(note.split())}\n" for note in notes)
     return f"---\n{text}{comments}---\n"
 
 
 def _choose_licence(d: Disclosure) -> dict[str, str]:
-    given = d.about.licence
-    if given.expression is None:
+    licence = d.about.licence
+    if licence.expression is None:
         return {"license": "unknown"}
-    plain = given.expression.lower()
+    plain = licence.expression.lower()
     plain = _HUB_NAMES.get(plain, plain)
     if plain in HUB_LICENCES:
         return {"license": plain}
-    named = re.sub(r"[^A-Za-z0-9.+-]+", "-", given.name or given.expression).strip("-").lower()
-    link = given.link or d.said("licence.link").text
-    return {"license": "other", "license_name": named, "license_link": link}
+    name = re.sub(r"[^A-Za-z0-9.+-]+", "-", licence.name or licence.expression).strip("-").lower()
+    link = licence.link or d.find_answer("licence.link").text
+    return {"license": "other", "license_name": name, "license_link": link}
 
 
 def _list_configs(facts: Facts) -> list[dict[str, Any]]:

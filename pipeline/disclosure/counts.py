@@ -83,10 +83,10 @@ def _find_inputs(documents: pa.Table, paths: pa.Table) -> dict[str, tuple[str, .
     )
     pairs = pa.table({"source": documents["source"], "input": names})
     rows = pairs.group_by(["source", "input"], use_threads=False).aggregate([]).to_pylist()
-    found: dict[str, set[str]] = {}
+    inputs: dict[str, set[str]] = {}
     for row in rows:
-        found.setdefault(row["source"], set()).add(row["input"])
-    return {source: tuple(sorted(names)) for source, names in found.items()}
+        inputs.setdefault(row["source"], set()).add(row["input"])
+    return {source: tuple(sorted(names)) for source, names in inputs.items()}
 
 
 def count_licences(documents: pa.Table) -> tuple[facts.LicenceFacts, ...]:
@@ -96,10 +96,10 @@ def count_licences(documents: pa.Table) -> tuple[facts.LicenceFacts, ...]:
 
 def count_removed(documents: pa.Table) -> tuple[facts.RemovalFacts, ...]:
     """What left, by state and reason."""
-    gone = documents.filter(pc.not_equal(documents["state"], "kept"))
+    removed = documents.filter(pc.not_equal(documents["state"], "kept"))
     return tuple(
         facts.RemovalFacts(row["state"], row["reason"], row["documents"], row["bytes"])
-        for row in _group(gone, ["state", "reason"])
+        for row in _group(removed, ["state", "reason"])
     )
 
 
@@ -153,8 +153,8 @@ def count_flows(documents: pa.Table) -> tuple[facts.Flow, ...]:
 def count_hosts(documents: pa.Table) -> tuple[facts.HostFacts, ...]:
     """Hosts of the kept documents, those with most text first."""
     kept = _select_kept(documents)
-    named = kept.filter(pc.is_valid(kept["host"]))
-    rows = _group(named, ["host"])
+    with_host = kept.filter(pc.is_valid(kept["host"]))
+    rows = _group(with_host, ["host"])
     hosts = [facts.HostFacts(row["host"], row["documents"], row["bytes"]) for row in rows]
     return tuple(sorted(hosts, key=lambda h: (-h.bytes, h.host)))
 
@@ -241,11 +241,11 @@ def count_inputs(directory: Path) -> tuple[facts.InputFacts, ...]:
 
 def count_splits(directory: Path, ledger: Ledger) -> tuple[facts.SplitFacts, ...]:
     """The packed splits, with what their lineage covers."""
-    found = []
+    split_facts = []
     for name, split in ledger.splits.items():
         dataset = open_dataset(directory / "hdf5" / name)
         paths = [lineage_path(dataset.directory / shard.name) for shard in dataset.shards]
-        found.append(
+        split_facts.append(
             facts.SplitFacts(
                 name=name,
                 format=split.format,
@@ -259,7 +259,7 @@ def count_splits(directory: Path, ledger: Ledger) -> tuple[facts.SplitFacts, ...
                 max_sequence_length=split.max_sequence_length,
             )
         )
-    return tuple(found)
+    return tuple(split_facts)
 
 
 def _count_covered(lineage: Path) -> int:
@@ -279,7 +279,7 @@ def read_registry(directory: Path, stage: StageManifest | None) -> RunRegistry:
         for row in table.select([n for n in _OF_WORKS if n in table.column_names]).to_pylist()
     }
     index = map_arrow(root / INDEX) if (root / INDEX).is_file() else None
-    stated = json.loads((index.schema.metadata or {}).get(FINGERPRINTS, "{}")) if index else {}
+    parameters = json.loads((index.schema.metadata or {}).get(FINGERPRINTS, "{}")) if index else {}
     statuses = Counter(str(work.get("status") or "not stated") for work in works.values())
     hashes = {shard.path: shard.content_hash for shard in stage.shards} if stage else {}
     registry = facts.RegistryFacts(
@@ -287,7 +287,7 @@ def read_registry(directory: Path, stage: StageManifest | None) -> RunRegistry:
         compared=len(index) if index else 0,
         content_hash=hashes.get(f"{REGISTRY}/{WORKS}", ""),
         statuses=tuple(sorted(statuses.items())),
-        parameters=tuple((key, f"{stated[key]}") for key in sorted(stated)),
+        parameters=tuple((key, f"{parameters[key]}") for key in sorted(parameters)),
     )
     return RunRegistry(lists, registry, works)
 
@@ -296,10 +296,10 @@ def _read_lists(path: Path) -> tuple[facts.ListFacts, ...]:
     """The lists of origins and artefacts, and how many opt-out signals were captured."""
     if not path.is_file():
         return ()
-    stated = json.loads(path.read_bytes())
+    lists = json.loads(path.read_bytes())
     origins = [
         facts.ListFacts("origins", str(one["name"]), str(one["version"]), len(one["families"]))
-        for one in stated.get("origins", ())
+        for one in lists.get("origins", ())
     ]
     artefacts = [
         facts.ListFacts(
@@ -308,9 +308,9 @@ def _read_lists(path: Path) -> tuple[facts.ListFacts, ...]:
             str(one["version"]),
             len(one["files"]) + len(one["texts"]),
         )
-        for one in stated.get("artefacts", ())
+        for one in lists.get("artefacts", ())
     ]
-    captures = len(stated.get("captures", ()))
+    captures = len(lists.get("captures", ()))
     return (*origins, *artefacts, facts.ListFacts(CAPTURES, "", "", captures))
 
 

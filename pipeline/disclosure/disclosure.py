@@ -48,23 +48,23 @@ class PublishedFile:
     media: str
 
 
-def published_files(directory: Path, files: list[dict[str, Any]]) -> tuple[PublishedFile, ...]:
+def list_published_files(directory: Path, files: list[dict[str, Any]]) -> tuple[PublishedFile, ...]:
     """The data set among the `files` of manifest.json: packed shards with their lineage, records
     and tables; no texts of documents, evidence or intermediates.
 
     Every file is read once. Raises IntegrityError for one that is missing or damaged.
     """
-    found = []
+    files_found = []
     for file in files:
         path = str(file["path"])
         if is_data_set(path):
             media = next((m for suffix, m in _MEDIA.items() if path.endswith(suffix)), "text/plain")
-            sha256 = _sha256(directory / path, file["hash"])
-            found.append(PublishedFile(path, file["size"], sha256, media))
-    return tuple(found)
+            sha256 = _hash_file(directory / path, file["hash"])
+            files_found.append(PublishedFile(path, file["size"], sha256, media))
+    return tuple(files_found)
 
 
-def _sha256(path: Path, expected: str) -> str:
+def _hash_file(path: Path, expected: str) -> str:
     """sha256 of a file that has the xxh3-128 of the manifest."""
     sha, xxh = hashlib.sha256(), xxhash.xxh3_128()
     try:
@@ -106,11 +106,11 @@ class Disclosure:
         """Name of the data set, else that of the config."""
         return self.about.name or self.facts.identity.config
 
-    def said(self, key: str) -> Answer:
+    def find_answer(self, key: str) -> Answer:
         """What about.yaml says under a dotted key, else a TODO."""
         return find_answer(self.about, key)
 
-    def shown(self, text: str) -> str:
+    def hide_if_public(self, text: str) -> str:
         """Text that only the internal edition shows; its hash in the public one."""
         return hash_text(text) if self.public and text else text
 
@@ -124,16 +124,16 @@ def hash_text(text: str) -> str:
     return f"sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def preview(text: str) -> str:
+def cut_preview(text: str) -> str:
     """The first 15 words of a passage; of scripts without spaces, 30 characters count as a word.
 
-    >>> preview("one two three"), len(preview("word " * 40).split())
+    >>> cut_preview("one two three"), len(cut_preview("word " * 40).split())
     ('one two three', 16)
     """
     words = text.split()
-    shown = [w if len(w) <= _WORD_CHARACTERS else w[:_WORD_CHARACTERS] for w in words]
-    cut = len(words) > PREVIEW_WORDS or shown != words
-    return escape_text(" ".join(shown[:PREVIEW_WORDS]), 480) + (" …" if cut else "")
+    short_words = [w if len(w) <= _WORD_CHARACTERS else w[:_WORD_CHARACTERS] for w in words]
+    cut = len(words) > PREVIEW_WORDS or short_words != words
+    return escape_text(" ".join(short_words[:PREVIEW_WORDS]), 480) + (" …" if cut else "")
 
 
 BASES = {
@@ -179,12 +179,12 @@ def make_section(
 ) -> Section:
     """A section with one field for each question: its answer, or what about.yaml says under a
     dotted key. Fields are numbered by `marks`; those without an answer are left out."""
-    given = {
-        question: disclosure.said(answer) if isinstance(answer, str) else answer
+    answers_given = {
+        question: disclosure.find_answer(answer) if isinstance(answer, str) else answer
         for question, answer in answers.items()
         if answer is not None
     }
-    fields = zip(marks, given.items(), strict=False)
+    fields = zip(marks, answers_given.items(), strict=False)
     return Section(number, title, tuple(Field(f"{number}.{mark}", *pair) for mark, pair in fields))
 
 
@@ -194,13 +194,13 @@ def form_to_json(form: Form) -> dict[str, Any]:
         "title": form.title,
         "statements": list(form.statements),
         "sections": [
-            {"number": s.number, "title": s.title, "fields": [_field(f) for f in s.fields]}
+            {"number": s.number, "title": s.title, "fields": [_field_to_json(f) for f in s.fields]}
             for s in form.sections
         ],
     }
 
 
-def _field(field: Field) -> dict[str, Any]:
+def _field_to_json(field: Field) -> dict[str, Any]:
     answer = field.answer
     value: dict[str, Any] = {
         "number": field.number,
@@ -223,9 +223,9 @@ _BLANK = re.compile(r"\n{3,}")
 _LIMIT = 20_000  # characters of one text
 
 
-def markdown_page(template: str, **values: Any) -> bytes:
+def render_markdown_page(template: str, **values: Any) -> bytes:
     """The page that a template makes of `values`, in UTF-8; `text | md` guards a text from data."""
-    text = _environment().get_template(template).render(values)
+    text = _make_environment().get_template(template).render(values)
     return _BLANK.sub("\n\n", text).encode()
 
 
@@ -236,14 +236,14 @@ def escape_markdown(text: str) -> str:
     a\|b &lt;script&gt; \*x\* some_name
     """
     joined = " ".join(text.split())
-    shown = escape_text(joined, _LIMIT)
-    escaped = shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    marked = _NUMBERED.sub(r"\1\\\2", _MARKUP.sub(r"\\\1", escaped))
-    return _SCHEME.sub(r"\1&#58;", marked)
+    one_line = escape_text(joined, _LIMIT)
+    escaped = one_line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    markdown = _NUMBERED.sub(r"\1\\\2", _MARKUP.sub(r"\\\1", escaped))
+    return _SCHEME.sub(r"\1&#58;", markdown)
 
 
 @functools.cache
-def _environment() -> Environment:
+def _make_environment() -> Environment:
     environment = report_environment(_PACKAGE).overlay(autoescape=False, finalize=None)
     environment.filters["md"] = escape_markdown
     return environment

@@ -60,9 +60,9 @@ def _public(d: Disclosure, large: bool) -> Answer:
     """The public data sets above the share that makes one large, or those below it."""
     public = _of_kind(d, "public")
     least = LARGE_SHARE * sum(source.tokens for source in public)
-    chosen = [s for s in public if (s.tokens > least > 0) == large]
+    sources = [s for s in public if (s.tokens > least > 0) == large]
     size = "large" if large else "other"
-    return replace(_count(d, chosen, f"{size} public dataset"), check=_CHECK_LARGE)
+    return replace(_count(d, sources, f"{size} public dataset"), check=_CHECK_LARGE)
 
 
 def _unclassified(d: Disclosure) -> Answer | None:
@@ -168,7 +168,7 @@ def _modality_and_sources(d: Disclosure, kind: SourceKind) -> Answer:
 
 
 def _said_with_sources(d: Disclosure, key: str, kind: SourceKind) -> Answer:
-    return replace(d.said(key), table=_source_table(d, _of_kind(d, kind)))
+    return replace(d.find_answer(key), table=_source_table(d, _of_kind(d, kind)))
 
 
 def _count(d: Disclosure, sources: list[SourceFacts], noun: str) -> Answer:
@@ -191,11 +191,11 @@ def _source_table(d: Disclosure, sources: list[SourceFacts]) -> Table | None:
     rows = []
     for source in sources:
         label, about = source.label, d.about.sources[source.label]
-        said = (
+        cells = (
             getattr(about, key) or todo(f"sources.{label}.{key}", words).text
             for key, words in needed.items()
         )
-        rows.append((label, *said, f"{source.tokens:,}"))
+        rows.append((label, *cells, f"{source.tokens:,}"))
     return Table(("source label", *needed, "tokens"), tuple(rows)) if rows else None
 
 

@@ -77,7 +77,7 @@ def croissant(disclosure: Disclosure) -> dict[str, Any]:
         "description": _describe(disclosure),
         "license": _list_licences(disclosure),
         "creator": _list_creators(disclosure),
-        "citeAs": disclosure.said("citation").text,
+        "citeAs": disclosure.find_answer("citation").text,
         "keywords": ["text", "pre-training", *disclosure.about.task_categories],
         "isLiveDataset": False,
         **_list_given(disclosure),
@@ -96,23 +96,23 @@ def _read_context() -> dict[str, Any]:
 
 def _describe(d: Disclosure) -> str:
     missing = [
-        d.said(key).text
+        d.find_answer(key).text
         for key in ("url", "dates.published", "version")
-        if d.said(key).basis == "todo"
+        if d.find_answer(key).basis == "todo"
     ]
-    return " ".join([d.said("description").text, *missing])
+    return " ".join([d.find_answer("description").text, *missing])
 
 
 def _list_licences(d: Disclosure) -> list[str]:
     """The licence of the data set, then the statements of its documents."""
-    own = d.about.licence.link or d.said("licence.expression").text
+    own = d.about.licence.link or d.find_answer("licence.expression").text
     statements = [one.statement for one in d.facts.licences if one.statement]
     return [own, *(f"stated by documents: {statement}" for statement in statements[:50])]
 
 
 def _list_creators(d: Disclosure) -> list[dict[str, str]]:
     if not d.about.creators:
-        return [{"@type": "sc:Organization", "name": d.said("creators").text}]
+        return [{"@type": "sc:Organization", "name": d.find_answer("creators").text}]
     kinds = {"organisation": "sc:Organization", "person": "sc:Person"}
     return [
         {"@type": kinds[one.kind], "name": one.name, **({"url": one.url} if one.url else {})}
@@ -139,10 +139,10 @@ def _list_given(d: Disclosure) -> dict[str, Any]:
 def _describe_provenance(d: Disclosure) -> dict[str, Any]:
     sources = [name for s in d.about.sources.values() if (name := s.link or s.name)]
     derived = [{"@id": f"urn:xxh3-128:{i.hash}", "prov:label": i.name} for i in d.facts.inputs]
-    named = [{"@type": "prov:Entity", "prov:label": source} for source in sorted(set(sources))]
+    entities = [{"@type": "prov:Entity", "prov:label": source} for source in sorted(set(sources))]
     identity = d.facts.identity
     return {
-        "prov:wasDerivedFrom": [*derived, *named],
+        "prov:wasDerivedFrom": [*derived, *entities],
         "prov:wasGeneratedBy": {
             "@type": "prov:Activity",
             "prov:label": f"wafermill {identity.toolkit} run {identity.run}",
@@ -159,19 +159,19 @@ def _answer_rai(d: Disclosure) -> dict[str, Any]:
     )
     rules = "; ".join(f"{r.rule}: {r.decision} {r.documents:,}" for r in facts.decisions)
     return {
-        "rai:dataCollection": d.said("collection").text,
+        "rai:dataCollection": d.find_answer("collection").text,
         "rai:dataCollectionType": kinds or ["TODO(sources: kind of each source label)"],
         "rai:dataCollectionRawData": inputs,
         "rai:dataPreprocessingProtocol": [describe_processing(facts)],
         "rai:dataManipulationProtocol": f"decisions by rule: {rules or 'no rule matched'}",
         "rai:dataReleaseMaintenancePlan": " ".join(
-            [d.said("maintenance").text, "Requests:", d.said("claims.contact").text]
+            [d.find_answer("maintenance").text, "Requests:", d.find_answer("claims.contact").text]
         ),
-        "rai:personalSensitiveInformation": [d.said("personal_information").text],
-        "rai:dataBiases": [d.said("biases").text],
-        "rai:dataLimitations": [*limits(facts), *page.FLOOR, d.said("limitations").text],
-        "rai:dataUseCases": [d.said("purposes").text],
-        "rai:dataSocialImpact": d.said("social_impact").text,
+        "rai:personalSensitiveInformation": [d.find_answer("personal_information").text],
+        "rai:dataBiases": [d.find_answer("biases").text],
+        "rai:dataLimitations": [*limits(facts), *page.FLOOR, d.find_answer("limitations").text],
+        "rai:dataUseCases": [d.find_answer("purposes").text],
+        "rai:dataSocialImpact": d.find_answer("social_impact").text,
     }
 
 
@@ -262,10 +262,10 @@ def spdx(disclosure: Disclosure) -> dict[str, Any]:
         return element("Relationship", kind, relationshipType=kind, **related)
 
     kinds = {"organisation": "Organization", "person": "Person"}
-    named = [(kinds[one.kind], one.name) for one in d.about.creators]
-    named = named or [("Organization", d.said("creators").text)]
+    names = [(kinds[one.kind], one.name) for one in d.about.creators]
+    names = names or [("Organization", d.find_answer("creators").text)]
     agents = [
-        element(kind, f"agent-{number}", name=name) for number, (kind, name) in enumerate(named)
+        element(kind, f"agent-{number}", name=name) for number, (kind, name) in enumerate(names)
     ]
     creators = [agent["spdxId"] for agent in agents]
     tool = element("Tool", "tool", name=f"wafermill {d.facts.identity.toolkit}")
@@ -306,7 +306,7 @@ def spdx(disclosure: Disclosure) -> dict[str, Any]:
 
 def _format_moment(d: Disclosure, key: str) -> str:
     """A date of about.yaml as the moment its first day begins, or the TODO."""
-    date = d.said(key)
+    date = d.find_answer(key)
     if date.basis == "todo":
         return date.text
     return f"{(date.text + '-01-01')[:10]}T00:00:00Z"
@@ -316,20 +316,20 @@ def _describe_package(d: Disclosure, creators: list[str]) -> dict[str, Any]:
     about, facts = d.about, d.facts
     package = {
         "name": d.name,
-        "description": d.said("description").text,
+        "description": d.find_answer("description").text,
         "builtTime": _format_moment(d, "dates.built"),
         "releaseTime": _format_moment(d, "dates.published"),
         "originatedBy": creators,
         "software_primaryPurpose": "data",
         "software_packageVersion": about.version or facts.identity.run,
-        "software_downloadLocation": d.said("url").text,
+        "software_downloadLocation": d.find_answer("url").text,
         "dataset_datasetType": ["text"],
         "dataset_datasetSize": facts.bytes_kept,
-        "dataset_dataCollectionProcess": d.said("collection").text,
+        "dataset_dataCollectionProcess": d.find_answer("collection").text,
         "dataset_dataPreprocessing": describe_processing(facts).split("; "),
-        "dataset_intendedUse": d.said("purposes").text,
-        "dataset_knownBias": [d.said("biases").text],
-        "dataset_datasetUpdateMechanism": d.said("maintenance").text,
+        "dataset_intendedUse": d.find_answer("purposes").text,
+        "dataset_knownBias": [d.find_answer("biases").text],
+        "dataset_datasetUpdateMechanism": d.find_answer("maintenance").text,
     }
     if about.sensitive_information:
         presence = _PRESENCE[about.sensitive_information]
@@ -338,7 +338,7 @@ def _describe_package(d: Disclosure, creators: list[str]) -> dict[str, Any]:
 
 
 def _state_licence(d: Disclosure) -> dict[str, str]:
-    given = d.said("licence.expression")
-    if given.basis == "about":
-        return {"simplelicensing_licenseExpression": given.text}
-    return {"simplelicensing_licenseExpression": "NOASSERTION", "comment": given.text}
+    answer = d.find_answer("licence.expression")
+    if answer.basis == "about":
+        return {"simplelicensing_licenseExpression": answer.text}
+    return {"simplelicensing_licenseExpression": "NOASSERTION", "comment": answer.text}

@@ -41,8 +41,8 @@ class Matches:
         of the work it names."""
         decisions = self.decisions
         same = pc.and_(pc.equal(decisions["rule"], rule), pc.equal(decisions["reason"], reason))
-        chosen = decisions.filter(same)
-        ids = chosen["evidence"].slice(0, 1).combine_chunks().flatten()
+        decided = decisions.filter(same)
+        ids = decided["evidence"].slice(0, 1).combine_chunks().flatten()
         rows = self.evidence.filter(pc.is_in(self.evidence["evidence_id"], value_set=ids))
         return any(word in reason for row in rows.to_pylist() for word in self._quoted_words(row))
 
@@ -81,10 +81,10 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     table = pq.read_table(path, columns=[f.name for f in fields if f.name in names])
     for position, field in enumerate(fields):
         if field.name not in names:
-            missing = pa.nulls(len(table), field.type)
+            empty = pa.nulls(len(table), field.type)
             if pa.types.is_string(field.type):
-                missing = pc.fill_null(missing, "")
-            table = table.add_column(position, field, missing)
+                empty = pc.fill_null(empty, "")
+            table = table.add_column(position, field, empty)
     return table
 
 
@@ -92,8 +92,8 @@ def count_evidence(matches: Matches) -> tuple[EvidenceFacts, ...]:
     """Evidence by detector and kind; filters have no kind, so their rule is named."""
     table = matches.evidence
     kind = pc.if_else(pc.equal(table["kind"], ""), table["rule"], table["kind"])
-    named = pa.table({"detector": table["detector"], "kind": kind, "doc_key": table["doc_key"]})
-    rows = named.group_by(["detector", "kind"], use_threads=False).aggregate(
+    with_kind = pa.table({"detector": table["detector"], "kind": kind, "doc_key": table["doc_key"]})
+    rows = with_kind.group_by(["detector", "kind"], use_threads=False).aggregate(
         [("doc_key", "count"), ("doc_key", "count_distinct")]
     )
     ordered = rows.sort_by([("detector", "ascending"), ("kind", "ascending")]).to_pylist()
@@ -107,17 +107,19 @@ def count_works(
     matches: Matches, documents: pa.Table, works: Mapping[str, Mapping[str, Any]]
 ) -> tuple[WorkFacts, ...]:
     """The works that evidence names, those with most documents first, at most `MOST_WORKS`."""
-    found = matches.evidence.filter(pc.not_equal(matches.evidence["work_id"], ""))
-    if not len(found):
+    evidence = matches.evidence.filter(pc.not_equal(matches.evidence["work_id"], ""))
+    if not len(evidence):
         return ()
-    counts = found.group_by(["work_id"], use_threads=False).aggregate(
+    counts = evidence.group_by(["work_id"], use_threads=False).aggregate(
         [("doc_key", "count"), ("doc_key", "count_distinct"), ("detector", "distinct")]
     )
     top = counts.sort_by([("doc_key_count_distinct", "descending"), ("work_id", "ascending")])
     top = top.slice(0, MOST_WORKS)
-    shown = found.filter(pc.is_in(found["work_id"], value_set=top["work_id"].combine_chunks()))
-    decisions = _count_decisions(shown, documents, "work_id")
-    passages = _list_passages(shown)
+    of_top = evidence.filter(
+        pc.is_in(evidence["work_id"], value_set=top["work_id"].combine_chunks())
+    )
+    decisions = _count_decisions(of_top, documents, "work_id")
+    passages = _list_passages(of_top)
     return tuple(
         WorkFacts(
             work_id=row["work_id"],
@@ -134,9 +136,9 @@ def count_works(
     )
 
 
-def _list_passages(found: pa.Table) -> dict[str, tuple[Passage, ...]]:
+def _list_passages(evidence: pa.Table) -> dict[str, tuple[Passage, ...]]:
     """The longest passages of each work, at most `MOST_PASSAGES`."""
-    placed = found.filter(pc.greater(found["byte_length"], 0)).sort_by(
+    passages_in_text = evidence.filter(pc.greater(evidence["byte_length"], 0)).sort_by(
         [
             ("work_id", "ascending"),
             ("byte_length", "descending"),
@@ -146,7 +148,7 @@ def _list_passages(found: pa.Table) -> dict[str, tuple[Passage, ...]]:
     )
     names = ["work_id", "doc_key", "byte_offset", "byte_length", "seen", "attributes"]
     passages: dict[str, tuple[Passage, ...]] = {}
-    for batch in placed.select(names).to_batches():
+    for batch in passages_in_text.select(names).to_batches():
         for row, work in enumerate(batch["work_id"].to_pylist()):
             if len(passages.get(work, ())) < MOST_PASSAGES:
                 value = {name: batch[name][row].as_py() for name in names}
@@ -165,12 +167,12 @@ def count_optouts(matches: Matches, documents: pa.Table) -> tuple[OptOutFacts, .
     """The opt-out signals about documents, those with most documents first, at most
     `MOST_OPTOUTS`."""
     table = matches.evidence
-    found = table.filter(pc.equal(table["detector"], OPT_OUT))
-    if not len(found):
+    evidence = table.filter(pc.equal(table["detector"], OPT_OUT))
+    if not len(evidence):
         return ()
-    found = _add_signals(found)
-    decisions = _count_decisions(found, documents, "name")
-    counts = found.group_by(["name"], use_threads=False).aggregate(
+    evidence = _add_signals(evidence)
+    decisions = _count_decisions(evidence, documents, "name")
+    counts = evidence.group_by(["name"], use_threads=False).aggregate(
         [("doc_key", "count_distinct"), ("captured", "max")]
     )
     rows = counts.sort_by([("doc_key_count_distinct", "descending"), ("name", "ascending")])
@@ -190,23 +192,27 @@ def count_optouts(matches: Matches, documents: pa.Table) -> tuple[OptOutFacts, .
     return tuple(optouts)
 
 
-def _add_signals(found: pa.Table) -> pa.Table:
+def _add_signals(evidence: pa.Table) -> pa.Table:
     """Opt-out evidence with `name` (kind, target, signal and status as JSON) and `captured`."""
     columns = ["kind", "target", "attributes"]
-    distinct = found.select(columns).group_by(columns, use_threads=False).aggregate([]).to_pylist()
+    distinct = (
+        evidence.select(columns).group_by(columns, use_threads=False).aggregate([]).to_pylist()
+    )
     about = {tuple(row.values()): _read_attributes(row) for row in distinct}
     names, captured = [], []
-    for key in zip(*(found[name].to_pylist() for name in columns), strict=True):
-        said = about[key]
-        names.append(json.dumps([*key[:2], said.get("signal", ""), said.get("status", "")]))
-        captured.append(str(said.get("captured_at") or ""))
-    named = found.append_column("name", pa.array(names, pa.string()))
-    return named.append_column("captured", pa.array(captured, pa.string()))
+    for key in zip(*(evidence[name].to_pylist() for name in columns), strict=True):
+        attributes = about[key]
+        names.append(
+            json.dumps([*key[:2], attributes.get("signal", ""), attributes.get("status", "")])
+        )
+        captured.append(str(attributes.get("captured_at") or ""))
+    with_name = evidence.append_column("name", pa.array(names, pa.string()))
+    return with_name.append_column("captured", pa.array(captured, pa.string()))
 
 
-def _count_decisions(found: pa.Table, documents: pa.Table, key: str) -> dict[str, Decisions]:
+def _count_decisions(evidence: pa.Table, documents: pa.Table, key: str) -> dict[str, Decisions]:
     """Documents by decision for every value of the column `key`."""
-    pairs = found.select([key, "doc_key"]).group_by([key, "doc_key"], use_threads=False)
+    pairs = evidence.select([key, "doc_key"]).group_by([key, "doc_key"], use_threads=False)
     distinct = pairs.aggregate([])
     at = pc.index_in(distinct["doc_key"], value_set=documents["doc_key"].combine_chunks())
     decided = distinct.append_column("decision", pc.take(documents["decision"], at))

@@ -26,8 +26,8 @@ from pipeline.disclosure.disclosure import (
     BASES,
     Disclosure,
     form_to_json,
-    markdown_page,
-    published_files,
+    list_published_files,
+    render_markdown_page,
 )
 from pipeline.disclosure.eu_summary import eu_summary
 from pipeline.disclosure.facts import Facts, Identity
@@ -69,8 +69,8 @@ def read_run_manifests(directory: Path) -> RunManifests:
     if not story_entry(story).is_described:
         raise InputError(f"{directory}: made by `prep {story}`; expected a run of `prep run`")
     names = [stage["stage"] for stage in manifest["stages"]]
-    found = {name: read_manifest(directory / "manifests" / f"{name}.json") for name in names}
-    return RunManifests(directory, manifest, {n: m for n, m in found.items() if m is not None})
+    manifests = {name: read_manifest(directory / "manifests" / f"{name}.json") for name in names}
+    return RunManifests(directory, manifest, {n: m for n, m in manifests.items() if m is not None})
 
 
 def read_disclosure_facts(run: RunManifests) -> Facts:
@@ -149,11 +149,11 @@ _TODO = re.compile(r"TODO\(([^:()]{1,200}):")
 
 
 def _render_california(d: Disclosure) -> bytes:
-    return markdown_page("form.md.j2", form=california_disclosure(d), bases=BASES)
+    return render_markdown_page("form.md.j2", form=california_disclosure(d), bases=BASES)
 
 
 def _render_eu(d: Disclosure) -> bytes:
-    return markdown_page("form.md.j2", form=eu_summary(d), bases=BASES)
+    return render_markdown_page("form.md.j2", form=eu_summary(d), bases=BASES)
 
 
 DOCUMENTS: dict[str, dict[str, Callable[[Disclosure], bytes]]] = {
@@ -196,7 +196,7 @@ def write_disclosure(
     ConfigError, InputError for a directory that is no finished run, IntegrityError for damage.
     """
     names = _choose_documents(only)
-    said = load_about(about)
+    answers = load_about(about)
     if out.resolve().is_relative_to(directory.resolve()):
         raise ConfigError(
             f"--out {out}: is inside the run directory, whose manifest lists every file; choose a "
@@ -206,16 +206,16 @@ def write_disclosure(
         raise InputError(f"{directory}: no such run directory")
     run = read_run_manifests(directory)
     facts = read_disclosure_facts(run)
-    _check_sources(said, facts, about)
-    files = published_files(directory, run.manifest["files"]) if _NEED_FILES & {*names} else ()
-    disclosure = Disclosure(facts, said, public, files)
-    written, todos = [], set()
+    _check_sources(answers, facts, about)
+    files = list_published_files(directory, run.manifest["files"]) if _NEED_FILES & {*names} else ()
+    disclosure = Disclosure(facts, answers, public, files)
+    sizes, todos = [], set()
     for name in names:
         for file, make in DOCUMENTS[name].items():
             data = make(disclosure)
-            written.append((file, publish(out / file, data).size))
+            sizes.append((file, publish(out / file, data).size))
             todos |= {escape_text(key) for key in _TODO.findall(data.decode())}
-    return DisclosureFiles(out, disclosure.edition, tuple(written), tuple(sorted(todos)))
+    return DisclosureFiles(out, disclosure.edition, tuple(sizes), tuple(sorted(todos)))
 
 
 def _choose_documents(only: tuple[str, ...]) -> tuple[str, ...]:
@@ -229,9 +229,9 @@ def _choose_documents(only: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in DOCUMENTS if not only or name in only)
 
 
-def _check_sources(said: About, facts: Facts, path: Path | None) -> None:
+def _check_sources(answers: About, facts: Facts, path: Path | None) -> None:
     labels = [source.label for source in facts.sources]
-    for label in said.sources:
+    for label in answers.sources:
         if label not in labels:
             raise ConfigError(
                 f"{path}: sources: the run has no source label {escape_text(label, 60)!r}"

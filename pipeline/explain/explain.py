@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from pipeline.core import ids
 from pipeline.explain.find import find_led_to
-from pipeline.lineage.shards import takedowns_of
+from pipeline.lineage.shards import find_takedowns
 from pipeline.runs import layout
 from pipeline.runs.clusters import read_rows_by_key
 from pipeline.runs.held_texts import QUARANTINED
@@ -90,17 +90,17 @@ class Explanation:
     jaccard_now: float | None
 
 
-def explain_document(directory: Path, wanted: str, most: int | None = None) -> Explanation:
-    """Explain the document `wanted` (see `RunRecords.find`), or the one a row or work leads to;
+def explain_document(directory: Path, reference: str, most: int | None = None) -> Explanation:
+    """Explain the document `reference` (see `RunRecords.find`), or the one a row or work leads to;
     lists at most `most` documents it stands for. Of a repacked run the run it was packed from is
     asked.
 
     Raises InputError for an unknown or ambiguous document and when that run is lost, IntegrityError
     for damaged files.
     """
-    asked, directory = directory, texts_home(directory)
+    run, directory = directory, texts_home(directory)
     records = RunRecords(directory)
-    record = _find_record(records, asked, wanted)
+    record = _find_record(records, run, reference)
     key = bytes.fromhex(record.place.key)
     recipe = read_recipe(directory)
     kept_by, stands_for, total = _read_links(records, key, most)
@@ -113,8 +113,8 @@ def explain_document(directory: Path, wanted: str, most: int | None = None) -> E
         finished=records.finished,
         decision_reason=decision.get("reason", ""),
         decision_of=(decision.get("propagated_from") or b"").hex(),
-        taken_down=takedowns_of(asked, key),
-        origin=None if asked == directory else directory,
+        taken_down=find_takedowns(run, key),
+        origin=None if run == directory else directory,
         evidence=read_evidence(directory, [key]).get(key, ()),
         excerpt=records.excerpt(key) if record.state in _NO_DOCUMENT else "",
         in_quarantine=record.state == QUARANTINED and key not in records.texts([key], 1),
@@ -127,13 +127,13 @@ def explain_document(directory: Path, wanted: str, most: int | None = None) -> E
     )
 
 
-def _find_record(records: RunRecords, asked: Path, wanted: str) -> RunRecord:
-    """What `wanted` names, or the one document that a row of the run or a work leads to."""
-    led = find_led_to(asked, wanted) if records.finished else None
+def _find_record(records: RunRecords, run: Path, reference: str) -> RunRecord:
+    """What `reference` names, or the one document that a row of the run or a work leads to."""
+    led = find_led_to(run, reference) if records.finished else None
     if led is None:
-        return records.find(wanted)
-    found = records.by_key(led[0])
-    return records.only_one(wanted, [found[key] for key in led[0]])
+        return records.find(reference)
+    by_key = records.by_key(led[0])
+    return records.only_one(reference, [by_key[key] for key in led[0]])
 
 
 def _read_links(
@@ -143,22 +143,22 @@ def _read_links(
     if not path.exists():
         return None, (), 0
     above = read_rows_by_key(path, "member", [key]).to_pylist()
-    kept = read_rows_by_key(path, "kept", [key])
-    below = kept.filter(pc.equal(kept["index"], ""))
+    edges = read_rows_by_key(path, "kept", [key])
+    below = edges.filter(pc.equal(edges["index"], ""))
     by_similarity = pc.coalesce(below["jaccard"], below["estimate"])
     below = below.append_column("similarity", by_similarity).sort_by(
         [("similarity", "ascending"), ("member", "ascending")]
     )
-    shown = below.slice(0, most).to_pylist()
-    keys = [row["member"] for row in shown] + [row["kept"] for row in above if not row["index"]]
-    found = records.by_key(keys)
-    kept_by = _make_link(above[0], above[0]["kept"], found) if above else None
-    return kept_by, tuple(_make_link(row, row["member"], found) for row in shown), len(below)
+    members = below.slice(0, most).to_pylist()
+    keys = [row["member"] for row in members] + [row["kept"] for row in above if not row["index"]]
+    others = records.by_key(keys)
+    kept_by = _make_link(above[0], above[0]["kept"], others) if above else None
+    return kept_by, tuple(_make_link(row, row["member"], others) for row in members), len(below)
 
 
-def _make_link(row: dict[str, Any], other: bytes, found: dict[bytes, RunRecord]) -> Link:
+def _make_link(row: dict[str, Any], other: bytes, others: dict[bytes, RunRecord]) -> Link:
     """The row as seen from the end that is not `other`."""
-    record = None if row["index"] else found[other]
+    record = None if row["index"] else others[other]
     return Link(
         key=other.hex(),
         place=record.place if record else None,
@@ -175,9 +175,9 @@ def _read_texts(records: RunRecords, key: bytes, kept_by: Link | None) -> tuple[
     """Texts of the kept document and of this one."""
     if kept_by is None or kept_by.place is None:
         return None
-    kept = bytes.fromhex(kept_by.key)
-    found = records.texts([key, kept])
-    return (found[kept], found[key]) if kept in found and key in found else None
+    kept_key = bytes.fromhex(kept_by.key)
+    texts = records.texts([key, kept_key])
+    return (texts[kept_key], texts[key]) if kept_key in texts and key in texts else None
 
 
 def _compute_jaccard(texts: tuple[str, str] | None, recipe: Recipe | None) -> float | None:
@@ -195,13 +195,13 @@ def read_evidence(
     directory: Path, keys: Sequence[bytes]
 ) -> dict[bytes, tuple[DocumentEvidence, ...]]:
     """All evidence on documents, by key; nothing while there is no such table."""
-    found: dict[bytes, tuple[DocumentEvidence, ...]] = {}
+    evidence: dict[bytes, tuple[DocumentEvidence, ...]] = {}
     columns = ["doc_key", *(field.name for field in fields(DocumentEvidence))]
     for row in _read_about(directory / layout.EVIDENCE, keys, columns):
         key = row.pop("doc_key")
         row["attributes"] = json.loads(row["attributes"] or "{}")
-        found[key] = (*found.get(key, ()), DocumentEvidence(**row))
-    return found
+        evidence[key] = (*evidence.get(key, ()), DocumentEvidence(**row))
+    return evidence
 
 
 def _read_about(path: Path, keys: Sequence[bytes], columns: list[str]) -> list[dict[str, Any]]:
@@ -209,8 +209,8 @@ def _read_about(path: Path, keys: Sequence[bytes], columns: list[str]) -> list[d
     if not path.exists():
         return []
     with wrap_read_errors(path):
-        wanted = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
+        key_array = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
         rows: list[dict[str, Any]] = pq.read_table(
-            path, columns=columns, filters=pc.field("doc_key").isin(wanted)
+            path, columns=columns, filters=pc.field("doc_key").isin(key_array)
         ).to_pylist()
     return rows

@@ -26,7 +26,7 @@ from pipeline.core import ids
 from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.engine.progress import Progress
 from pipeline.explain.search import clean_query, describe_scope, find_readable_home, scan_run
-from pipeline.lineage.shards import taken_for_works
+from pipeline.lineage.shards import find_taken_for_works
 from pipeline.lineage.trace import trace_reference
 from pipeline.runs import layout
 from pipeline.runs.clusters import find_siblings
@@ -52,32 +52,32 @@ class FoundDocuments:
     notes: tuple[str, ...] = ()
 
 
-def find_named(directory: Path, wanted: str) -> FoundDocuments:
+def find_named(directory: Path, reference: str) -> FoundDocuments:
     """The document with this key, or at FILE:LINE, or all documents of FILE, of SHARD[ROW] or with
     evidence of a work given by its id. Raises InputError."""
     table = DocumentTable(directory)
-    if (led := find_led_to(directory, wanted)) is not None:
+    if (led := find_led_to(directory, reference)) is not None:
         keys, because = led
         rows = table.rows_of_keys(keys)
     else:
-        rows, because = table.find(wanted), ""
+        rows, because = table.find(reference), ""
     return FoundDocuments(tuple(rows.tolist()), (because,) * len(rows))
 
 
-def find_led_to(directory: Path, wanted: str) -> tuple[list[bytes], str] | None:
+def find_led_to(directory: Path, reference: str) -> tuple[list[bytes], str] | None:
     """Keys of the documents that a row or a work leads to, and what led there; None for what names
     documents itself."""
-    if (spans := trace_reference(directory, wanted)) is not None:
+    if (spans := trace_reference(directory, reference)) is not None:
         keys = list(dict.fromkeys(bytes.fromhex(span.document) for span in spans))
-        return keys, f"in row {escape_text(wanted)}"
-    if WORK_ID.fullmatch(wanted) and find_screenings(texts_home(directory)):
-        works = _find_evidence(texts_home(directory), pc.field("work_id") == wanted, "")
+        return keys, f"in row {escape_text(reference)}"
+    if WORK_ID.fullmatch(reference) and find_screenings(texts_home(directory)):
+        works = _find_evidence(texts_home(directory), pc.field("work_id") == reference, "")
         if works:
-            return list(works), f"evidence of work {wanted}"
+            return list(works), f"evidence of work {reference}"
     return None
 
 
-def find_of_work(directory: Path, asked: str, registry: Path | None = None) -> FoundDocuments:
+def find_of_work(directory: Path, name: str, registry: Path | None = None) -> FoundDocuments:
     """Documents with evidence of a work: its id (or the beginning of one), registration number,
     ISBN, DOI or title, as the run's registry or `registry` has it, and cluster siblings of them.
 
@@ -86,8 +86,8 @@ def find_of_work(directory: Path, asked: str, registry: Path | None = None) -> F
     """
     works = _read_works(directory, registry)
     if works is None:
-        return rows_with_siblings(directory, _find_by_ids(directory, [asked]), _NO_REGISTRY)
-    return _find_registered(directory, find_works(works, asked))
+        return add_siblings(directory, _find_by_ids(directory, [name]), _NO_REGISTRY)
+    return _find_registered(directory, find_works(works, name))
 
 
 def find_of_title(directory: Path, title: str, registry: Path | None = None) -> FoundDocuments:
@@ -112,9 +112,9 @@ def find_of_number(
             f"{escape_text(number)}: not a valid {kind}: its form or its check digit is wrong"
         )
     printed = (pc.field("kind") == kind) & (pc.field("target") == normal)
-    found = _find_evidence(directory, printed, f"prints {normal}")
+    reasons = _find_evidence(directory, printed, f"prints {normal}")
     works = [w for w in _read_works(directory, registry) or [] if normal in (w.reg_no, *w.isbn13)]
-    return _find_registered(directory, works, found)
+    return _find_registered(directory, works, reasons)
 
 
 _NO_REGISTRY = (
@@ -142,14 +142,14 @@ def _find_registered(
     """Documents with evidence of these works, and others."""
     notes = tuple(f"work {w.work_id}: {escape_text(w.title_raw, 80)} ({w.status})" for w in works)
     of_works = _find_by_ids(directory, [work.work_id for work in works])
-    return rows_with_siblings(directory, of_works | dict(others or {}), notes)
+    return add_siblings(directory, of_works | dict(others or {}), notes)
 
 
 def _find_by_ids(directory: Path, work_ids: list[str]) -> dict[bytes, str]:
     if not work_ids:
         return {}
-    found = _find_evidence(directory, pc.field("work_id").isin(work_ids), "")
-    return {**taken_for_works(directory, work_ids), **found}
+    evidence = _find_evidence(directory, pc.field("work_id").isin(work_ids), "")
+    return {**find_taken_for_works(directory, work_ids), **evidence}
 
 
 def _find_evidence(directory: Path, which: pc.Expression, because: str) -> dict[bytes, str]:
@@ -162,22 +162,22 @@ def _find_evidence(directory: Path, which: pc.Expression, because: str) -> dict[
     for path in paths:
         with wrap_read_errors(path):
             rows += pq.read_table(path, columns=columns, filters=which).to_pylist()
-    found: dict[bytes, str] = {}
+    reasons: dict[bytes, str] = {}
     for row in rows:
         why = because or f"{row['detector']} evidence of work {row['work_id']}"
-        known = found.get(row["doc_key"], "")
-        if why not in known:
-            found[row["doc_key"]] = f"{known}; {why}" if known else why
-    return found
+        reason = reasons.get(row["doc_key"], "")
+        if why not in reason:
+            reasons[row["doc_key"]] = f"{reason}; {why}" if reason else why
+    return reasons
 
 
-def rows_with_siblings(
-    directory: Path, found: dict[bytes, str], notes: tuple[str, ...] = ()
+def add_siblings(
+    directory: Path, reasons_by_key: dict[bytes, str], notes: tuple[str, ...] = ()
 ) -> FoundDocuments:
     """Rows of documents given by key, and of their cluster siblings, with why each is there."""
-    siblings = find_siblings(directory / layout.CLUSTERS, found, only_verified=False)
+    siblings = find_siblings(directory / layout.CLUSTERS, reasons_by_key, only_verified=False)
     tied = {s.key: f"{s.kind} duplicate of {s.via.hex()}" for s in siblings.tied}
-    reasons = {**tied, **found}
+    reasons = {**tied, **reasons_by_key}
     table = DocumentTable(directory)
     rows = table.rows_of_keys(list(reasons))
     keys = table.take(rows, ["doc_key"])["doc_key"].to_pylist()
@@ -206,7 +206,7 @@ def find_text(
     home = find_readable_home(directory)
     shards = sorted((home / "documents").glob("*.arrow"))
     cleaned = clean_query(home, text)
-    found: dict[bytes, str] = {}
+    reasons: dict[bytes, str] = {}
     notes: list[str] = []
     for why, keys in (
         ("the same text", _find_same(shards, text, cleaned)),
@@ -215,22 +215,22 @@ def find_text(
         ("", _find_whole(directory, text, notes, progress)),
     ):
         for key, detail in keys:
-            found.setdefault(key, f"{why}{detail}")
+            reasons.setdefault(key, f"{why}{detail}")
     if with_passages:
         notes.append(
             f"not looked for: passages of fewer than {LEAST_PART} words "
             f"({LEAST_LETTERS} letters in scripts without spaces)"
         )
-    return rows_with_siblings(directory, found, tuple(notes))
+    return add_siblings(directory, reasons, tuple(notes))
 
 
 def _find_same(shards: list[Path], text: str, cleaned: str) -> Iterator[tuple[bytes, str]]:
     """A pasted text may have lost white space at its ends, or come from a run that cleans not."""
     keys = {ids.text_key(some.encode()) for some in (text, text.strip(), cleaned, cleaned.strip())}
-    wanted = pa.array(sorted(keys), pa.binary(ids.KEY_BYTES))
+    key_array = pa.array(sorted(keys), pa.binary(ids.KEY_BYTES))
     for path in shards:
         table = map_arrow(path)
-        for key in table["doc_key"].filter(pc.is_in(table["text_key"], wanted)).to_pylist():
+        for key in table["doc_key"].filter(pc.is_in(table["text_key"], key_array)).to_pylist():
             yield key, ""
 
 
@@ -316,9 +316,9 @@ def _find_whole(
     directory: Path, text: str, notes: list[str], progress: Progress
 ) -> Iterator[tuple[bytes, str]]:
     """Documents that hold all of the text, which may be too short for anything else."""
-    found, searched = scan_run(directory, text, progress)
+    hits, searched = scan_run(directory, text, progress)
     notes += describe_scope(searched)
-    for hit in found:
+    for hit in hits:
         if hit.changed:
             yield hit.key, f"the text with {hit.changed:,} of {searched.words:,} words changed"
         else:

@@ -93,29 +93,29 @@ def inspect_clusters(directory: Path, filters: ClusterFilters, top: int) -> Insp
     compared = records.count_by_source()
     _check_filters(filters, compared)
     chosen = _apply_filters(clusters, filters)
-    found = select_largest(chosen, top)
-    shown = tuple(ClusterRow(c, _place_kept(records, documents, c)) for c in found)
-    return Inspection(len(clusters), summarize(chosen), compared, shown)
+    largest = select_largest(chosen, top)
+    rows = tuple(ClusterRow(c, _place_kept(records, documents, c)) for c in largest)
+    return Inspection(len(clusters), summarize(chosen), compared, rows)
 
 
-def inspect_cluster(directory: Path, wanted: str, filters: ClusterFilters) -> Members:
-    """The cluster of a document, kept or not, here or in an index; `wanted` as `prep explain` takes
-    it. Raises InputError when it is in no cluster or the beginning of several keys."""
+def inspect_cluster(directory: Path, reference: str, filters: ClusterFilters) -> Members:
+    """The cluster of a document, kept or not, here or in an index; `reference` as `prep explain`
+    takes it. Raises InputError when it is in no cluster or the beginning of several keys."""
     records = RunRecords(directory)
     clusters, documents = _load_clusters(directory, records)
     _check_filters(filters, records.count_by_source() if filters.source else {})
-    prefix = wanted if is_key(wanted) else records.find(wanted).place.key
-    index, kept = _find_cluster(clusters, prefix)
-    rows = of_cluster(_apply_filters(clusters, filters), index, kept)
+    prefix = reference if is_key(reference) else records.find(reference).place.key
+    index, kept_key = _find_cluster(clusters, prefix)
+    rows = of_cluster(_apply_filters(clusters, filters), index, kept_key)
     if not len(rows):
-        raise InputError(f"{escape_text(wanted)}: no member of its cluster passes the filters")
+        raise InputError(f"{escape_text(reference)}: no member of its cluster passes the filters")
     cluster = select_largest(rows, 1)[0]
     keys = rows["member"].to_pylist()
-    texts = records.texts([*keys, *([] if index else [kept])], EXCERPT_BYTES)
-    shown = ClusterRow(cluster, _place_kept(records, documents, cluster))
-    excerpt = texts.get(kept, "")
-    if not index and kept not in texts:  # a rule can quarantine it with its cluster
-        record = records.by_key([kept]).get(kept)
+    texts = records.texts([*keys, *([] if index else [kept_key])], EXCERPT_BYTES)
+    cluster_row = ClusterRow(cluster, _place_kept(records, documents, cluster))
+    excerpt = texts.get(kept_key, "")
+    if not index and kept_key not in texts:  # a rule can quarantine it with its cluster
+        record = records.by_key([kept_key]).get(kept_key)
         excerpt = _instead_of_text(record.state if record else "")
     by_key = {place.key: place for place in records.places(_select_documents(documents, keys))}
     bands = read_bands(_require_clusters(directory), keys)
@@ -131,7 +131,7 @@ def inspect_cluster(directory: Path, wanted: str, filters: ClusterFilters) -> Me
         )
         for row in rows.to_pylist()
     )
-    return Members(shown, excerpt, members)
+    return Members(cluster_row, excerpt, members)
 
 
 def _instead_of_text(state: str) -> str:
@@ -186,14 +186,14 @@ def _apply_filters(clusters: pa.Table, filters: ClusterFilters) -> pa.Table:
 def _find_cluster(clusters: pa.Table, prefix: str) -> tuple[str, bytes]:
     """Index and kept key of the one cluster that holds a document whose key starts so."""
     at = [keys_start_with(clusters[end], prefix) for end in ("kept", "member")]
-    named = clusters.filter(pa.array(at[0] | at[1])).select(["index", "kept"])
-    found = named.group_by(["index", "kept"], use_threads=False).aggregate([]).to_pylist()
-    if not found:
+    edges = clusters.filter(pa.array(at[0] | at[1])).select(["index", "kept"])
+    rows = edges.group_by(["index", "kept"], use_threads=False).aggregate([]).to_pylist()
+    if not rows:
         raise InputError(f"{prefix}: is in no cluster; `prep explain` shows what became of it")
-    if len(found) > 1:
-        keys = ", ".join(sorted(row["kept"].hex() for row in found)[:5])
-        raise InputError(f"{prefix}: {len(found)} clusters match: {keys}; give more digits")
-    return found[0]["index"], found[0]["kept"]
+    if len(rows) > 1:
+        keys = ", ".join(sorted(row["kept"].hex() for row in rows)[:5])
+        raise InputError(f"{prefix}: {len(rows)} clusters match: {keys}; give more digits")
+    return rows[0]["index"], rows[0]["kept"]
 
 
 def _select_documents(documents: pa.Table, keys: list[bytes]) -> pa.Table:
@@ -244,19 +244,19 @@ def find_dropped(directory: Path, reason: str, source: str, top: int) -> Dropped
     with wrap_read_errors(directory / layout.DOCUMENTS) as path:
         columns = [*PLACE, "state", "reason", "text_bytes"]
         table = pq.read_table(path, columns=columns, filters=pc.field("state") != "kept")
-    found = table.filter(pc.equal(table["reason"], reason))
+    left_rows = table.filter(pc.equal(table["reason"], reason))
     failed = _count_failed(directory, reason)
-    if not len(found) and not failed:
+    if not len(left_rows) and not failed:
         raise InputError(f"--dropped {escape_text(reason)}: {_list_reasons(table)}")
     if source:
-        found = found.filter(pc.equal(found["source"], source))
+        left_rows = left_rows.filter(pc.equal(left_rows["source"], source))
     return DroppedRecords(
         reason=reason,
-        total=len(found),
-        bytes=pc.sum(found["text_bytes"]).as_py() or 0,
-        by_source=dict(sorted(Counter(found["source"].to_pylist()).items())),
+        total=len(left_rows),
+        bytes=pc.sum(left_rows["text_bytes"]).as_py() or 0,
+        by_source=dict(sorted(Counter(left_rows["source"].to_pylist()).items())),
         failed=failed,
-        records=_describe_records(records, found.slice(0, top)),
+        records=_describe_records(records, left_rows.slice(0, top)),
     )
 
 
@@ -264,13 +264,13 @@ def _describe_records(records: RunRecords, table: pa.Table) -> tuple[DroppedReco
     keys = table["doc_key"].to_pylist()
     texts = records.texts(keys, EXCERPT_BYTES)
     evidence = read_evidence(records.directory, keys)
-    shown = []
+    described = []
     for row, place in zip(table.to_pylist(), records.places(table), strict=True):
         key, state = row["doc_key"], row["state"]
         excerpt = texts.get(key) or _instead_of_text(state) or records.excerpt(key)
-        found = evidence.get(key, ())
-        shown.append(DroppedRecord(place, state, row["text_bytes"], excerpt, found))
-    return tuple(shown)
+        findings = evidence.get(key, ())
+        described.append(DroppedRecord(place, state, row["text_bytes"], excerpt, findings))
+    return tuple(described)
 
 
 def _count_failed(directory: Path, rule: str) -> int:
@@ -278,16 +278,16 @@ def _count_failed(directory: Path, rule: str) -> int:
     if not path.exists():
         return 0
     with wrap_read_errors(path):
-        found = pq.read_table(path, columns=["doc_key"], filters=pc.field("rule") == rule)
-    return len(pc.unique(found["doc_key"]))
+        failures = pq.read_table(path, columns=["doc_key"], filters=pc.field("rule") == rule)
+    return len(pc.unique(failures["doc_key"]))
 
 
 def _list_reasons(table: pa.Table) -> str:
     reasons = Counter(table["reason"].to_pylist()).most_common()
     if not reasons:
         return "every record of this run was kept"
-    named = ", ".join(
+    listed_reasons = ", ".join(
         f"{escape_text(reason)} ({count:,})" for reason, count in reasons[:_MOST_NAMED]
     )
     more = f" and {len(reasons) - _MOST_NAMED} more" if len(reasons) > _MOST_NAMED else ""
-    return f"no record left for this reason; the reasons of this run are {named}{more}"
+    return f"no record left for this reason; the reasons of this run are {listed_reasons}{more}"

@@ -20,7 +20,7 @@ from pipeline.core.errors import InputError
 from pipeline.core.manifest import read_manifest
 from pipeline.core.words import pluralise
 from pipeline.engine.progress import Progress
-from pipeline.explain.text_scan import Query, RowPlaces, TextPlace, find_matching_rows, query_of
+from pipeline.explain.text_scan import Query, RowPlaces, TextPlace, find_matching_rows, make_query
 from pipeline.lineage.exposure import Exposure, ForwardTrace, TracedDocument, trace_documents
 from pipeline.lineage.sample import RowName, rows_of_words, steps_of_rows
 from pipeline.runs import layout
@@ -130,9 +130,9 @@ def search_run(
 
     Raises InputError for an empty text, a run without texts, and as `trace_documents`.
     """
-    found, searched = scan_run(directory, text, progress or Progress(quiet=True))
+    hits, searched = scan_run(directory, text, progress or Progress(quiet=True))
     table = DocumentTable(directory)
-    by_key = {hit.key: hit for hit in found}
+    by_key = {hit.key: hit for hit in hits}
     rows = table.rows_of_keys(list(by_key))
     about = table.take(rows, ["doc_key", "state"])
     keys, states = about["doc_key"].to_pylist(), about["state"].to_pylist()
@@ -187,25 +187,25 @@ def scan_run(directory: Path, text: str, progress: Progress) -> tuple[list[Found
     home = find_readable_home(directory)
     compile_fingerprint_kernels(progress.note)
     # The text as it is given, and as the run cleaned its documents.
-    both = map(query_of, (clean_query(home, text), text))
+    both = map(make_query, (clean_query(home, text), text))
     queries = list({query.tokens: query for query in both if query.tokens}.values())
     shards = sorted((home / "documents").glob("*.arrow"))
     counts = np.zeros(4, np.int64)
-    found: list[FoundText] = []
+    all_hits: list[FoundText] = []
     works = [path.stat().st_size for path in shards]
     with (
         progress.stage("search", works, 0) as stage,
         ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1)) as pool,
     ):
         scanned = pool.map(partial(_scan_shard, home, queries), shards)
-        for position, (hits, looked) in enumerate(scanned):
-            found += hits
-            counts += looked
-            stage.done(position, {"documents": int(looked[0])})
+        for position, (hits, shard_counts) in enumerate(scanned):
+            all_hits += hits
+            counts += shard_counts
+            stage.done(position, {"documents": int(shard_counts[0])})
     documents, quarantined, size, without = counts.tolist()
     records = len(DocumentTable(home)) if (home / layout.DOCUMENTS).is_file() else 0
     never = max(0, records - documents - quarantined - without)
-    return found, SearchScope(
+    return all_hits, SearchScope(
         words=len(queries[0].words),
         edits=queries[0].edits,
         documents=documents,
@@ -223,10 +223,11 @@ def describe_scope(searched: SearchScope) -> list[str]:
     near = f", or all of them except {edits}" if searched.edits else ""
     words = pluralise(searched.words, "word")
     what = f"{words} in a row" if searched.words else "these characters"
-    held = f" and {searched.quarantined:,} in quarantine" if searched.quarantined else ""
+    in_quarantine = f" and {searched.quarantined:,} in quarantine" if searched.quarantined else ""
     lines = [
         f"looked for {what}{near}, in the texts of "
-        f"{pluralise(searched.documents, 'document')}{held} ({searched.text_bytes / 1e6:,.1f} MB)"
+        f"{pluralise(searched.documents, 'document')}{in_quarantine} "
+        f"({searched.text_bytes / 1e6:,.1f} MB)"
     ]
     if searched.without_text:
         without = pluralise(searched.without_text, "document")
@@ -269,14 +270,14 @@ def _scan_shard(
     """Documents of a shard that hold a query; texts in it, in its shard of quarantine/,
     bytes of both, and documents whose text is in neither."""
     table = map_arrow(path)
-    held = read_held_shard(home / quarantine_path(path.name))
+    quarantine = read_held_shard(home / quarantine_path(path.name))
     lengths = pc.binary_length(table["text"])
     empty = pc.sum(pc.and_(pc.equal(lengths, 0), pc.greater(table["text_bytes"], 0))).as_py() or 0
-    inside = pc.binary_length(held["text"])
+    inside = pc.binary_length(quarantine["text"])
     quarantined = pc.sum(pc.greater(inside, 0)).as_py() or 0
     size = (pc.sum(lengths).as_py() or 0) + (pc.sum(inside).as_py() or 0)
-    found = [*_search_table(table, queries, False), *_search_table(held, queries, True)]
-    return found, (len(table) - empty, quarantined, size, empty - quarantined)
+    hits = [*_search_table(table, queries, False), *_search_table(quarantine, queries, True)]
+    return hits, (len(table) - empty, quarantined, size, empty - quarantined)
 
 
 def _search_table(table: pa.Table, queries: Sequence[Query], is_held: bool) -> Iterator[FoundText]:
@@ -284,18 +285,18 @@ def _search_table(table: pa.Table, queries: Sequence[Query], is_held: bool) -> I
     differs least."""
     best: dict[int, RowPlaces] = {}
     for query in queries:
-        for found in find_matching_rows(table["text"], query):
-            known = best.get(found.row, found)
-            best[found.row] = min(known, found, key=lambda row: row.places[0].edits)
-    for row, found in sorted(best.items()):
+        for match in find_matching_rows(table["text"], query):
+            best_row = best.get(match.row, match)
+            best[match.row] = min(best_row, match, key=lambda row: row.places[0].edits)
+    for row, match in sorted(best.items()):
         text = b"" if is_held else table["text"][row].as_buffer().to_pybytes()
-        shown = tuple(_cut_snippet(place, text) for place in found.places)
+        snippets = tuple(_cut_snippet(place, text) for place in match.places)
         yield FoundText(
             key=table["doc_key"][row].as_py(),
-            exact=found.exact,
-            near=found.near,
-            places=shown,
-            by_characters=found.by_characters,
+            exact=match.exact,
+            near=match.near,
+            places=snippets,
+            by_characters=match.by_characters,
             in_quarantine=is_held,
         )
 

@@ -78,7 +78,7 @@ class Query:
         return _BLANK.join(map(re.escape, self.tokens))
 
 
-def query_of(text: str) -> Query:
+def make_query(text: str) -> Query:
     """The query for a text, which holds more than white space."""
     data, words = text.encode(), find_words(join_texts([text]))
     spans = zip(words.hashes.tolist(), words.starts.tolist(), words.ends.tolist(), strict=True)
@@ -110,24 +110,24 @@ def _list_spellings(word: str) -> tuple[str, ...]:
 
 def find_matching_rows(texts: pa.ChunkedArray, query: Query) -> list[RowPlaces]:
     """The rows of these large strings without nulls that hold the query, ascending."""
-    found: list[RowPlaces] = []
+    matches: list[RowPlaces] = []
     before = 0
     for array in texts.chunks:
         (chunk,) = view_texts(array)
-        held = _count_anchors(chunk, query)
-        rows = _find_by_words(chunk, np.flatnonzero(held >= query.needed), query)
+        anchors = _count_anchors(chunk, query)
+        rows = _find_by_words(chunk, np.flatnonzero(anchors >= query.needed), query)
         if len(query.words) < _FEW_WORDS:
             by_words = {row.row for row in rows if row.exact}
-            others = np.flatnonzero(held == len(query.anchors)).tolist()
+            others = np.flatnonzero(anchors == len(query.anchors)).tolist()
             by_characters = _find_by_characters(
                 array, [r for r in others if r not in by_words], query
             )
             rows = sorted(
                 {row.row: row for row in [*rows, *by_characters]}.values(), key=lambda row: row.row
             )
-        found += [replace(row, row=row.row + before) for row in rows]
+        matches += [replace(row, row=row.row + before) for row in rows]
         before += len(chunk)
-    return found
+    return matches
 
 
 def _count_anchors(chunk: Texts, query: Query) -> I64:
@@ -135,19 +135,19 @@ def _count_anchors(chunk: Texts, query: Query) -> I64:
     of_needle = np.repeat(np.arange(len(query.anchors)), list(map(len, query.anchors)))
     if not len(of_needle):
         return np.zeros(len(chunk), np.int64)
-    found = find_literals(
+    hits = find_literals(
         chunk, [spelling for every in query.anchors for spelling in every], places=1
     )
-    pairs = np.unique(found.text * len(query.anchors) + of_needle[found.needle])
+    pairs = np.unique(hits.text * len(query.anchors) + of_needle[hits.needle])
     return np.bincount(pairs // len(query.anchors), minlength=len(chunk))
 
 
 def _find_by_words(chunk: Texts, rows: I64, query: Query) -> list[RowPlaces]:
     if not len(query.words):
         return []
-    found = find_near(chunk, rows, query.words, query.edits)
-    order = np.lexsort((found.start, found.edits, found.row))
-    row, start, stop, edits = (column[order] for column in found)
+    matches = find_near(chunk, rows, query.words, query.edits)
+    order = np.lexsort((matches.start, matches.edits, matches.row))
+    row, start, stop, edits = (column[order] for column in matches)
     of_row, first, count = np.unique(row, return_index=True, return_counts=True)
     exact = np.add.reduceat(edits == 0, first) if len(first) else first
     pattern = _compile_pattern(query) if len(query.words) >= _FEW_WORDS else None
@@ -157,11 +157,13 @@ def _find_by_words(chunk: Texts, rows: I64, query: Query) -> list[RowPlaces]:
     ):
         here = slice(at, at + min(places, MOST_PLACES))
         columns = (start[here].tolist(), stop[here].tolist(), edits[here].tolist())
-        kept = [TextPlace(*place) for place in zip(*columns, strict=True)]
+        text_places = [TextPlace(*place) for place in zip(*columns, strict=True)]
         if pattern is not None:
-            kept = [_forgive_cut_words(chunk, number, place, pattern) for place in kept]
-            same = sum(not place.edits for place in kept) if places <= MOST_PLACES else same
-        answer.append(RowPlaces(number, same, places - same, tuple(kept)))
+            text_places = [
+                _forgive_cut_words(chunk, number, place, pattern) for place in text_places
+            ]
+            same = sum(not place.edits for place in text_places) if places <= MOST_PLACES else same
+        answer.append(RowPlaces(number, same, places - same, tuple(text_places)))
     return answer
 
 
@@ -183,15 +185,15 @@ def _find_by_characters(array: pa.Array, rows: list[int], query: Query) -> list[
     """Those of these rows that hold all characters of the query."""
     texts = array.take(pa.array(rows, pa.int64()))
     holds = pc.match_substring_regex(texts, query.pattern, ignore_case=True)
-    pattern, found = _compile_pattern(query), []
+    pattern, matches = _compile_pattern(query), []
     for number in np.flatnonzero(holds.to_numpy(zero_copy_only=False)).tolist():
         text = texts[number].as_py()
         spans = [match.span() for match in pattern.finditer(text)]
         ends = ([len(text[:end].encode()) for end in span] for span in spans[:MOST_PLACES])
         places = tuple(TextPlace(start, stop, 0) for start, stop in ends)
         if places:
-            found.append(RowPlaces(rows[number], len(spans), 0, places, bool(len(query.words))))
-    return found
+            matches.append(RowPlaces(rows[number], len(spans), 0, places, bool(len(query.words))))
+    return matches
 
 
 def _compile_pattern(query: Query) -> re.Pattern[str]:

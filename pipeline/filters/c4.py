@@ -60,7 +60,7 @@ def check(
         )
     if bad_words:
         rows = np.flatnonzero(holds_word(texts, bad_words))
-        words = [first_word(texts[int(row)].as_py(), bad_words) for row in rows]
+        words = [find_first_word(texts[int(row)].as_py(), bad_words) for row in rows]
         yield list_failures("c4_bad_words", rows, words)
     lines, sentences = measure(texts, config.min_line_words).T
     yield from find_outside("c4_terminal_lines", lines, config.min_terminal_lines)
@@ -85,16 +85,16 @@ def holds_word(texts: pa.ChunkedArray | pa.Array, words: Sequence[str]) -> Truth
     return np.asarray(pc.match_substring_regex(texts, _pattern(words, _WORD)))
 
 
-def first_word(text: str, words: Sequence[str]) -> str:
+def find_first_word(text: str, words: Sequence[str]) -> str:
     """The first of the words in a text that holds one."""
     folded = {word.lower(): word for word in words}
-    found = re.search(_pattern(words, r"\w"), text)
-    return folded.get(found[1].lower(), found[1]) if found else ""
+    match = re.search(_pattern(words, r"\w"), text)
+    return folded.get(match[1].lower(), match[1]) if match else ""
 
 
 def _pattern(words: Sequence[str], letter: str) -> str:
-    listed = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
-    return f"(?i)(?:^|[^{letter}])({listed})(?:$|[^{letter}])"
+    alternatives = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+    return f"(?i)(?:^|[^{letter}])({alternatives})(?:$|[^{letter}])"
 
 
 @kernel

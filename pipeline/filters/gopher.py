@@ -92,7 +92,7 @@ def _measure_one(
 ) -> None:
     words = letters = alphabetic = hashes = ellipses = dots = 0
     lines = bullets = ellipsis_lines = 0
-    found = np.uint64(0)
+    stop_bits = np.uint64(0)
     value, in_word, has_alpha = np.uint64(0), False, False
     in_line, ends_so = False, False
     position = start
@@ -112,7 +112,7 @@ def _measure_one(
                 words += 1
                 alphabetic += has_alpha
                 if heads[value >> np.uint64(56)]:
-                    found |= _bit_of(value, stops)
+                    stop_bits |= _bit_of(value, stops)
                 in_word, has_alpha, value = False, False, np.uint64(0)
             if c == characters.NEWLINE and in_line:
                 lines += 1
@@ -136,9 +136,9 @@ def _measure_one(
         values[2], values[3] = hashes / words, ellipses / words
         values[4], values[5] = bullets / lines, ellipsis_lines / lines
         values[6] = alphabetic / words
-        while found:
+        while stop_bits:
             values[7] += 1
-            found &= found - np.uint64(1)
+            stop_bits &= stop_bits - np.uint64(1)
 
 
 @kernel

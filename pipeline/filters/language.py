@@ -63,18 +63,19 @@ def languages() -> frozenset[str]:
 def detect_language(text: str, max_characters: int) -> tuple[str, float]:
     """The likeliest language of the first `max_characters` of a text and its probability, to four
     digits; ("", 0.0) where nothing can be said."""
-    found = _detector().detect(text[:max_characters], model="lite", k=1)
-    return (found[0]["lang"], round(found[0]["score"], _DIGITS)) if found else ("", 0.0)
+    guesses = _detector().detect(text[:max_characters], model="lite", k=1)
+    return (guesses[0]["lang"], round(guesses[0]["score"], _DIGITS)) if guesses else ("", 0.0)
 
 
 def check(texts: pa.ChunkedArray | pa.Array, config: LanguageConfig) -> Iterator[RuleFailures]:
     """The documents that fail each rule."""
-    found = [detect_language(text.as_py(), config.max_characters) for text in texts]
-    codes, probability = [code for code, _ in found], np.array([p for _, p in found], np.float64)
-    kept = np.array([code in config.keep for code in codes], np.bool_)
+    guesses = [detect_language(text.as_py(), config.max_characters) for text in texts]
+    codes = [code for code, _ in guesses]
+    probability = np.array([p for _, p in guesses], np.float64)
+    is_kept = np.array([code in config.keep for code in codes], np.bool_)
     least = config.min_probability
-    uncertain = kept & (probability < least)
-    for reason, wrong, limit in (("not_kept", ~kept, np.nan), ("uncertain", uncertain, least)):
+    uncertain = is_kept & (probability < least)
+    for reason, wrong, limit in (("not_kept", ~is_kept, np.nan), ("uncertain", uncertain, least)):
         rows = np.flatnonzero(wrong)
         limits = np.full(len(rows), limit)
         targets = [codes[row] for row in rows]

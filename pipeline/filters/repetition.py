@@ -30,13 +30,13 @@ def read_units(
 
     words, lines and paragraphs hold min(bytes // 2 + 1, the most words to read), ends one more.
     """
-    held = visible = characters = in_lines = in_paragraphs = 0
+    in_words = visible = characters = in_lines = in_paragraphs = 0
     value, line, paragraph = np.uint64(0), np.uint64(0), np.uint64(0)
     in_word, in_line, in_paragraph, blank = False, False, False, False
     line_start = paragraph_start = last = 0
     position = start
     ends[0] = 0
-    while position <= end and held < len(words):
+    while position <= end and in_words < len(words):
         if position < end:
             c, position = code_point(data, position)
             entry = entry_of(c, table)
@@ -60,9 +60,9 @@ def read_units(
             last = characters
             continue
         if in_word:
-            words[held] = value
-            held += 1
-            ends[held] = visible
+            words[in_words] = value
+            in_words += 1
+            ends[in_words] = visible
             line, paragraph = absorb(line, value), absorb(paragraph, value)
             in_word = False
         if c == NEWLINE:
@@ -80,7 +80,7 @@ def read_units(
             last - paragraph_start,
         )
         in_paragraphs += 1
-    return held, characters, in_lines, in_paragraphs
+    return in_words, characters, in_lines, in_paragraphs
 
 
 FAMILY = "repetition"
@@ -141,17 +141,17 @@ def _measure(data: U8, offsets_N1: I64, table: U32, limits: F64) -> F64:
     words, grams = np.empty(room, np.uint64), np.empty(room, np.uint64)
     ends, counts = np.empty(room + 1, np.int64), np.empty(room, np.int32)
     lines, paragraphs = np.empty((room, 2), np.uint64), np.empty((room, 2), np.uint64)
-    seen = np.empty(_slots(room), np.int32)
+    places = np.empty(_slots(room), np.int32)
     for row in range(len(offsets_N1) - 1):
         start, end, value = offsets_N1[row], offsets_N1[row + 1], values[row]
-        held, characters, in_lines, in_paragraphs = read_units(
+        in_words, characters, in_lines, in_paragraphs = read_units(
             data, start, end, table, words, ends, lines, paragraphs
         )
-        if not held:
+        if not in_words:
             continue
-        _duplicates(lines[:in_lines], seen, characters, value, 0)
-        _duplicates(paragraphs[:in_paragraphs], seen, characters, value, 1)
-        _grams(words[:held], grams, ends, counts, seen, characters, limits, value)
+        _duplicates(lines[:in_lines], places, characters, value, 0)
+        _duplicates(paragraphs[:in_paragraphs], places, characters, value, 1)
+        _grams(words[:in_words], grams, ends, counts, places, characters, limits, value)
     return values
 
 
@@ -165,32 +165,34 @@ def _slots(entries: int) -> int:
 
 
 @kernel
-def _find(value: np.uint64, values: U64, seen: npt.NDArray[np.int32], mask: np.uint64) -> np.uint64:
+def _find(
+    value: np.uint64, values: U64, places: npt.NDArray[np.int32], mask: np.uint64
+) -> np.uint64:
     """The place in a hash table, of indices from 1 into `values`, that holds this value, or the
     free one where it belongs."""
     mixed = (value ^ (value >> np.uint64(29))) * _BASE
     slot = (mixed >> np.uint64(32)) & mask
-    while seen[slot] and values[seen[slot] - 1] != value:
+    while places[slot] and values[places[slot] - 1] != value:
         slot = (slot + np.uint64(1)) & mask
     return slot
 
 
 @kernel
 def _duplicates(
-    units_M2: U64, seen: npt.NDArray[np.int32], characters: Whole, values: F64, column: int
+    units_M2: U64, places: npt.NDArray[np.int32], characters: Whole, values: F64, column: int
 ) -> None:
     slots = _slots(len(units_M2))
-    seen[:slots] = 0
+    places[:slots] = 0
     hashes, mask = units_M2[:, 0], np.uint64(slots - 1)
-    duplicates = held = 0
+    duplicates = duplicated = 0
     for index in range(len(units_M2)):
-        slot = _find(hashes[index], hashes, seen, mask)
-        if seen[slot]:
+        slot = _find(hashes[index], hashes, places, mask)
+        if places[slot]:
             duplicates += 1
-            held += units_M2[index, 1]
+            duplicated += units_M2[index, 1]
         else:
-            seen[slot] = index + 1
-    values[column], values[column + 2] = duplicates / len(units_M2), held / characters
+            places[slot] = index + 1
+    values[column], values[column + 2] = duplicates / len(units_M2), duplicated / characters
 
 
 @kernel
@@ -199,7 +201,7 @@ def _grams(
     grams: U64,
     ends: I64,
     counts: npt.NDArray[np.int32],
-    seen: npt.NDArray[np.int32],
+    places: npt.NDArray[np.int32],
     characters: Whole,
     limits: F64,
     values: F64,
@@ -216,15 +218,15 @@ def _grams(
         column = n + 2
         if n < 5:
             if n == 2 or _longest(ends, count, n) * most > limits[column] * characters:
-                most, first = _most_frequent(grams[:count], counts, seen)
+                most, first = _most_frequent(grams[:count], counts, places)
                 if most > 1:
                     length = ends[first + n] - ends[first] + n - 1
                     values[column] = length * most / characters
             continue
         if n == 5:
-            bound = _covered(grams[:count], ends, seen) / characters
+            bound = _covered(grams[:count], ends, places) / characters
         if bound > limits[column]:
-            values[column] = _repeated(grams[:count], ends, n, seen) / characters
+            values[column] = _repeated(grams[:count], ends, n, places) / characters
 
 
 @kernel
@@ -238,18 +240,18 @@ def _longest(ends: I64, count: int, n: int) -> Whole:
 
 @kernel
 def _most_frequent(
-    grams: U64, counts: npt.NDArray[np.int32], seen: npt.NDArray[np.int32]
+    grams: U64, counts: npt.NDArray[np.int32], places: npt.NDArray[np.int32]
 ) -> tuple[Whole, Whole]:
     """How often the most frequent n-gram occurs, and where first."""
     slots = _slots(len(grams))
-    seen[:slots] = 0
+    places[:slots] = 0
     mask = np.uint64(slots - 1)
     most, best = 0, 0
     for index in range(len(grams)):
-        slot = _find(grams[index], grams, seen, mask)
-        first = seen[slot] - 1
+        slot = _find(grams[index], grams, places, mask)
+        first = places[slot] - 1
         if first < 0:
-            seen[slot], counts[index], first = index + 1, 0, index
+            places[slot], counts[index], first = index + 1, 0, index
         counts[first] += 1
         if counts[first] > most or (counts[first] == most and first < best):
             most, best = counts[first], first
@@ -257,36 +259,36 @@ def _most_frequent(
 
 
 @kernel
-def _covered(grams: U64, ends: I64, seen: npt.NDArray[np.int32]) -> Whole:
+def _covered(grams: U64, ends: I64, places: npt.NDArray[np.int32]) -> Whole:
     """Characters of words in any 5-gram that occurred before: at least what `_repeated` finds for
     n of 5 and more, because the 5-grams in a longer duplicate are duplicates."""
     slots = _slots(len(grams))
-    seen[:slots] = 0
+    places[:slots] = 0
     mask = np.uint64(slots - 1)
     characters, until = 0, 0
     for index in range(len(grams)):
-        slot = _find(grams[index], grams, seen, mask)
-        if seen[slot]:
+        slot = _find(grams[index], grams, places, mask)
+        if places[slot]:
             characters += ends[index + 5] - ends[max(index, until)]
             until = index + 5
         else:
-            seen[slot] = index + 1
+            places[slot] = index + 1
     return characters
 
 
 @kernel
-def _repeated(grams: U64, ends: I64, n: int, seen: npt.NDArray[np.int32]) -> Whole:
+def _repeated(grams: U64, ends: I64, n: int, places: npt.NDArray[np.int32]) -> Whole:
     """Characters of duplicate n-grams that do not overlap, from the left."""
     slots = _slots(len(grams))
-    seen[:slots] = 0
+    places[:slots] = 0
     mask = np.uint64(slots - 1)
     characters, index = 0, 0
     while index < len(grams):
-        slot = _find(grams[index], grams, seen, mask)
-        if seen[slot]:
+        slot = _find(grams[index], grams, places, mask)
+        if places[slot]:
             characters += ends[index + n] - ends[index]
             index += n
         else:
-            seen[slot] = index + 1
+            places[slot] = index + 1
             index += 1
     return characters

@@ -55,16 +55,16 @@ def find_outside(
     if len(rows):
         values = values_N[rows]
         limits = np.where(values < least, least, most)
-        yield RuleFailures(reason, rows, values, limits, [_measure_of(reason)] * len(rows))
+        yield RuleFailures(reason, rows, values, limits, [_name_measure(reason)] * len(rows))
 
 
 def list_failures(reason: str, rows: I64, targets: Sequence[str] | None = None) -> RuleFailures:
     """The documents in which something was found; `targets` name it."""
     nothing = np.full(len(rows), np.nan)
     return RuleFailures(
-        reason, rows, nothing, nothing, targets or [_measure_of(reason)] * len(rows)
+        reason, rows, nothing, nothing, targets or [_name_measure(reason)] * len(rows)
     )
 
 
-def _measure_of(reason: str) -> str:
+def _name_measure(reason: str) -> str:
     return reason.partition("_")[2].replace("_", " ")

@@ -56,8 +56,8 @@ class Filters:
         """What the answers depend on besides the rules."""
         import unicodedata
 
-        found = language.read_detector_versions() if self.config.language else {}
-        return {**found, **({"unicode": unicodedata.unidata_version} if self.on else {})}
+        versions = language.read_detector_versions() if self.config.language else {}
+        return {**versions, **({"unicode": unicodedata.unidata_version} if self.on else {})}
 
 
 def load_filters(config: FiltersConfig, base: Path) -> Filters:
@@ -71,10 +71,10 @@ def load_filters(config: FiltersConfig, base: Path) -> Filters:
 
 def _check_languages(config: LanguageConfig) -> None:
     language.read_detector_versions()
-    known = language.languages()
+    codes = language.languages()
     for code in config.keep:
-        if code not in known:
-            hint = did_you_mean(code, sorted(known))
+        if code not in codes:
+            hint = did_you_mean(code, sorted(codes))
             raise ConfigError(
                 f"filters.language.keep: {escape_text(code)}: expected ISO 639 codes of languages "
                 f"that lid.176 knows, such as en{hint}"

@@ -51,10 +51,10 @@ def fletcher32(data: bytes | memoryview) -> int:
     if odd:
         total += data[-1]
         weighted += data[-1]
-    return _reduced(weighted) << 16 | _reduced(total)
+    return _reduce(weighted) << 16 | _reduce(total)
 
 
-def _reduced(total: int) -> int:
+def _reduce(total: int) -> int:
     """Bytes swapped, modulo 65535; as in C, 65535 stands for 0 unless every word is 0."""
     swapped = total * 256 % _MODULUS
     return _MODULUS if swapped == 0 and total else swapped
@@ -104,9 +104,9 @@ def undo_filters(
         if code == FLETCHER32:
             data = _checked(data, trusted)
         elif code == DEFLATE:
-            data = _inflated(data, size, trusted or FLETCHER32 in filters)
+            data = _inflate(data, size, trusted or FLETCHER32 in filters)
         elif code == SHUFFLE:
-            data = _unshuffled(data, itemsize)
+            data = _unshuffle(data, itemsize)
     if len(data) != size:
         raise DamagedChunk(f"{len(data):,} bytes instead of {size:,}")
     return np.frombuffer(data, np.uint8)
@@ -119,7 +119,7 @@ def _checked(data: memoryview, trusted: bool) -> memoryview:
     return body
 
 
-def _inflated(data: memoryview, size: int, checked: bool) -> memoryview:
+def _inflate(data: memoryview, size: int, checked: bool) -> memoryview:
     """A zlib stream; its own checksum is skipped when another one covers it."""
     try:
         if checked:
@@ -129,7 +129,7 @@ def _inflated(data: memoryview, size: int, checked: bool) -> memoryview:
         raise DamagedChunk("it is not a deflate stream of the expected size") from error
 
 
-def _unshuffled(data: memoryview, itemsize: int) -> memoryview:
+def _unshuffle(data: memoryview, itemsize: int) -> memoryview:
     """Byte planes back to values; what does not fill a value stays at the end."""
     whole = len(data) // itemsize * itemsize
     planes = np.frombuffer(data, np.uint8, whole).reshape(itemsize, -1)
@@ -171,7 +171,7 @@ def shard_image(array: Array, compression: Compression = "gzip") -> bytes:
         )
         beside = (0,) * (array.ndim - 1)
         for first, block in _blocks(array, chunks[0]):
-            stored = append_checksum(_filtered(block, compression))
+            stored = append_checksum(_filter(block, compression))
             data.id.write_direct_chunk((first, *beside), stored, filter_mask=0)
         file.flush()
         return bytes(file.id.get_file_image())
@@ -195,7 +195,7 @@ def _blocks(array: Array, per_chunk: int) -> Iterator[tuple[int, Array]]:
         yield first, np.ascontiguousarray(part)
 
 
-def _filtered(block: Array, compression: Compression) -> bytes:
+def _filter(block: Array, compression: Compression) -> bytes:
     if compression == "none":
         return block.tobytes()
     return compress(shuffle(block) if compression == "gzip-shuffle" else block)

@@ -87,15 +87,15 @@ class HDF5Dataset:
             self._check_hf()
             self.features = (*SAMPLE.features, "shift_labels")
 
-    def _open_rows(self, first: ShardFiles, asked: int | None) -> None:
+    def _open_rows(self, first: ShardFiles, length: int | None) -> None:
         self.features = tuple(name for group in self.groups for name in group.features)
         if self.features == VSL.features:
             self.format = "vsl"
         self.max_sequence_length = int(first.row_shape[-1])
         self._rows = first.rows
-        if asked not in (None, self.max_sequence_length):
+        if length not in (None, self.max_sequence_length):
             raise InputError(
-                f"{self.directory}: its rows have {self.max_sequence_length} tokens, but {asked} "
+                f"{self.directory}: its rows have {self.max_sequence_length} tokens, but {length} "
                 "were asked for; only a corpus can be read with any length"
             )
 
@@ -191,35 +191,35 @@ def read_params(directory: Path) -> dict[str, Any]:
 def open_groups(directory: Path, params: dict[str, Any]) -> tuple[DatasetGroup, ...]:
     """`data` with its features, or `data_0`, `data_1`, ... of a converted data set."""
     if "data_0_features" not in params:
-        files = _open_files(directory, DATASET, _recorded(params))
+        files = _open_files(directory, DATASET, _read_recorded(params))
         return (DatasetGroup(files, _features(directory, files, params.get("features"))),)
     groups: list[DatasetGroup] = []
     while (key := f"data_{len(groups)}_features") in params:
-        files = _open_files(directory, f"{DATASET}_{len(groups)}", _recorded(params))
+        files = _open_files(directory, f"{DATASET}_{len(groups)}", _read_recorded(params))
         groups.append(DatasetGroup(files, _features(directory, files, params[key])))
     if len({group.files.rows for group in groups}) > 1:
         raise InputError(f"{directory}: its groups of features differ in their number of rows")
     return tuple(groups)
 
 
-def _features(directory: Path, files: ShardFiles, named: object) -> tuple[str, ...]:
+def _features(directory: Path, files: ShardFiles, names: object) -> tuple[str, ...]:
     if not files.row_shape:
         return ()
     channels = files.row_shape[0]
-    if not named:
-        named = next((x.features for x in (SAMPLE, VSL) if x.channels == channels), ())
-    if not isinstance(named, list | tuple) or not all(isinstance(name, str) for name in named):
+    if not names:
+        names = next((x.features for x in (SAMPLE, VSL) if x.channels == channels), ())
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{directory / DATA_PARAMS}: features: expected a list of names")
-    if len(named) != channels:
+    if len(names) != channels:
         raise InputError(
-            f"{directory}: rows hold {channels} features, but {len(named)} are named "
+            f"{directory}: rows hold {channels} features, but {len(names)} are named "
             f"({files.name!r} is {files.dtype} (rows, {', '.join(map(str, files.row_shape))})); "
             f"name them under `features` of {DATA_PARAMS}"
         )
-    return tuple(named)
+    return tuple(names)
 
 
-def _recorded(params: dict[str, Any]) -> dict[str, tuple[int, str]]:
+def _read_recorded(params: dict[str, Any]) -> dict[str, tuple[int, str]]:
     """Rows and hash of each file, where `data_params.json` has them, as ours does."""
     try:
         return {f["name"]: (int(f["n_examples"]), str(f["hash"])) for f in params.get("files", ())}
@@ -253,8 +253,8 @@ def _open_files(directory: Path, name: str, recorded: dict[str, tuple[int, str]]
     return ShardFiles(expected, first.shape[1:], first.dtype, name)
 
 
-def _corpus_length(directory: Path, params: dict[str, Any], asked: int | None) -> int:
-    length = asked if asked is not None else params.get("max_sequence_length")
+def _corpus_length(directory: Path, params: dict[str, Any], requested: int | None) -> int:
+    length = requested if requested is not None else params.get("max_sequence_length")
     if not isinstance(length, int) or length < 1:
         raise InputError(
             f"{directory}: a corpus of tokens without rows; choose max_sequence_length (1 or more)"

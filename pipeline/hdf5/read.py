@@ -94,25 +94,25 @@ class ShardFiles:
 
     def open(self, index: int) -> ShardFile:
         """File number `index`, checked."""
-        found = self._open.get(index)
-        if found is None:
-            found = self._checked(index)
+        file = self._open.get(index)
+        if file is None:
+            file = self._open_checked(index)
             while len(self._open) >= _MOST_OPEN:
                 self._open.pop(next(iter(self._open)), None)
-            self._open[index] = found
-        return found
+            self._open[index] = file
+        return file
 
-    def _checked(self, index: int) -> ShardFile:
+    def _open_checked(self, index: int) -> ShardFile:
         expected = self.files[index]
         if expected.hash is not None and self._sound.get(index) != _state(expected.path):
             verify_file(expected.path, expected.hash)
             self._sound[index] = _state(expected.path)
         file = ShardFile(expected.path, self.name, trusted=expected.hash is not None)
-        shape, wanted = file.shape, (expected.rows, *self.row_shape)
-        if shape != wanted or file.dtype != self.dtype:
+        shape, expected_shape = file.shape, (expected.rows, *self.row_shape)
+        if shape != expected_shape or file.dtype != self.dtype:
             raise IntegrityError(
                 f"{expected.path}: {self.name!r} is {file.dtype} {shape}, "
-                f"expected {self.dtype} {wanted}"
+                f"expected {self.dtype} {expected_shape}"
             )
         return file
 

@@ -96,8 +96,8 @@ class ModelZooSampler:
         return -(-enough // self.num_samples) * self.num_samples
 
     def _batches_left(self) -> int:
-        left = self._end() - self._streamed
-        return left // self.batch_size if self.drop_last else -(-left // self.batch_size)
+        rows = self._end() - self._streamed
+        return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
 
     def _samples(self, low: int, high: int) -> list[int]:
         """Rows of samples [low, high) of the global sequence."""
@@ -112,11 +112,11 @@ class ModelZooSampler:
 
     def _order(self, epoch: int) -> "torch.Tensor | range":
         if self._epoch_order is None or self._epoch_order[0] != epoch:
-            order = self._shuffled(epoch) if self.shuffle else range(self.num_samples)
+            order = self._shuffle(epoch) if self.shuffle else range(self.num_samples)
             self._epoch_order = epoch, order
         return self._epoch_order[1]
 
-    def _shuffled(self, epoch: int) -> "torch.Tensor":
+    def _shuffle(self, epoch: int) -> "torch.Tensor":
         import torch
 
         generator = _generator(self.seed, epoch)
@@ -149,13 +149,13 @@ class ModelZooShuffle:
 
     def indices(self, first: int, count: int) -> I64:
         """Of samples [first, first + count), counted over all epochs, (count,)."""
-        found, low = [np.zeros(0, np.int64)], first
+        parts, low = [np.zeros(0, np.int64)], first
         while low < first + count:
             epoch, place = divmod(low, self.size)
             part = self._order(epoch)[place : place + first + count - low]
-            found.append(part)
+            parts.append(part)
             low += len(part)
-        return np.concatenate(found)
+        return np.concatenate(parts)
 
     def samples(self, index_N: I64, epoch: int) -> I64:
         """The sample of `epoch`, counted over all epochs, with each index, (N,)."""

@@ -88,14 +88,14 @@ class ShardFile:
                 f"{self.path}: {self.name!r} declares {self.rows:,} rows in {count:,} chunks, "
                 f"but stores {stored:,} chunks"
             )
-        found: list[h5py.h5d.StoreInfo] = []
-        data.id.chunk_iter(found.append)
-        found.sort(key=lambda info: info.chunk_offset[0])
-        self._offsets = np.array([info.byte_offset for info in found], np.int64)
-        self._sizes = np.array([info.size for info in found], np.int64)
+        chunks: list[h5py.h5d.StoreInfo] = []
+        data.id.chunk_iter(chunks.append)
+        chunks.sort(key=lambda info: info.chunk_offset[0])
+        self._offsets = np.array([info.byte_offset for info in chunks], np.int64)
+        self._sizes = np.array([info.size for info in chunks], np.int64)
         if int(self._sizes.max(initial=0)) > self.path.stat().st_size:
             raise InputError(f"{self.path}: a chunk is larger than the file")
-        return not any(info.filter_mask for info in found)
+        return not any(info.filter_mask for info in chunks)
 
     @property
     def rows(self) -> int:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dedup.arrays import I64
 from pipeline.hdf5.read import SampleDataset
-from pipeline.lineage.forward import windows_of
+from pipeline.lineage.forward import locate_windows
 from pipeline.lineage.shards import read_masked_documents
 from pipeline.lineage.tables import Inverse, describe_documents
 from pipeline.lineage.training import (
@@ -59,24 +59,24 @@ def trace_checkpoint(directory: Path, model_dir: Path, checkpoint: Path) -> Chec
     """The documents and sources behind a checkpoint of the run in `model_dir`, its directory or
     that directory's name. Raises InputError for one that is not there."""
     training = read_training(model_dir)
-    found = checkpoint_at(training, checkpoint)
+    reached = checkpoint_at(training, checkpoint)
     dataset = training.open(directory)
     table = DocumentTable(directory)
-    times = _count_readings(training, dataset, found.step)
-    read = sum(times.values(), np.zeros(dataset.rows, np.int64)) > 0
+    times = _count_readings(training, dataset, reached.step)
+    is_read = sum(times.values(), np.zeros(dataset.rows, np.int64)) > 0
     labels, touched = _count_labels(directory, dataset, table, times)
     documents = _describe_read(table, labels)
     elsewhere = (p for p in training.periods(dataset) if p.version is None)
     return CheckpointTrace(
         model_dir=model_dir,
-        checkpoint=found,
-        rows=int(read.sum()),
+        checkpoint=reached,
+        rows=int(is_read.sum()),
         rows_of_data_set=dataset.rows,
         labels_read=int(labels.sum()),
         context_only=int((touched & (labels == 0)).sum()),
         sources=_sum_by_source(documents),
         documents=documents,
-        elsewhere=tuple(p for p in elsewhere if p.first <= found.step),
+        elsewhere=tuple(p for p in elsewhere if p.first <= reached.step),
     )
 
 
@@ -87,8 +87,8 @@ def _count_readings(
     times: dict[int, I64] = {}
     order = training.order(dataset)
     for index, version, low, high in training.sample_ranges(dataset, last_step):
-        read = times.setdefault(version, np.zeros(dataset.rows, np.int64))
-        read += order.times_read(index, high) - order.times_read(index, low)
+        counts = times.setdefault(version, np.zeros(dataset.rows, np.int64))
+        counts += order.times_read(index, high) - order.times_read(index, low)
     return times
 
 
@@ -101,11 +101,11 @@ def _count_labels(
     labels, touched = np.zeros(len(tokens), np.int64), np.zeros(len(tokens), np.bool_)
     for part in Inverse(dataset).parts():
         docs = np.unique(part["doc"].to_numpy()).astype(np.int64)
-        windows = windows_of(part, tokens[docs].astype(np.int64), docs, dataset)
+        windows = locate_windows(part, tokens[docs].astype(np.int64), docs, dataset)
         doc = docs[windows.index]
-        since = masked.since_of(docs)[windows.index]
-        for version, read in times.items():
-            count = read[windows.position] * (since > version)
+        since = masked.find_since(docs)[windows.index]
+        for version, readings in times.items():
+            count = readings[windows.position] * (since > version)
             np.add.at(labels, doc, windows.labels * count)
             touched[doc[count > 0]] = True
     return labels, touched

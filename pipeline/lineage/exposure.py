@@ -110,7 +110,7 @@ class _Split:
 
     dataset: SampleDataset
     which: I64
-    found: SplitPlaces
+    located: SplitPlaces
     masked_from: I64
 
 
@@ -140,20 +140,20 @@ def trace_documents(
     table = DocumentTable(directory)
     about = describe_documents(table, docs_N, _COLUMNS)
     training = read_training(model_dir) if model_dir is not None else None
-    kept = about.filter(pc.equal(about["state"], "kept"))["split"].unique().to_pylist()
+    splits_of_kept = about.filter(pc.equal(about["state"], "kept"))["split"].unique().to_pylist()
     splits = [
         _locate_in_split(directory, name, training, docs_N, about)
-        for name in sorted(kept)
+        for name in sorted(splits_of_kept)
         if (directory / "hdf5" / name / DATA_PARAMS).is_file()
     ]
     trained = next((s for s in splits if s.dataset.directory.name == TRAIN), None)
-    read = _find_readings(training, trained) if training and trained else None
-    rows = [split.found.places for split in splits]
+    readings = _find_readings(training, trained) if training and trained else None
+    rows = [split.located.places for split in splits]
     return ForwardTrace(
-        _trace_each(docs_N, about, because, splits, read),
+        _trace_each(docs_N, about, because, splits, readings),
         tuple(_sum_share(split, about) for split in splits),
         pa.concat_tables([PLACES.empty_table(), *rows]).combine_chunks(),
-        _sum_exposure(training, directory, trained, read) if training else None,
+        _sum_exposure(training, directory, trained, readings) if training else None,
     )
 
 
@@ -164,17 +164,17 @@ def _locate_in_split(
         dataset = training.open(directory)  # its rows as the training run reads them
     else:
         dataset = open_dataset(directory / "hdf5" / name)
-    kept = pc.and_(pc.equal(about["split"], name), pc.equal(about["state"], "kept"))
-    which = np.flatnonzero(kept.to_numpy())
+    is_here = pc.and_(pc.equal(about["split"], name), pc.equal(about["state"], "kept"))
+    which = np.flatnonzero(is_here.to_numpy())
     which = which[np.argsort(docs_N[which])]
     tokens = about["tokens"].to_numpy().astype(np.int64)[which]
-    found = locate_documents(dataset, docs_N[which], tokens)
-    since = read_masked_documents(directory, dataset).since_of(docs_N[which])
-    return _Split(dataset, which, found, since)
+    located = locate_documents(dataset, docs_N[which], tokens)
+    since = read_masked_documents(directory, dataset).find_since(docs_N[which])
+    return _Split(dataset, which, located, since)
 
 
 def _find_readings(training: TrainingRecord, split: _Split) -> _Readings:
-    windows = split.found.windows
+    windows = split.located.windows
     order = np.argsort(windows.position, kind="stable")
     position = windows.position[order]
     rows = np.unique(position)
@@ -193,12 +193,12 @@ def _trace_each(
     about: pa.Table,
     because: Sequence[str] | None,
     splits: Sequence[_Split],
-    read: _Readings | None,
+    readings: _Readings | None,
 ) -> tuple[TracedDocument, ...]:
     counts = np.zeros((len(docs_N), len(_COUNTS)), np.int64)
     takedown = [""] * len(docs_N)
     for split in splits:
-        counts[split.which] = _count_each(split, read)
+        counts[split.which] = _count_each(split, readings)
         for which, since in zip(split.which.tolist(), split.masked_from.tolist(), strict=True):
             takedown[which] = "" if since == NEVER else split.dataset.takedowns[since - 1]
     reasons = because if because is not None else [""] * len(docs_N)
@@ -223,20 +223,20 @@ def _trace_each(
 _COUNTS = ("copies", "rows", "context_rows", "first_step", "steps")
 
 
-def _count_each(split: _Split, read: _Readings | None) -> I64:
+def _count_each(split: _Split, readings: _Readings | None) -> I64:
     """`_COUNTS` of every document of a split, (D, 5); first_step is 0 where there is none."""
-    windows, documents = split.found.windows, len(split.which)
+    windows, documents = split.located.windows, len(split.which)
     with_label = windows.labels > 0
     rows = _count_distinct(windows.index[with_label], windows.position[with_label], documents)
     all_rows = _count_distinct(windows.index, windows.position, documents)
     first, steps = np.zeros((2, documents), np.int64)
-    if read is not None and split.dataset.directory.name == TRAIN:
-        index, step = read.index[read.labels > 0], read.step[read.labels > 0]
+    if readings is not None and split.dataset.directory.name == TRAIN:
+        index, step = readings.index[readings.labels > 0], readings.step[readings.labels > 0]
         steps = _count_distinct(index, step, documents)
         order = np.lexsort((step, index))
         index, at = np.unique(index[order], return_index=True)
         first[index] = step[order][at]
-    return np.stack([split.found.copies, rows, all_rows - rows, first, steps], axis=1)
+    return np.stack([split.located.copies, rows, all_rows - rows, first, steps], axis=1)
 
 
 def _count_distinct(index_N: I64, value_N: I64, count: int) -> I64:
@@ -249,9 +249,9 @@ def _count_distinct(index_N: I64, value_N: I64, count: int) -> I64:
 
 
 def _sum_share(split: _Split, about: pa.Table) -> SplitShare:
-    dataset, copies = split.dataset, split.found.copies
+    dataset, copies = split.dataset, split.located.copies
     tokens = about["tokens"].to_numpy().astype(np.int64)[split.which]
-    rows = np.unique(split.found.windows.position[split.found.windows.labels > 0])
+    rows = np.unique(split.located.windows.position[split.located.windows.labels > 0])
     return SplitShare(
         split=dataset.directory.name,
         documents=len(copies),
@@ -263,16 +263,16 @@ def _sum_share(split: _Split, about: pa.Table) -> SplitShare:
 
 
 def _sum_exposure(
-    training: TrainingRecord, directory: Path, split: _Split | None, read: _Readings | None
+    training: TrainingRecord, directory: Path, split: _Split | None, readings: _Readings | None
 ) -> Exposure:
     steps = context = np.zeros(0, np.int64)
     labels, next_step = 0, None
     dataset = split.dataset if split else training.open(directory)
-    if split is not None and read is not None:
-        steps = np.unique(read.step[read.labels > 0])
-        context = np.setdiff1d(read.step[read.labels == 0], steps)
-        labels = int(read.labels.sum())
-        windows = split.found.windows
+    if split is not None and readings is not None:
+        steps = np.unique(readings.step[readings.labels > 0])
+        context = np.setdiff1d(readings.step[readings.labels == 0], steps)
+        labels = int(readings.labels.sum())
+        windows = split.located.windows
         live = (windows.labels > 0) & (split.masked_from[windows.index] == NEVER)
         next_step = training.next_step(dataset, np.unique(windows.position[live]))
     first = int(steps[0]) if len(steps) else None

@@ -77,7 +77,9 @@ class StreamShape:
     rows: int
 
 
-def windows_of(inverse: pa.Table, tokens_D: I64, docs_D: I64, dataset: SampleDataset) -> Windows:
+def locate_windows(
+    inverse: pa.Table, tokens_D: I64, docs_D: I64, dataset: SampleDataset
+) -> Windows:
     """Where the documents `docs_D` (ascending) of so many tokens are in the rows of a data set;
     `inverse` holds their rows of the split's inverse."""
     index = np.searchsorted(docs_D, inverse["doc"].to_numpy().astype(np.int64))
@@ -141,8 +143,8 @@ def stream_windows(start_N: I64, tokens_N: I64, shape: StreamShape) -> tuple[Win
         label_start=label_start,
         label_end=np.maximum(label_start, label_end),
     )
-    held = (windows.token_end > windows.token_start) | (windows.labels > 0)
-    return windows.at(held), row[held]
+    has_tokens = (windows.token_end > windows.token_start) | (windows.labels > 0)
+    return windows.at(has_tokens), row[has_tokens]
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ class SplitPlaces:
 def locate_documents(dataset: SampleDataset, docs_D: I64, tokens_D: I64) -> SplitPlaces:
     """Where documents (dense indices, ascending) of so many tokens are in a split."""
     inverse = Inverse(dataset).of(docs_D)
-    windows = windows_of(inverse, tokens_D, docs_D, dataset)
+    windows = locate_windows(inverse, tokens_D, docs_D, dataset)
     doc = inverse["doc"].to_numpy().astype(np.int64)
     if dataset.layout is VSL:
         doc = doc[inverse["doc_token_start"].to_numpy() == 0]
@@ -222,9 +224,9 @@ def check_inverse(dataset: SampleDataset) -> int | None:
     path = inverse_path(dataset.directory)
     if not path.is_file():
         return None
-    found = [_make_entries(dataset, index) for index in range(len(dataset.shards))]
+    entries_by_shard = [_make_entries(dataset, index) for index in range(len(dataset.shards))]
     width = 4 if dataset.layout is VSL else 2
-    entries = np.unique(np.concatenate([np.zeros((0, width), np.int64), *found]), axis=0)
+    entries = np.unique(np.concatenate([np.zeros((0, width), np.int64), *entries_by_shard]), axis=0)
     parts = [_stack_columns(part.columns) for part in Inverse(dataset).parts()]
     recorded = np.concatenate([np.zeros((0, width), np.int64), *parts])
     if dataset.layout is not VSL:  # the last token of a stream is no input, so in no span
@@ -284,7 +286,7 @@ class LabelSources:
         tokens_D, self.names, source_D = _read_about(table, docs_D)
         columns = [[np.zeros(0, np.int64)] * 4]
         for part in inverse.parts():
-            w = windows_of(part, tokens_D, docs_D, dataset)
+            w = locate_windows(part, tokens_D, docs_D, dataset)
             columns.append([w.position, w.label_start, w.label_end, source_D[w.index]])
         position, start, end, source = map(np.concatenate, zip(*columns, strict=True))
         order = np.lexsort((start, position))

@@ -55,15 +55,15 @@ class LineageSample:
     def words(self) -> str:
         """One line."""
         compared = self.spans - self.masked - self.without_text
-        said = (
+        line = (
             f"{compared:,} of {self.of:,} spans tokenized again: {self.tokens:,} tokens of "
             f"{self.documents:,} documents are equal"
         )
         if self.masked:
-            said += f"; {self.masked:,} of documents that were taken down"
+            line += f"; {self.masked:,} of documents that were taken down"
         if self.without_text:
-            said += f"; {self.without_text:,} not compared, their text is gone from documents/"
-        return said
+            line += f"; {self.without_text:,} not compared, their text is gone from documents/"
+        return line
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,10 @@ def _draw_spans(
         here = chosen[(chosen >= starts[number]) & (chosen < starts[number + 1])] - starts[number]
         if not len(here):
             continue
-        found = all_spans(dataset, index).at(here)
-        gone = read_masked_documents(directory, dataset).at(found.doc, len(dataset.takedowns))
+        drawn_spans = all_spans(dataset, index).at(here)
+        gone = read_masked_documents(directory, dataset).at(drawn_spans.doc, len(dataset.takedowns))
         masked += int(gone.sum())
-        drawn += _read_spans(dataset, index, found.at(np.flatnonzero(~gone)))
+        drawn += _read_spans(dataset, index, drawn_spans.at(np.flatnonzero(~gone)))
     return drawn, total, masked
 
 
@@ -157,10 +157,10 @@ def _read_spans(dataset: SampleDataset, index: int, spans: RowSpans) -> Iterator
         return
     rows: dict[int, Tokens] = {}
     base = int(dataset.starts[index])
-    wanted = np.unique(spans.row)
+    span_rows = np.unique(spans.row)
     for row, start, end, doc, first in columns:
         if row not in rows:
-            block = wanted[np.searchsorted(wanted, row) :][:_ROWS]
+            block = span_rows[np.searchsorted(span_rows, row) :][:_ROWS]
             rows = dict(zip(block.tolist(), dataset.read(base + block), strict=True))
         ids = rows[row][0, start:end]
         if dataset.layout is VSL:
@@ -198,9 +198,9 @@ def _read_tokenizer(directory: Path, eos_id: int) -> "TokenizerDefinition":
 def read_cuts(directory: Path, keys: pa.Array) -> dict[bytes, list[tuple[int, int]]]:
     """Byte spans that were cut from the texts of these documents before they were tokenized."""
     path = directory / layout.CUTS
-    found: dict[bytes, list[tuple[int, int]]] = {}
+    cuts: dict[bytes, list[tuple[int, int]]] = {}
     if not path.exists():
-        return found
+        return cuts
     with wrap_read_errors(path):
         table = pq.read_table(
             path,
@@ -208,8 +208,8 @@ def read_cuts(directory: Path, keys: pa.Array) -> dict[bytes, list[tuple[int, in
             filters=pc.field("doc_key").isin(keys),
         )
     for row in table.to_pylist():
-        found.setdefault(row["doc_key"], []).append((row["byte_start"], row["byte_end"]))
-    return found
+        cuts.setdefault(row["doc_key"], []).append((row["byte_start"], row["byte_end"]))
+    return cuts
 
 
 def without(text: bytes, cuts: list[tuple[int, int]]) -> bytes:
@@ -245,13 +245,13 @@ def rows_of_words(
     docs = np.unique(places["doc"].to_numpy()).astype(np.int64)
     key_column = table.take(docs, ["doc_key"])["doc_key"].to_pylist()
     keys = dict(zip(docs.tolist(), key_column, strict=True))
-    found: dict[bytes, list[RowName]] = {}
+    rows_by_key: dict[bytes, list[RowName]] = {}
     for place in places.to_pylist():
         key, first = keys[place["doc"]], place["doc_token_start"]
         last = first + place["token_end"] - place["token_start"]
         if any(first < stop and start < last for start, stop in tokens.get(key, ())):
-            found.setdefault(key, []).append((place["file"], place["row"]))
-    return found
+            rows_by_key.setdefault(key, []).append((place["file"], place["row"]))
+    return rows_by_key
 
 
 def _find_tokens(
@@ -262,16 +262,16 @@ def _find_tokens(
     eos_id = open_dataset(directory / "hdf5" / split).eos_id
     tokenizer = reference_tokenizer(_read_tokenizer(directory, eos_id))
     cuts = read_cuts(home, pa.array(list(spans), pa.binary(ids.KEY_BYTES)))
-    found: dict[bytes, Spans] = {}
+    tokens_by_key: dict[bytes, Spans] = {}
     for key, string in RunRecords(home).texts(list(spans)).items():
         text, cut = string.encode(), cuts.get(key, [])
         encoded = tokenizer.encode(_apply_cuts(text, cut, len(text)), add_special_tokens=False)
         offsets = np.array(encoded.offsets, np.int64).reshape(-1, 2)
-        found[key] = [
+        tokens_by_key[key] = [
             _find_token_range(offsets, tuple(len(_apply_cuts(text, cut, end)) for end in span))
             for span in spans[key]
         ]
-    return found
+    return tokens_by_key
 
 
 def _apply_cuts(text: bytes, cuts: Spans, end: int) -> str:
@@ -302,12 +302,12 @@ def steps_of_rows(
     training = read_training(model_dir)
     dataset = training.open(directory)
     index = {f"{TRAIN}/{shard.name}": number for number, shard in enumerate(dataset.shards)}
-    known = [row for row in rows if row[0] in index]
-    places = [dataset.starts[index[file]] + (row or 0) for file, row in known]
+    in_train = [row for row in rows if row[0] in index]
+    places = [dataset.starts[index[file]] + (row or 0) for file, row in in_train]
     positions = np.array(places, np.int64)
     order = np.argsort(positions)
-    read = training.readings(dataset, positions[order], training.last_step)
-    found: dict[RowName, list[int]] = {}
-    for which, step in zip(read.index.tolist(), read.step.tolist(), strict=True):
-        found.setdefault(known[order[which]], []).append(step)
-    return found
+    readings = training.readings(dataset, positions[order], training.last_step)
+    steps_by_row: dict[RowName, list[int]] = {}
+    for which, step in zip(readings.index.tolist(), readings.step.tolist(), strict=True):
+        steps_by_row.setdefault(in_train[order[which]], []).append(step)
+    return steps_by_row

@@ -84,13 +84,13 @@ def check_lineage(
     spans = ends = 0
     for index, shard in enumerate(dataset.shards):
         table = read_lineage(dataset, index)
-        named = documents.take(table["doc"])
+        rows = documents.take(table["doc"])
         first = table["doc_token_start"].to_numpy()
         last = first + table["token_end"].to_numpy() - table["token_start"].to_numpy()
-        tokens = named["tokens"].to_numpy().astype(np.int64)
+        tokens = rows["tokens"].to_numpy().astype(np.int64)
         labelled = tokens - 1 if dataset.layout is VSL else tokens
-        kept = pc.and_(pc.equal(named["state"], "kept"), pc.equal(named["split"], split))
-        right = pc.all(kept, min_count=0).as_py() and bool((last <= labelled).all())
+        is_kept = pc.and_(pc.equal(rows["state"], "kept"), pc.equal(rows["split"], split))
+        right = pc.all(is_kept, min_count=0).as_py() and bool((last <= labelled).all())
         if not right or not _covers(dataset, index, table, masked.get(index)):
             raise IntegrityError(
                 f"{dataset.directory / shard.name}: lineage does not cover its tokens exactly"
@@ -250,16 +250,16 @@ def windows_of_corpus(dataset: SampleDataset, rows_R: I64) -> CorpusWindows:
     begin_P = rows_R[row_P] * length - starts[shard_P]
     size_P = starts[shard_P + 1] - starts[shard_P]
     low_P, high_P = np.maximum(begin_P, 0), np.minimum(begin_P + length + 1, size_P)
-    found, pieces = [], [np.zeros(0, np.int64)]
+    spans_by_window, pieces = [], [np.zeros(0, np.int64)]
     for index in np.unique(shard_P).tolist():
         here = np.flatnonzero((shard_P == index) & (high_P > low_P))
         path = dataset.directory / dataset.shards[index].name
         spans, count = spans_of_ranges(path, low_P[here], high_P[here])
-        found.append(spans)
+        spans_by_window.append(spans)
         pieces.append(np.repeat(here, count))
     piece_N = np.concatenate(pieces)
     order = np.argsort(piece_N, kind="stable")
-    piece_N, spans = piece_N[order], RowSpans.joined(found).at(order)
+    piece_N, spans = piece_N[order], RowSpans.joined(spans_by_window).at(order)
     return _cut_spans(spans, shard_P[piece_N], begin_P[piece_N], length)
 
 
@@ -293,7 +293,7 @@ class MaskedDocuments:
     doc: I64
     since: I64
 
-    def since_of(self, doc_M: I64) -> I64:
+    def find_since(self, doc_M: I64) -> I64:
         """The first version in which each document is masked; NEVER where none is, (M,)."""
         if not len(self.doc):
             return np.full(len(doc_M), NEVER)
@@ -302,7 +302,7 @@ class MaskedDocuments:
 
     def at(self, doc_M: I64, version: int) -> npt.NDArray[np.bool_]:
         """Whether each document is masked in a version, (M,)."""
-        return np.asarray(self.since_of(doc_M) <= version)
+        return np.asarray(self.find_since(doc_M) <= version)
 
 
 def text_of_work(work_id: str) -> str:
@@ -310,7 +310,7 @@ def text_of_work(work_id: str) -> str:
     return f"text of work {escape_text(work_id)}"
 
 
-def taken_for_works(directory: Path, work_ids: Sequence[str]) -> dict[bytes, str]:
+def find_taken_for_works(directory: Path, work_ids: Sequence[str]) -> dict[bytes, str]:
     """Documents (key -> why) that takedowns took for their text of one of these works. A takedown
     deletes what a rescan found, so that its record alone tells of them afterwards."""
     reasons = pa.array([text_of_work(work) for work in work_ids], pa.string())
@@ -319,7 +319,7 @@ def taken_for_works(directory: Path, work_ids: Sequence[str]) -> dict[bytes, str
     return {row["doc_key"]: f"{row['because']}, taken down" for row in rows}
 
 
-def takedowns_of(directory: Path, key: bytes) -> tuple[str, ...]:
+def find_takedowns(directory: Path, key: bytes) -> tuple[str, ...]:
     """The takedowns of a run, by name, that took this document."""
     of_document = pc.field("doc_key") == pa.scalar(key, pa.binary(len(key)))
     tables = _read_taken(directory, ["doc"], of_document)

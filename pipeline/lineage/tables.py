@@ -200,7 +200,7 @@ class Inverse:
     def document_at(self, stream_start: int) -> int:
         """The document that begins with this token of the stream."""
         for part in self.parts():
-            found = np.flatnonzero(part["stream_start"].to_numpy() == stream_start)
-            if len(found):
-                return int(part["doc"][int(found[0])].as_py())
+            places = np.flatnonzero(part["stream_start"].to_numpy() == stream_start)
+            if len(places):
+                return int(part["doc"][int(places[0])].as_py())
         raise IntegrityError(f"{self._path}: no document begins with token {stream_start:,}")

@@ -107,14 +107,14 @@ def trace_tokens(
     path, dataset, index = _find_shard(directory, file)
     shard = dataset.shards[index]
     if (row is None) != (dataset.layout is CORPUS):
-        wanted = "has no rows; leave out" if dataset.layout is CORPUS else "has rows; give one with"
-        raise ConfigError(f"{path}: {dataset.layout.name} {wanted} --row")
+        advice = "has no rows; leave out" if dataset.layout is CORPUS else "has rows; give one with"
+        raise ConfigError(f"{path}: {dataset.layout.name} {advice} --row")
     tokens = shard.rows if row is None else dataset.max_sequence_length
     if not 0 <= first < stop <= tokens:
         raise InputError(f"{path}: tokens {first}:{stop} are outside 0:{tokens}")
     if row is None:
-        found = spans_of_ranges(path, np.array([first]), np.array([stop]))[0]
-        spans = _Tracer(directory, dataset).spans(np.full(len(found), index), found, None, None)
+        cut = spans_of_ranges(path, np.array([first]), np.array([stop]))[0]
+        spans = _Tracer(directory, dataset).spans(np.full(len(cut), index), cut, None, None)
     else:
         spans = [s for s in trace_row(directory, file, row) if s.token_start < s.token_end]
     return [
@@ -139,11 +139,11 @@ def _cut_span(span: TokenSpan, first: int, stop: int) -> TokenSpan:
     )
 
 
-def trace_reference(directory: Path, wanted: str) -> list[TokenSpan] | None:
+def trace_reference(directory: Path, reference: str) -> list[TokenSpan] | None:
     """The documents in a row that is given as it is printed, SHARD[ROW]; None where it is not given
     so."""
-    named = split_row(wanted)
-    return None if named is None else trace_row(directory, Path(named[0]), named[1])
+    place = split_row(reference)
+    return None if place is None else trace_row(directory, Path(place[0]), place[1])
 
 
 def _find_shard(directory: Path, file: Path) -> tuple[Path, SampleDataset, int]:
@@ -162,20 +162,22 @@ def _find_shard(directory: Path, file: Path) -> tuple[Path, SampleDataset, int]:
 
 
 def _find_shard_ending(directory: Path, file: Path) -> Path:
-    wanted = os.path.abspath(file), f"/{_first_version(file.as_posix())}"
-    found = []
+    endings = os.path.abspath(file), f"/{_first_version(file.as_posix())}"
+    matches = []
     for params in sorted((directory / "hdf5").glob("*/data_params.json")):
         for shard in open_dataset(params.parent).shards:
             path = params.parent / shard.name
             first = _first_version(os.path.abspath(path))
-            if first == _first_version(wanted[0]) or first.endswith(wanted[1]):
-                found.append(path)
-    if not found:
+            if first == _first_version(endings[0]) or first.endswith(endings[1]):
+                matches.append(path)
+    if not matches:
         raise InputError(f"{file}: no such shard in {directory}")
-    if len(found) > 1:
-        names = shorten_list([path.relative_to(directory).as_posix() for path in found])
-        raise InputError(f"{file}: {len(found)} shards end with it: {names}; give more of the path")
-    return found[0]
+    if len(matches) > 1:
+        names = shorten_list([path.relative_to(directory).as_posix() for path in matches])
+        raise InputError(
+            f"{file}: {len(matches)} shards end with it: {names}; give more of the path"
+        )
+    return matches[0]
 
 
 def _first_version(path: str) -> str:
@@ -208,10 +210,10 @@ class _Tracer:
         where = [np.flatnonzero(shard_R == index) for index in shards]
         rows = [rows_R[w] - starts[index] for w, index in zip(where, shards, strict=True)]
         with ThreadPoolExecutor(min(_READERS, len(shards))) as pool:
-            found = list(pool.map(spans_of_rows, map(self._path, shards), rows))
-        rank = np.concatenate([np.repeat(w, f[1]) for w, f in zip(where, found, strict=True)])
+            by_shard = list(pool.map(spans_of_rows, map(self._path, shards), rows))
+        rank = np.concatenate([np.repeat(w, f[1]) for w, f in zip(where, by_shard, strict=True)])
         order = np.argsort(rank, kind="stable")
-        rank, spans = rank[order], RowSpans.joined([spans for spans, _ in found]).at(order)
+        rank, spans = rank[order], RowSpans.joined([spans for spans, _ in by_shard]).at(order)
         if self._dataset.layout is not SAMPLE:
             return self.spans(shard_R[rank], spans, spans.token_start, spans.token_end)
         return self._sample(rank, shard_R[rank], spans)
@@ -241,16 +243,16 @@ class _Tracer:
         rows, params = self._dataset.rows, self._dataset.params
         order = rows, params["seed"], params["split"]
         stream_row = stream_rows_at(self._dataset.starts[shard] + spans.row, *order)
-        found = []
+        documents = []
         for number, end in zip(stream_row.tolist(), spans.token_end.tolist(), strict=True):
             if number + 1 == rows:
                 start = number * self._dataset.max_sequence_length + end
-                found.append(Inverse(self._dataset).document_at(start))
+                documents.append(Inverse(self._dataset).document_at(start))
                 continue
             place = row_positions(np.array([number + 1]), *order)
             index, row = self._dataset.files.file_and_row(int(place[0]))
-            found.append(int(spans_of_rows(self._path(index), np.array([row]))[0].doc[0]))
-        return np.array(found, np.int64)
+            documents.append(int(spans_of_rows(self._path(index), np.array([row]))[0].doc[0]))
+        return np.array(documents, np.int64)
 
     def spans(
         self, shard: I64, spans: RowSpans, label_start: I64 | None, label_end: I64 | None
@@ -271,7 +273,7 @@ class _Tracer:
         about = (self._about[doc] for doc in spans.doc.tolist())
         names = [field.name for field in fields(TokenSpan)]
         rows = zip(zip(*columns, strict=True), about, masked, strict=True)
-        values = ((*place, *known[:-1], gone) for place, known, gone in rows)
+        values = ((*place, *shown[:-1], gone) for place, shown, gone in rows)
         return [TokenSpan(**dict(zip(names, row, strict=True))) for row in values]
 
     def _learn(self, doc_N: I64) -> None:

@@ -161,13 +161,13 @@ class TrainingRecord:
         `rows_of_step`."""
         mine, _ = self._read_at(dataset, step)
         order, rows = self.order(dataset), self._all_rows(dataset, step)
-        found = []
+        elsewhere = []
         for index, part in enumerate(self.parts):
             first = order.first_row(index)
             count = int(((rows >= first) & (rows < first + order.parts[index].rows)).sum())
             if count and index != mine:
-                found.append((part.hash_at(step), count))
-        return found
+                elsewhere.append((part.hash_at(step), count))
+        return elsewhere
 
     def sample_ranges(
         self, dataset: SampleDataset, last_step: int
@@ -187,14 +187,14 @@ class TrainingRecord:
         """Every time that a step up to `last_step` read one of these rows."""
         order = self.order(dataset)
         none = np.zeros(0, np.int64)
-        found = [(none, none, none)]
+        readings = [(none, none, none)]
         for index, version, low, high in self.sample_ranges(dataset, last_step):
             for epoch in range(low // order.epoch_samples, -(-high // order.epoch_samples)):
                 which, sample = order.samples(index, rows_N, epoch)
                 here = (sample >= low) & (sample < high)
                 step = steps_of_samples(sample[here], self.schedule)
-                found.append((which[here], step, np.full(len(step), version)))
-        columns = [np.concatenate(column) for column in zip(*found, strict=True)]
+                readings.append((which[here], step, np.full(len(step), version)))
+        columns = [np.concatenate(column) for column in zip(*readings, strict=True)]
         by_step = np.argsort(columns[1], kind="stable")
         return Readings(*(column[by_step] for column in columns))
 
@@ -203,12 +203,12 @@ class TrainingRecord:
         index, order = self.part_of(dataset), self.order(dataset)
         if index is None or not len(rows_N):
             return None
-        done = samples_before_step(self.last_step + 1, self.schedule)
-        epoch = done // order.epoch_samples
+        read_so_far = samples_before_step(self.last_step + 1, self.schedule)
+        epoch = read_so_far // order.epoch_samples
         for later in range(epoch, epoch + order.epochs_to_meet(index) + 1):
             samples = order.samples(index, rows_N, later)[1]
-            if (samples >= done).any():
-                first = samples[samples >= done].min(keepdims=True)
+            if (samples >= read_so_far).any():
+                first = samples[samples >= read_so_far].min(keepdims=True)
                 return int(steps_of_samples(first, self.schedule)[0])
         raise AssertionError("within that many epochs every row is read")
 
@@ -254,7 +254,7 @@ def _read_parts(entries: Sequence[Mapping[str, Any]]) -> tuple[TrainedPart, ...]
     by_part: dict[int, list[Mapping[str, Any]]] = {}
     for entry in entries:
         by_part.setdefault(int(entry.get("part", 0)), []).append(entry)
-    found = []
+    parts = []
     for number, (place, mine) in enumerate(sorted(by_part.items())):
         rows, per_epoch = mine[0].get("rows"), mine[0].get("rows_per_epoch")
         if place != number or (len(by_part) > 1 and per_epoch is None):
@@ -262,30 +262,32 @@ def _read_parts(entries: Sequence[Mapping[str, Any]]) -> tuple[TrainedPart, ...]
         part = OrderPart(int(rows), int(per_epoch)) if rows and per_epoch else None
         versions = sorted((int(entry["from_step"]), str(entry["dataset_hash"])) for entry in mine)
         shuffled = bool(mine[0].get("rows_globally_shuffled"))
-        found.append(TrainedPart(tuple(versions), part, shuffled))
-    return tuple(found)
+        parts.append(TrainedPart(tuple(versions), part, shuffled))
+    return tuple(parts)
 
 
-def checkpoint_at(training: TrainingRecord, wanted: Path) -> TrainingCheckpoint:
-    """The checkpoint of this training run that `wanted` names: its directory, or the directory's
+def checkpoint_at(training: TrainingRecord, reference: Path) -> TrainingCheckpoint:
+    """The checkpoint of this training run that `reference` names: its directory, or the directory's
     name. Raises InputError when it is none of them."""
-    for found in training.checkpoints:
-        if wanted.name == found.path.name and (
-            wanted.parent == Path(".") or wanted.resolve() == found.path.resolve()
+    for checkpoint in training.checkpoints:
+        if reference.name == checkpoint.path.name and (
+            reference.parent == Path(".") or reference.resolve() == checkpoint.path.resolve()
         ):
-            return found
+            return checkpoint
     names = ", ".join(c.path.name for c in training.checkpoints) or "none"
-    raise InputError(f"{wanted}: no checkpoint of {training.model_dir}; committed there: {names}")
+    raise InputError(
+        f"{reference}: no checkpoint of {training.model_dir}; committed there: {names}"
+    )
 
 
 def _list_checkpoints(model_dir: Path) -> list[TrainingCheckpoint]:
     root = model_dir / CHECKPOINTS
-    found = []
+    checkpoints = []
     for path in root.iterdir() if root.is_dir() else ():
         match = _CHECKPOINT.match(path.name)
         if match and (path / "manifest.json").is_file():
-            found.append(TrainingCheckpoint(int(match[1]), path))
-    return sorted(found, key=lambda checkpoint: checkpoint.step)
+            checkpoints.append(TrainingCheckpoint(int(match[1]), path))
+    return sorted(checkpoints, key=lambda checkpoint: checkpoint.step)
 
 
 def _read_last_step(path: Path) -> int:

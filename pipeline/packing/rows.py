@@ -291,22 +291,22 @@ class ListRows:
         return pa.LargeListArray.from_arrays(pa.array(self._offsets // width), values)
 
 
-def byte_lengths_of(column: pa.ChunkedArray) -> I64:
+def measure_byte_lengths(column: pa.ChunkedArray) -> I64:
     """The bytes of every row, (N,)."""
-    found = [byte_rows(chunk) for chunk in column.chunks]
-    return np.concatenate([np.zeros(0, np.int64), *(rows.ends - rows.starts for rows in found)])
+    chunks = [byte_rows(chunk) for chunk in column.chunks]
+    return np.concatenate([np.zeros(0, np.int64), *(rows.ends - rows.starts for rows in chunks)])
 
 
 def take_rows(column: pa.ChunkedArray, order_M: I64) -> pa.Array:
     """The rows of a column in another order."""
-    taken = ListRows(column.type, byte_lengths_of(column)[order_M])
+    target = ListRows(column.type, measure_byte_lengths(column)[order_M])
     places = np.argsort(order_M, kind="stable")
     starts = np.cumsum([0, *(len(chunk) for chunk in column.chunks)])
     cuts = np.searchsorted(order_M, starts, sorter=places)
     for number, chunk in enumerate(column.chunks):
         mine = places[cuts[number] : cuts[number + 1]]
-        taken.fill(mine, chunk, order_M[mine] - starts[number])
-    return taken.array()
+        target.fill(mine, chunk, order_M[mine] - starts[number])
+    return target.array()
 
 
 @kernel

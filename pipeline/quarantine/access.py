@@ -28,8 +28,13 @@ from pipeline.screening.reviews import REVIEWS, Review
 from pipeline.stages.withheld import NAME
 from pipeline.takedown.apply import SignOff, apply, resume
 from pipeline.takedown.claim import Claim, ClaimSubject, LoadedClaim
-from pipeline.takedown.copies import key_array, open_run_tables, outside_copies, stored_copies
-from pipeline.takedown.holds import held_documents, refuse_held
+from pipeline.takedown.copies import (
+    list_outside_copies,
+    list_stored_copies,
+    make_key_array,
+    open_run_tables,
+)
+from pipeline.takedown.holds import find_held_documents, refuse_held
 from pipeline.takedown.plan import TakedownPlan
 from pipeline.takedown.record import PURGE, Takedown, check_none_pending, read_takedowns
 from pipeline.takedown.resolve import take_exactly
@@ -66,9 +71,9 @@ def list_quarantined(directory: Path) -> list[QuarantinedDocument]:
     return [about for about, _ in _list_rows(directory)]
 
 
-def show_quarantined(directory: Path, wanted: str, by: str) -> tuple[QuarantinedDocument, str]:
+def show_quarantined(directory: Path, key: str, by: str) -> tuple[QuarantinedDocument, str]:
     """One document (its key, or the beginning) with its text; an event names who looked."""
-    about, text = _find_one(directory, wanted)
+    about, text = _find_one(directory, key)
     _log_look(directory, by, {"action": "show", "doc_key": about.key})
     return about, text.as_py()
 
@@ -85,10 +90,10 @@ def export_quarantined(directory: Path, out: Path, by: str) -> int:
     return len(rows)
 
 
-def release_quarantined(directory: Path, wanted: str, by: str, note: str) -> QuarantinedDocument:
+def release_quarantined(directory: Path, key: str, by: str, note: str) -> QuarantinedDocument:
     """Record the review `allow` of a document; the next `prep run` puts it where it then belongs.
     Raises InputError when its text was purged."""
-    about, _ = _find_one(directory, wanted)
+    about, _ = _find_one(directory, key)
     if about.purged:
         raise InputError(f"{about.key}: its text was purged, so it cannot be released")
     if not by.strip() or not note.strip():
@@ -112,12 +117,12 @@ def _log_look(directory: Path, by: str, what: dict[str, Any]) -> None:
     append_event(directory, "quarantine", by, what)
 
 
-def _find_one(directory: Path, wanted: str) -> tuple[QuarantinedDocument, pa.LargeStringScalar]:
-    found = [row for row in _list_rows(directory) if row[0].key.startswith(wanted.lower())]
-    if len(found) != 1 or len(wanted) < 6:
-        what = f"{len(found):,} documents match" if found else "no such document in quarantine"
-        raise InputError(f"{escape_text(wanted)}: {what}; give its key (`prep quarantine list`)")
-    return found[0]
+def _find_one(directory: Path, key: str) -> tuple[QuarantinedDocument, pa.LargeStringScalar]:
+    matches = [row for row in _list_rows(directory) if row[0].key.startswith(key.lower())]
+    if len(matches) != 1 or len(key) < 6:
+        what = f"{len(matches):,} documents match" if matches else "no such document in quarantine"
+        raise InputError(f"{escape_text(key)}: {what}; give its key (`prep quarantine list`)")
+    return matches[0]
 
 
 def _list_rows(directory: Path) -> Iterator[tuple[QuarantinedDocument, pa.LargeStringScalar]]:
@@ -130,7 +135,7 @@ def _list_rows(directory: Path) -> Iterator[tuple[QuarantinedDocument, pa.LargeS
     files, retention = read_file_names(directory / layout.SOURCES), read_retention(directory)
     days = read_days(directory)
     for table in read_held_shards(directory):
-        held = held_documents(directory, pc.unique(table["doc_key"]))
+        held_reasons = find_held_documents(directory, pc.unique(table["doc_key"]))
         is_empty = pc.equal(pc.binary_length(table["text"]), 0)
         purged = pc.and_(is_empty, pc.greater(table["text_bytes"], 0)).to_pylist()
         for number, row in enumerate(table.drop_columns(["text"]).to_pylist()):
@@ -151,7 +156,7 @@ def _list_rows(directory: Path) -> Iterator[tuple[QuarantinedDocument, pa.LargeS
                 until=since + timedelta(days=retention)
                 if since and retention is not None
                 else None,
-                held=held.get(row["doc_key"], ""),
+                held=held_reasons.get(row["doc_key"], ""),
             )
             yield about, table["text"][number]
 
@@ -166,26 +171,29 @@ def to_json_data(about: QuarantinedDocument) -> dict[str, Any]:
 
 
 def choose_for_purge(
-    found: Sequence[QuarantinedDocument], keys: Sequence[str], older_than: int | None, today: date
+    documents: Sequence[QuarantinedDocument],
+    keys: Sequence[str],
+    older_than: int | None,
+    today: date,
 ) -> list[QuarantinedDocument]:
     """Those to purge: the documents with these keys, or all that are in quarantine for more than so
     many days and on no hold. What was purged before is left out. Raises InputError for a key that
     is not in quarantine."""
-    left = [about for about in found if not about.purged]
-    known = {about.key: about for about in found}
-    unknown = [key for key in keys if key not in known]
+    unpurged = [about for about in documents if not about.purged]
+    documents_by_key = {about.key: about for about in documents}
+    unknown = [key for key in keys if key not in documents_by_key]
     if unknown:
         raise InputError(f"{unknown[0]}: not in quarantine (`prep quarantine list` shows keys)")
     if keys:
-        return [about for about in left if about.key in keys]
+        return [about for about in unpurged if about.key in keys]
     return [
         about
-        for about in left
+        for about in unpurged
         if not about.held and about.since and (today - about.since).days > (older_than or 0)
     ]
 
 
-def days_of(directory: Path, keys: Sequence[str], older_than: int | None) -> int | None:
+def choose_days(directory: Path, keys: Sequence[str], older_than: int | None) -> int | None:
     """The days after which texts are purged: those asked for, or those of the run; None where
     documents are named. Raises ConfigError when neither is known, or both are asked for."""
     if keys:
@@ -210,19 +218,19 @@ def purge_documents(
     Raises InputError when a document that was named is on hold, ConfigError when nothing says what
     to purge.
     """
-    older_than = days_of(directory, keys, older_than)
+    older_than = choose_days(directory, keys, older_than)
     for takedown in read_takedowns(directory):
         if takedown.pending and takedown.mode == PURGE:
             resume(directory, takedown.id)
     check_none_pending(directory)
-    chosen = choose_for_purge(list_quarantined(directory), keys, older_than, today)
-    if not chosen:
+    documents = choose_for_purge(list_quarantined(directory), keys, older_than, today)
+    if not documents:
         return None
-    names = [about.key for about in chosen]
-    array = key_array([bytes.fromhex(name) for name in names])
+    names = [about.key for about in documents]
+    array = make_key_array([bytes.fromhex(name) for name in names])
     refuse_held(directory, array, "purge")
     run = open_run_tables(directory)
-    taken = take_exactly(run, run.rows_of(array), "purged from quarantine")
+    taken = take_exactly(run, run.find_rows(array), "purged from quarantine")
     taken = taken.set_column(
         taken.column_names.index("text_key"), "text_key", pa.nulls(len(taken), pa.binary(16))
     )
@@ -235,8 +243,8 @@ def purge_documents(
         nothing=(),
         splits=(),
         exposed=(),
-        copies=stored_copies(run, taken),
-        outside=outside_copies(taken, (), ()),
+        copies=list_stored_copies(run, taken),
+        outside=list_outside_copies(taken, (), ()),
     )
     return apply(plan, SignOff(by, today, PURGE))
 

@@ -34,7 +34,7 @@ from pipeline.runs.held_texts import keys_of, quarantine_path, read_held_shard, 
 from pipeline.runs.records import map_arrow
 from pipeline.runs.views import CleanOutput, QuarantineOutput
 from pipeline.stages.withheld import NAME
-from pipeline.takedown.scrub import scrub_documents, with_shards
+from pipeline.takedown.scrub import replace_shards, scrub_documents
 
 
 def _days_path(directory: Path) -> Path:
@@ -88,20 +88,20 @@ def keep_apart(
     IntegrityError for a damaged shard.
     """
     clean = stages[_CLEAN]
-    held = {shard.path for shard in stages[NAME].shards} if NAME in stages else set()
+    held_paths = {shard.path for shard in stages[NAME].shards} if NAME in stages else set()
     documents = CleanOutput(clean).documents
-    if any(shard.is_apart and quarantine_path(shard.path) not in held for shard in documents):
+    if any(shard.is_apart and quarantine_path(shard.path) not in held_paths for shard in documents):
         raise TextsApartError("documents left quarantine")
-    left = [s for s in documents if not s.is_apart and quarantine_path(s.path) in held]
-    if not left:
+    shards = [s for s in documents if not s.is_apart and quarantine_path(s.path) in held_paths]
+    if not shards:
         return dict(stages)
     storage.remove(directory / layout.MANIFEST)
-    labels = [f"quarantined texts of {shard.path}" for shard in left]
-    marks = dict(where.run(partial(_mark, directory), left, labels))
-    marked = [marks[place] for place in range(len(left))]
-    clean = with_shards(clean, {shard.path: shard for shard in marked})
+    labels = [f"quarantined texts of {shard.path}" for shard in shards]
+    marks = dict(where.run(partial(_mark, directory), shards, labels))
+    marked_shards = [marks[place] for place in range(len(shards))]
+    clean = replace_shards(clean, {shard.path: shard for shard in marked_shards})
     write_manifest(manifest_path(directory, _CLEAN), clean)
-    for _ in where.run(partial(_take_out, directory), marked, labels):
+    for _ in where.run(partial(_take_out, directory), marked_shards, labels):
         pass
     return {**stages, _CLEAN: clean}
 
@@ -129,8 +129,8 @@ def restore_texts(directory: Path) -> bool:
     if clean is None or not apart:
         return False
     storage.remove(directory / layout.MANIFEST)
-    held = _read_stage(directory, NAME)
-    hashes = {shard.path: shard.hash for shard in held.shards} if held else {}
+    quarantine = _read_stage(directory, NAME)
+    hashes = {shard.path: shard.hash for shard in quarantine.shards} if quarantine else {}
     changed: dict[str, Shard] = {}
     for shard in apart:
         try:
@@ -139,7 +139,7 @@ def restore_texts(directory: Path) -> bool:
             )
         except IntegrityError:
             storage.remove(directory / shard.path)
-    write_manifest(manifest_path(directory, _CLEAN), with_shards(clean, changed))
+    write_manifest(manifest_path(directory, _CLEAN), replace_shards(clean, changed))
     return True
 
 
@@ -175,8 +175,8 @@ def _take_out(directory: Path, shard: Shard) -> None:
 
 
 def _empty_texts(directory: Path, shard: Shard) -> bytes:
-    held = read_held_shard(directory / quarantine_path(shard.path))
-    data = scrub_documents(directory / shard.path, keys_of(held))
+    held_texts = read_held_shard(directory / quarantine_path(shard.path))
+    data = scrub_documents(directory / shard.path, keys_of(held_texts))
     if data is None:
         raise IntegrityError(
             f"{directory / quarantine_path(shard.path)}: missing, or not of the documents next to "
@@ -192,20 +192,22 @@ def _put_back(directory: Path, shard: Shard, held_hash: str | None) -> Shard:
     storage.verify_file(path, shard.hash)
     if held_hash is not None:
         storage.verify_file(beside_it, held_hash)
-    held = read_held_shard(beside_it)
+    held_texts = read_held_shard(beside_it)
     table = map_arrow(path)
-    _check_texts(beside_it, table, held)
-    published = storage.publish(path, arrow_output(shard.path, with_texts(table, held)).data)
+    _check_texts(beside_it, table, held_texts)
+    published = storage.publish(path, arrow_output(shard.path, with_texts(table, held_texts)).data)
     marks = tuple(mark for mark in shard.scrubbed if mark != APART)
     return replace(shard, size=published.size, hash=published.hash, scrubbed=marks)
 
 
-def _check_texts(path: Path, documents: pa.Table, held: pa.Table) -> None:
+def _check_texts(path: Path, documents: pa.Table, held_texts: pa.Table) -> None:
     """Raises IntegrityError unless every text in quarantine is the one that was read, or gone for
     good."""
-    there = held.filter(pc.greater(pc.binary_length(held["text"]), 0)).combine_chunks()
-    known = pc.is_in(held["doc_key"], documents["doc_key"].combine_chunks())
-    found = [ids.text_keys(chunk) for chunk in there["text"].chunks]
-    same = pa.chunked_array(found, there.schema.field("text_key").type).equals(there["text_key"])
-    if not len(held) or not same or not pc.all(known).as_py():
+    there = held_texts.filter(pc.greater(pc.binary_length(held_texts["text"]), 0)).combine_chunks()
+    is_known = pc.is_in(held_texts["doc_key"], documents["doc_key"].combine_chunks())
+    text_keys = [ids.text_keys(chunk) for chunk in there["text"].chunks]
+    same = pa.chunked_array(text_keys, there.schema.field("text_key").type).equals(
+        there["text_key"]
+    )
+    if not len(held_texts) or not same or not pc.all(is_known).as_py():
         raise IntegrityError(f"{path}: missing, damaged, or not of the documents next to it")

@@ -129,8 +129,8 @@ def select_largest(clusters: pa.Table, top: int) -> list[Cluster]:
     )
     order = [("member_count", "descending"), ("index", "ascending"), ("kept", "ascending")]
     rows = grouped.sort_by(order).slice(0, top).to_pylist()
-    kept = pa.array([row["kept"] for row in rows], pa.binary(ids.KEY_BYTES))
-    all_members = clusters.filter(pc.is_in(clusters["kept"], kept))
+    kept_keys = pa.array([row["kept"] for row in rows], pa.binary(ids.KEY_BYTES))
+    all_members = clusters.filter(pc.is_in(clusters["kept"], kept_keys))
     largest = []
     for row in rows:
         members = of_cluster(all_members, row["index"], row["kept"])
@@ -147,9 +147,9 @@ def select_largest(clusters: pa.Table, top: int) -> list[Cluster]:
     return largest
 
 
-def of_cluster(clusters: pa.Table, index: str, kept: bytes) -> pa.Table:
+def of_cluster(clusters: pa.Table, index: str, kept_key: bytes) -> pa.Table:
     """The rows of one cluster, the least similar first, those without a similarity last."""
-    same = pc.equal(clusters["kept"], pa.scalar(kept, pa.binary(ids.KEY_BYTES)))
+    same = pc.equal(clusters["kept"], pa.scalar(kept_key, pa.binary(ids.KEY_BYTES)))
     rows = clusters.filter(pc.and_(same, pc.equal(clusters["index"], index)))
     return rows.sort_by([("similarity", "ascending"), ("member", "ascending")])
 
@@ -187,11 +187,11 @@ def _count_similarities(clusters: pa.Table) -> tuple[tuple[SimilarityBin, ...], 
         for values in (exact, rest)
     ]
     first = int(np.flatnonzero(counts[0] + counts[1])[0])
-    found = (
+    counted_bins = (
         SimilarityBin(k / bins, min(k + 1, bins) / bins, int(counts[0][k]), int(counts[1][k]))
         for k in range(first, bins + 1)
     )
-    return tuple(found), len(clusters) - len(both)
+    return tuple(counted_bins), len(clusters) - len(both)
 
 
 def _count_matrix(clusters: pa.Table) -> Matrix:

@@ -144,24 +144,24 @@ class ClusterPage:
     clusters: tuple[ClusterExcerpt, ...] = ()
 
 
-def render_clusters(shown: ClusterPage) -> bytes:
-    """The HTML page in UTF-8; a pure function of `shown`."""
+def render_clusters(report: ClusterPage) -> bytes:
+    """The HTML page in UTF-8; a pure function of `report`."""
     shares = sorted(
-        (share for share in shown.shares if share.duplicates),
+        (share for share in report.shares if share.duplicates),
         key=lambda share: (-share.duplicates / share.compared, -share.duplicates, share.source),
     )
     return page.render_page(
         "clusters.html.j2",
-        page=shown,
-        summary=shown.summary,
+        page=report,
+        summary=report.summary,
         report_page=layout.REPORT,
-        compared=sum(share.compared for share in shown.shares),
-        duplicates=sum(share.duplicates for share in shown.shares),
-        largest=max((c.cluster.size for c in shown.clusters), default=0),
-        kinds=page.parts_of(shown.summary.kinds, KINDS),
-        sizes=_chart_sizes(shown.summary.sizes),
-        similarities=_chart_similarities(shown.summary.similarities),
-        heat=_shade_matrix(shown.summary.matrix),
+        compared=sum(share.compared for share in report.shares),
+        duplicates=sum(share.duplicates for share in report.shares),
+        largest=max((c.cluster.size for c in report.clusters), default=0),
+        kinds=page.parts_of(report.summary.kinds, KINDS),
+        sizes=_chart_sizes(report.summary.sizes),
+        similarities=_chart_similarities(report.summary.similarities),
+        heat=_shade_matrix(report.summary.matrix),
         shares=shares[:_SHOWN_SHARES],
         more_shares=len(shares[_SHOWN_SHARES:]),
     )

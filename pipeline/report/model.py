@@ -176,8 +176,8 @@ def log_bins(lengths_N: npt.ArrayLike, kept_N: npt.ArrayLike | None = None) -> t
         return ()
     bits_N = np.frexp(lengths)[1]  # the bit length of an integer
     counts = np.bincount(bits_N)
-    kept = np.asarray(np.ones(lengths.size) if kept_N is None else kept_N, dtype=np.bool_)
-    kept_counts = np.bincount(bits_N[kept], minlength=counts.size)
+    is_kept = np.asarray(np.ones(lengths.size) if kept_N is None else kept_N, dtype=np.bool_)
+    kept_counts = np.bincount(bits_N[is_kept], minlength=counts.size)
     first = int(np.flatnonzero(counts)[0])
     return tuple(
         Bin((1 << bits) >> 1, 1 << bits, int(counts[bits]), int(kept_counts[bits]))

@@ -142,9 +142,9 @@ def _mark_hidden(text: str) -> Markup:
     pieces = []
     for hidden, characters in groupby(text, key=is_hidden):
         if hidden:
-            shown = "".join(map(spell_out, characters))
-            kind = "ctl space" if shown.strip("\\nrt") == "" else "ctl"
-            pieces.append(Markup('<span class="{}">{}</span>').format(kind, shown))
+            escaped = "".join(map(spell_out, characters))
+            kind = "ctl space" if escaped.strip("\\nrt") == "" else "ctl"
+            pieces.append(Markup('<span class="{}">{}</span>').format(kind, escaped))
         else:
             pieces.append(escape("".join(characters)))
     return Markup("").join(pieces)

@@ -257,14 +257,16 @@ def _keep_context(rows: list[LinePair], context: int) -> list[LinePair]:
         if row.differs:
             first, last = max(0, index - context), min(len(rows), index + context + 1)
             near[first:last] = [True] * (last - first)
-    kept: list[LinePair] = []
-    for shown, places in groupby(range(len(rows)), key=near.__getitem__):
+    pairs: list[LinePair] = []
+    for is_shown, places in groupby(range(len(rows)), key=near.__getitem__):
         stretch = [rows[place] for place in places]
-        if shown or len(stretch) == 1:
-            kept += stretch
+        if is_shown or len(stretch) == 1:
+            pairs += stretch
         else:
-            kept.append(LinePair(stretch[0].left_line, stretch[0].right_line, skipped=len(stretch)))
-    return kept
+            pairs.append(
+                LinePair(stretch[0].left_line, stretch[0].right_line, skipped=len(stretch))
+            )
+    return pairs
 
 
 def _shorten_piece(text: str, differs: bool, index: int, last: int) -> str:

@@ -275,13 +275,13 @@ def is_off_by_default(stage: str) -> bool:
     return bool(causes) and not set(causes) & set(_BY_DEFAULT)
 
 
-def stages_left_out(story: str, causes: Iterable[str]) -> tuple[str, ...]:
+def list_stages_left_out(story: str, causes: Iterable[str]) -> tuple[str, ...]:
     """The stages of a command that none of these causes calls for."""
-    given = set(causes)
+    present = set(causes)
     return tuple(
         name
         for name in STORIES[story].stages
-        if STAGES[name].called_for_by and given.isdisjoint(STAGES[name].called_for_by)
+        if STAGES[name].called_for_by and present.isdisjoint(STAGES[name].called_for_by)
     )
 
 

@@ -49,15 +49,15 @@ def with_sources(clusters: pa.Table, documents: pa.Table) -> pa.Table:
     keys = documents["doc_key"].combine_chunks()
     here = pc.equal(clusters["index"], "")
     member = pc.index_in(clusters["member"], value_set=keys)
-    kept = pc.if_else(here, pc.index_in(clusters["kept"], value_set=keys), None)
-    if member.null_count or kept.null_count > len(clusters) - (pc.sum(here).as_py() or 0):
+    kept_place = pc.if_else(here, pc.index_in(clusters["kept"], value_set=keys), None)
+    if member.null_count or kept_place.null_count > len(clusters) - (pc.sum(here).as_py() or 0):
         raise IntegrityError(
             "clusters.parquet names documents that are not in this run; `prep run` writes it again"
         )
     source = documents["source"].combine_chunks()
     return (
         clusters.append_column("source", source.take(member))
-        .append_column("kept_source", source.take(kept))
+        .append_column("kept_source", source.take(kept_place))
         .append_column("similarity", pc.coalesce(clusters["jaccard"], clusters["estimate"]))
     )
 
@@ -65,14 +65,14 @@ def with_sources(clusters: pa.Table, documents: pa.Table) -> pa.Table:
 def read_rows_by_key(path: Path, column: str, keys: Sequence[bytes]) -> pa.Table:
     """All columns of the rows whose `column` (`kept` or `member`) is among these keys, read one row
     group at a time."""
-    wanted = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
+    key_array = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
     with wrap_read_errors(path):
         file = pq.ParquetFile(path)
         parts = [file.schema_arrow.empty_table()]
         for group in range(file.num_row_groups):
-            found = pc.is_in(file.read_row_group(group, [column])[column], wanted).to_numpy()
-            if found.any():
-                parts.append(file.read_row_group(group).take(np.flatnonzero(found)))
+            is_match = pc.is_in(file.read_row_group(group, [column])[column], key_array).to_numpy()
+            if is_match.any():
+                parts.append(file.read_row_group(group).take(np.flatnonzero(is_match)))
     return pa.concat_tables(parts)
 
 
@@ -117,22 +117,22 @@ def find_siblings(path: Path, keys: Iterable[bytes], only_verified: bool) -> Sib
     elsewhere: dict[bytes, Sibling] = {}
     unverified: dict[bytes, Sibling] = {}
     fresh = list(keys)
-    known = set(fresh)
+    reached = set(fresh)
     while fresh and path.is_file():
-        found = []
+        new_keys = []
         for sibling in _edges(path, fresh):
-            if sibling.key in known:
+            if sibling.key in reached:
                 continue
             if sibling.index:
                 elsewhere.setdefault(sibling.key, sibling)
             elif only_verified and not sibling.is_verified:
                 unverified.setdefault(sibling.key, sibling)
             else:
-                known.add(sibling.key)
+                reached.add(sibling.key)
                 tied[sibling.key] = sibling
-                found.append(sibling.key)
-        fresh = found
-    loose = tuple(s for key, s in sorted(unverified.items()) if key not in known)
+                new_keys.append(sibling.key)
+        fresh = new_keys
+    loose = tuple(s for key, s in sorted(unverified.items()) if key not in reached)
     return Siblings(tuple(tied.values()), tuple(elsewhere.values()), loose)
 
 

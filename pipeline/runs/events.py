@@ -71,7 +71,7 @@ def append_event(directory: Path, kind: Kind, by: str, what: dict[str, Any]) -> 
     """
     if not by.strip():
         raise ConfigError("an event needs the name of whoever is responsible for it")
-    with _locked(directory):
+    with _lock(directory):
         chain = verify_events(directory)
         at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         event = Event(n=chain.head.n + 1, at=at, kind=kind, by=by, what=what, prev=chain.head.hash)
@@ -119,7 +119,7 @@ def verify_events(directory: Path, head: Head | None = None) -> EventChain:
 
 
 @contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+def _lock(directory: Path) -> Iterator[None]:
     """One writer of the log at a time; another lock than that of `prep run`, which writes too."""
     try:
         handle = os.open(directory, os.O_RDONLY)
@@ -156,24 +156,24 @@ def _check_links(
     numbers = [event.n for event in events]
     for place, event in enumerate(events):
         if event.n != place + 1:
-            raise _misplaced(path, numbers, place)
+            raise _explain_misplaced(path, numbers, place)
         if event.prev == (hashes[place - 1] if place else FIRST):
             continue
         following = {event.n: event.prev for event in events[place + 1 : place + 2]}
-        said = following.get(event.n + 1, head.hash if head and head.n == event.n else "")
-        changed = event.n - 1 if place and said == hashes[place] else event.n
+        next_hash = following.get(event.n + 1, head.hash if head and head.n == event.n else "")
+        changed = event.n - 1 if place and next_hash == hashes[place] else event.n
         raise _broken(path, changed, f"event {changed} was changed after it was recorded")
 
 
-def _misplaced(path: Path, numbers: Sequence[int], place: int) -> IntegrityError:
-    wanted, found = place + 1, numbers[place]
-    if found in numbers[:place]:
-        first = numbers.index(found) + 1
-        problem = f"there are two events {found} (the other on line {first}): one was inserted"
-    elif wanted in numbers[place:]:
-        problem = f"event {found} is where event {wanted} was recorded: it was moved or inserted"
+def _explain_misplaced(path: Path, numbers: Sequence[int], place: int) -> IntegrityError:
+    expected, number = place + 1, numbers[place]
+    if number in numbers[:place]:
+        first = numbers.index(number) + 1
+        problem = f"there are two events {number} (the other on line {first}): one was inserted"
+    elif expected in numbers[place:]:
+        problem = f"event {number} is where event {expected} was recorded: it was moved or inserted"
     else:
-        problem = f"event {wanted} was removed"
+        problem = f"event {expected} was removed"
     return _broken(path, place + 1, problem)
 
 
@@ -181,9 +181,9 @@ def _check_own_head(path: Path, hashes: Sequence[str], head: Head | None) -> Non
     """Only the last event can be missing from the head, after a crash."""
     events = len(hashes) - 1
     if events - (head.n if head else 0) > 1:
-        known = f"ends with event {head.n}" if head else "is missing"
+        state = f"ends with event {head.n}" if head else "is missing"
         raise IntegrityError(
-            f"{path}: {events} events, but {HEAD} {known}: events may have been inserted or "
+            f"{path}: {events} events, but {HEAD} {state}: events may have been inserted or "
             f"removed at the end; restore it from a copy, or {_MEND}"
         )
     if head is not None:

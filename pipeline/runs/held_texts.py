@@ -46,9 +46,9 @@ def read_held_shard(path: Path) -> pa.Table:
     return map_arrow(path)
 
 
-def keys_of(held: pa.Table) -> pa.Array:
+def keys_of(quarantine: pa.Table) -> pa.Array:
     """The keys of a shard of quarantine/, fixed_size_binary(16)."""
-    return held["doc_key"].combine_chunks()
+    return quarantine["doc_key"].combine_chunks()
 
 
 def read_held_shards(directory: Path) -> Iterator[pa.Table]:
@@ -60,20 +60,20 @@ def read_held_shards(directory: Path) -> Iterator[pa.Table]:
 def read_held_text(directory: Path, key: bytes) -> dict[bytes, str]:
     """The text of a document in quarantine by its key, to be compared and not shown; nothing where
     there is none."""
-    wanted = pa.array([key], SCHEMA.field("doc_key").type)
-    found: dict[bytes, str] = {}
+    key_array = pa.array([key], SCHEMA.field("doc_key").type)
+    texts: dict[bytes, str] = {}
     for table in read_held_shards(directory):
-        found |= select_texts(table, wanted, None)
-    return found
+        texts |= select_texts(table, key_array, None)
+    return texts
 
 
-def with_texts(table: pa.Table, held: pa.Table) -> pa.Table:
-    """A table with `doc_key` and `text` whose empty texts are those that `held` has; chunks stay as
-    they are, and so do the bytes of a file of it."""
-    if not len(held):
+def with_texts(table: pa.Table, quarantine: pa.Table) -> pa.Table:
+    """A table with `doc_key` and `text` whose empty texts are those that `quarantine` has; chunks
+    stay as they are, and so do the bytes of a file of it."""
+    if not len(quarantine):
         return table
-    place = pc.index_in(table["doc_key"], value_set=keys_of(held)).combine_chunks()
-    texts = held["text"].combine_chunks().cast(table.schema.field("text").type).take(place)
+    place = pc.index_in(table["doc_key"], value_set=keys_of(quarantine)).combine_chunks()
+    texts = quarantine["text"].combine_chunks().cast(table.schema.field("text").type).take(place)
     merged = pc.coalesce(texts, table["text"].combine_chunks())
     index = table.column_names.index("text")
     column = _as_chunks(merged, [len(chunk) for chunk in table["text"].chunks])

@@ -27,10 +27,10 @@ def texts_home(directory: Path) -> Path:
     if not places:
         raise _lost(directory, "at a place that it did not note")
     home = Path(places[-1])
-    made = _manifest(home, "documents")
-    if made is None:
+    documents = _manifest(home, "documents")
+    if documents is None:
         raise _lost(directory, f"no longer in {home}")
-    if DocumentsOutput(made).table.content_hash != DocumentsOutput(tables).table.content_hash:
+    if DocumentsOutput(documents).table.content_hash != DocumentsOutput(tables).table.content_hash:
         raise _lost(directory, f"but {home} holds other documents by now")
     return home
 
@@ -80,10 +80,10 @@ class Recipe:
 def read_recipe(directory: Path) -> Recipe | None:
     """The recipe of a run; None when nothing was compared."""
     manifests = {name: _manifest(directory, name) for name in ("signatures", "clusters")}
-    return recipe_of({name: manifest for name, manifest in manifests.items() if manifest})
+    return make_recipe({name: manifest for name, manifest in manifests.items() if manifest})
 
 
-def recipe_of(manifests: Mapping[str, StageManifest]) -> Recipe | None:
+def make_recipe(manifests: Mapping[str, StageManifest]) -> Recipe | None:
     """The recipe behind these stages (by name); None when nothing was compared."""
     if "signatures" not in manifests:
         return None

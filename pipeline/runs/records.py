@@ -108,23 +108,23 @@ class RunRecords:
         _, chosen, _ = _resolve(name, self._files, self.directory)
         return self.only_one(name, self._records(chosen))
 
-    def only_one(self, wanted: str, found: Sequence[RunRecord]) -> RunRecord:
-        """What `wanted` named. Raises InputError unless it is one record."""
-        if not found:
-            raise InputError(f"{escape_text(wanted)}: no such document in {self.directory}")
-        if len(found) > 1:
-            names = [f"{r.place.key} ({escape_text(r.place.file)}:{r.place.line})" for r in found]
+    def only_one(self, reference: str, records: Sequence[RunRecord]) -> RunRecord:
+        """What `reference` named. Raises InputError unless it is one record."""
+        if not records:
+            raise InputError(f"{escape_text(reference)}: no such document in {self.directory}")
+        if len(records) > 1:
+            names = [f"{r.place.key} ({escape_text(r.place.file)}:{r.place.line})" for r in records]
             raise InputError(
-                f"{escape_text(wanted)}: {len(found):,} documents match: {shorten_list(names)}; "
-                "give one of these"
+                f"{escape_text(reference)}: {len(records):,} documents match: "
+                f"{shorten_list(names)}; give one of these"
             )
-        return found[0]
+        return records[0]
 
     def by_key(self, keys: Sequence[bytes]) -> dict[bytes, RunRecord]:
         """The records with these keys, 16 bytes each; unknown keys are left out."""
         value_set = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
-        found = self._records(lambda table: pc.is_in(table["doc_key"], value_set).to_numpy())
-        return {bytes.fromhex(record.place.key): record for record in found}
+        records = self._records(lambda table: pc.is_in(table["doc_key"], value_set).to_numpy())
+        return {bytes.fromhex(record.place.key): record for record in records}
 
     def places(self, table: pa.Table) -> list[RecordPlace]:
         """The rows of a table with the columns `PLACE` as places."""
@@ -145,20 +145,20 @@ class RunRecords:
         """Cleaned texts by key, cut after `most_bytes`. Keys without a text are left out, and those
         whose text is in quarantine or was taken down."""
         value_set = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
-        found: dict[bytes, str] = {}
+        texts: dict[bytes, str] = {}
         for path in self._shards():
-            found |= select_texts(map_arrow(path), value_set, most_bytes)
-        return found
+            texts |= select_texts(map_arrow(path), value_set, most_bytes)
+        return texts
 
     def excerpt(self, key: bytes) -> str:
         """The first characters of a record that did not become a document; else empty."""
-        wanted = pa.scalar(key, pa.binary(ids.KEY_BYTES))
+        key_scalar = pa.scalar(key, pa.binary(ids.KEY_BYTES))
         for path in sorted((self.directory / "drops").glob("*.parquet")):
             with wrap_read_errors(path):
                 table = pq.read_table(path, columns=["doc_key", "excerpt"])
-            found = table.filter(pc.equal(table["doc_key"], wanted))["excerpt"]
-            if len(found):
-                return str(found[0].as_py())
+            excerpts = table.filter(pc.equal(table["doc_key"], key_scalar))["excerpt"]
+            if len(excerpts):
+                return str(excerpts[0].as_py())
         return ""
 
     def count_by_source(self) -> dict[str, int]:
@@ -180,17 +180,17 @@ class RunRecords:
                     yield partial(file.read_row_group, group)
         else:
             for path in self._shards():
-                yield partial(_unfinished, path, self.directory / "keep" / path.name)
+                yield partial(_read_unfinished, path, self.directory / "keep" / path.name)
 
     def _records(self, chosen: Chosen) -> list[RunRecord]:
         """Records of the rows that `chosen` picks from a table with the columns `PLACE`."""
-        found = []
+        records = []
         for part in self._parts():
             rows = np.flatnonzero(chosen(part(PLACE)))
             if len(rows):
                 columns = [*PLACE, "state", "representative", *_ENDS]
-                found += [self._record(row) for row in part(columns).take(rows).to_pylist()]
-        return found
+                records += [self._record(row) for row in part(columns).take(rows).to_pylist()]
+        return records
 
     def _record(self, row: dict[str, Any]) -> RunRecord:
         ends = {name: row[name] for name in ["state", *_ENDS]}
@@ -258,8 +258,8 @@ class DocumentTable:
         """Rows of the documents with these keys, ascending; unknown keys are left out."""
         if not keys:
             return np.zeros(0, np.int64)
-        wanted = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
-        first = np.unique(ids.keys_as_u64(wanted)[:, 0])
+        key_array = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
+        first = np.unique(ids.keys_as_u64(key_array)[:, 0])
 
         def chosen(table: pa.Table) -> Mask:
             half = ids.keys_as_u64(table["doc_key"])[:, 0]
@@ -267,7 +267,7 @@ class DocumentTable:
             near = np.flatnonzero(first[place] == half)
             keys_here = table["doc_key"].take(pa.array(near))
             out = np.zeros(len(table), np.bool_)
-            out[near[pc.is_in(keys_here, wanted).to_numpy()]] = True
+            out[near[pc.is_in(keys_here, key_array).to_numpy()]] = True
             return out
 
         return self._rows(self._groups_of_file(None), ["doc_key"], chosen)
@@ -279,24 +279,24 @@ class DocumentTable:
                 yield int(self._starts[group]), self._file.read_row_group(group, columns)
 
     def _rows(self, groups: Sequence[int], columns: list[str], chosen: Chosen) -> I64:
-        found = [np.zeros(0, np.int64)]
+        parts = [np.zeros(0, np.int64)]
         for group in groups:
             with wrap_read_errors(self.path):
                 table = self._file.read_row_group(group, columns)
-            found.append(np.flatnonzero(chosen(table)) + self._starts[group])
-        return np.concatenate(found)
+            parts.append(np.flatnonzero(chosen(table)) + self._starts[group])
+        return np.concatenate(parts)
 
     def _groups_of_file(self, path_id: int | None) -> list[int]:
         """The row groups whose statistics do not rule out this raw shard."""
         column = self._file.schema_arrow.get_field_index("path_id")
         groups = []
         for group in range(self._meta.num_row_groups):
-            known = self._meta.row_group(group).column(column).statistics
+            statistics = self._meta.row_group(group).column(column).statistics
             if (
                 path_id is None
-                or known is None
-                or not known.has_min_max
-                or known.min <= path_id <= known.max
+                or statistics is None
+                or not statistics.has_min_max
+                or statistics.min <= path_id <= statistics.max
             ):
                 groups.append(group)
         return groups
@@ -323,14 +323,14 @@ def read_file_names(path: Path) -> list[str]:
 def select_texts(table: pa.Table, keys: pa.Array, most_bytes: int | None) -> dict[bytes, str]:
     """Texts by key from a table with `doc_key` and `text`, cut after `most_bytes`. Where it has
     `text_bytes` too, documents whose text was taken out are left out."""
-    found = {}
+    texts = {}
     sizes = table["text_bytes"] if "text_bytes" in table.column_names else None
     for row in np.flatnonzero(pc.is_in(table["doc_key"], keys).to_numpy()).tolist():
         text = table["text"][row].as_buffer()[:most_bytes].to_pybytes()
         if not text and sizes is not None and sizes[row].as_py():
             continue
-        found[table["doc_key"][row].as_py()] = text.decode(errors="ignore")
-    return found
+        texts[table["doc_key"][row].as_py()] = text.decode(errors="ignore")
+    return texts
 
 
 def keys_start_with(keys: pa.ChunkedArray, prefix: str) -> Mask:
@@ -350,15 +350,15 @@ def map_arrow(path: Path) -> pa.Table:
         return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
-def _unfinished(documents: Path, keep: Path, columns: list[str]) -> pa.Table:
+def _read_unfinished(documents: Path, keep: Path, columns: list[str]) -> pa.Table:
     """What is known of the documents of a shard while the run is not finished."""
     table = map_arrow(documents)
     rows = len(table)
     ends = map_arrow(keep) if keep.exists() else pa.table({"state": pa.nulls(rows, pa.uint8())})
     state = pa.array(STATES).take(ends["state"].combine_chunks()).fill_null("")
-    known = {name: table[name] for name in table.column_names} | {"state": state}
+    columns_by_name = {name: table[name] for name in table.column_names} | {"state": state}
     empty = {"tokens": pa.nulls(rows, pa.uint32()).fill_null(0), "representative": pa.nulls(rows)}
     if "representative" in ends.column_names:
-        known["representative"] = ends["representative"]
+        columns_by_name["representative"] = ends["representative"]
     blank = pa.nulls(rows, pa.string()).fill_null("")
-    return pa.table({name: known.get(name, empty.get(name, blank)) for name in columns})
+    return pa.table({name: columns_by_name.get(name, empty.get(name, blank)) for name in columns})

@@ -25,42 +25,42 @@ def read_number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-def is_key(wanted: str) -> bool:
+def is_key(reference: str) -> bool:
     """Whether this is a document key in hex, or enough digits of its beginning.
 
     >>> is_key("550f72"), is_key("550f"), is_key("a.jsonl:3")
     (True, False, False)
     """
-    return _KEY.fullmatch(wanted) is not None
+    return _KEY.fullmatch(reference) is not None
 
 
-def split_place(wanted: str) -> tuple[str, int] | None:
+def split_place(reference: str) -> tuple[str, int] | None:
     """File and line (of parquet the row) of FILE:LINE.
 
     >>> split_place("web/a.jsonl:4,355"), split_place("b.parquet:row 7"), split_place("a.jsonl")
     (('web/a.jsonl', 4355), ('b.parquet', 7), None)
     """
-    found = _PLACE.fullmatch(wanted)
-    return (found[1], read_number(found[2])) if found else None
+    match = _PLACE.fullmatch(reference)
+    return (match[1], read_number(match[2])) if match else None
 
 
-def split_row(wanted: str) -> tuple[str, int] | None:
+def split_row(reference: str) -> tuple[str, int] | None:
     """Shard and row of SHARD[ROW].
 
     >>> split_row("train/examples_000006.h5[5,071]")
     ('train/examples_000006.h5', 5071)
     """
-    found = _ROW.fullmatch(wanted)
-    return (found[1], read_number(found[2])) if found else None
+    match = _ROW.fullmatch(reference)
+    return (match[1], read_number(match[2])) if match else None
 
 
 def find_files_ending(files: Sequence[str], ending: str) -> list[int]:
     """The raw shards (`input/path`) that a name means: all of it or a unique ending, as it is or
     with what does not show escaped."""
-    for same in (str.__eq__, lambda file, wanted: file.endswith(f"/{wanted}")):
-        found = [n for n, file in enumerate(files) if any(same(f, ending) for f in _forms(file))]
-        if found:
-            return found
+    for same in (str.__eq__, lambda file, end: file.endswith(f"/{end}")):
+        matches = [n for n, file in enumerate(files) if any(same(f, ending) for f in _forms(file))]
+        if matches:
+            return matches
     return []
 
 
@@ -71,18 +71,19 @@ def _forms(file: str) -> set[str]:
 def find_file(files: Sequence[str], ending: str, where: str) -> int:
     """The one raw shard that a name means. Raises InputError naming the candidates, or what was
     expected in `where`."""
-    found = find_files_ending(files, ending)
-    if not found:
+    matches = find_files_ending(files, ending)
+    if not matches:
         raise InputError(
             f"{escape_text(ending)}: expected a document key ({LEAST_DIGITS} or more hex digits), "
             f"or FILE or FILE:LINE of a file among the inputs of {where}"
         )
-    if len(found) > 1:
-        names = shorten_list([escape_text(files[n]) for n in found])
+    if len(matches) > 1:
+        names = shorten_list([escape_text(files[n]) for n in matches])
         raise InputError(
-            f"{escape_text(ending)}: {len(found)} files end with it: {names}; give more of the path"
+            f"{escape_text(ending)}: {len(matches)} files end with it: {names}; give more of the "
+            "path"
         )
-    return found[0]
+    return matches[0]
 
 
 def shorten_list(names: Sequence[str], most: int = 5) -> str:

@@ -75,12 +75,12 @@ def commit_run(
     }
     sweep_strays(out, {*shards, *manifests})
     files = [_entry(out, path) for path in manifests]
-    noted = facts or {}
+    facts_by_path = facts or {}
     files += [
-        {"path": s.path, "size": s.size, "hash": s.hash, **noted.get(s.path, {})}
+        {"path": s.path, "size": s.size, "hash": s.hash, **facts_by_path.get(s.path, {})}
         for s in shards.values()
     ]
-    files += [_entry(out, path) for path in _kept_beside(out)]
+    files += [_entry(out, path) for path in _list_other_kept(out)]
     value = {
         "format": 1,
         "config": names[0],
@@ -102,7 +102,7 @@ def _entry(out: Path, path: str) -> dict[str, Any]:
     return {"path": path, "size": place.stat().st_size, "hash": storage.hash_file(place)}
 
 
-def _kept_beside(out: Path) -> list[str]:
+def _list_other_kept(out: Path) -> list[str]:
     """Files not written by stages that every run keeps, except those of work in progress."""
     return [
         path.as_posix()
@@ -112,13 +112,13 @@ def _kept_beside(out: Path) -> list[str]:
     ]
 
 
-def sweep_strays(out: Path, named: set[str]) -> int:
+def sweep_strays(out: Path, kept_paths: set[str]) -> int:
     """Delete files in directories the toolkit owns that no manifest names, and the directories that
     they leave empty; returns how many files."""
     swept = 0
     for path in list(storage.files_below(out)):
         name = path.as_posix()
-        if is_owned(name) and name not in named and name != layout.MANIFEST:
+        if is_owned(name) and name not in kept_paths and name != layout.MANIFEST:
             storage.remove(out / path)
             swept += 1
             with contextlib.suppress(OSError):  # it holds other files

@@ -32,7 +32,7 @@ def names(config: Config) -> tuple[str, ...]:
     return (TRAIN, *(name for name, _ in held_out(config)))
 
 
-def assign(text_key_N2: U64, kept: npt.NDArray[np.bool_], splits: HeldOut, seed: int) -> U8:
+def assign(text_key_N2: U64, is_kept: npt.NDArray[np.bool_], splits: HeldOut, seed: int) -> U8:
     """The split of every document, (N,). A split with a share holds one kept document at least, as
     long as another one is left for train: the one whose point is next."""
     drawn = rng.rank(text_key_N2, seed, "split")
@@ -42,8 +42,8 @@ def assign(text_key_N2: U64, kept: npt.NDArray[np.bool_], splits: HeldOut, seed:
     for index in range(len(splits)):
         split[(ends[index] <= point) & (point < ends[index + 1])] = index + 1
     for index, (_, share) in enumerate(splits, 1):
-        left = np.flatnonzero(kept & (split == 0))
-        if share > 0 and len(left) > 1 and not (kept & (split == index)).any():
-            next_one = drawn[left].min()
+        in_train = np.flatnonzero(is_kept & (split == 0))
+        if share > 0 and len(in_train) > 1 and not (is_kept & (split == index)).any():
+            next_one = drawn[in_train].min()
             split[(drawn == next_one) & (split == 0)] = index
     return split

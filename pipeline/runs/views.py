@@ -99,12 +99,12 @@ class CleanOutput(StageOutput):
     @property
     def hashes(self) -> dict[tuple[str, str], str]:
         """(input, path) -> content hash, of every raw shard."""
-        return {(i, p): digest for noted in self.inputs for i, p, _, digest in noted}
+        return {(i, p): digest for task_inputs in self.inputs for i, p, _, digest in task_inputs}
 
     @property
     def skipped(self) -> dict[tuple[str, str], str]:
         """(input, path) -> what is wrong with it, of the raw shards that were left out."""
-        return {(i, p): why for noted in self._skipped for i, p, why in noted}
+        return {(i, p): why for task_files in self._skipped for i, p, why in task_files}
 
     @property
     def documents_by_source(self) -> list[dict[str, int]]:

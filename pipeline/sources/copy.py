@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from dedup.arrays import I64
 from pipeline.core.errors import InputError
 from pipeline.sources.files import HashingReader, InputFile, open_seekable
-from pipeline.sources.formats import FileFormat, format_of
+from pipeline.sources.formats import FileFormat, find_format
 from pipeline.sources.output_format import Form, PluggedForm
 from pipeline.sources.raw_format import RowFormat, StreamFormat
 from pipeline.sources.record import RecordRules
@@ -143,7 +143,7 @@ def _rows(file: InputFile, records: RowFormat, reader: HashingReader, rows: I64)
         with open_seekable(file, reader) as (source, _):
             schema, batches, writer = records.copy(source, sink)
             with writer:
-                for table in _grouped(_chosen(batches, rows), schema):
+                for table in _group(_choose_rows(batches, rows), schema):
                     writer.write_table(table)
                     yield from sink.take()
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -151,7 +151,7 @@ def _rows(file: InputFile, records: RowFormat, reader: HashingReader, rows: I64)
     yield from sink.take()
 
 
-def _chosen(batches: Iterator[pa.RecordBatch], rows: I64) -> Iterator[pa.RecordBatch]:
+def _choose_rows(batches: Iterator[pa.RecordBatch], rows: I64) -> Iterator[pa.RecordBatch]:
     first = 0
     for batch in batches:
         low, high = np.searchsorted(rows, (first, first + len(batch)))
@@ -160,16 +160,16 @@ def _chosen(batches: Iterator[pa.RecordBatch], rows: I64) -> Iterator[pa.RecordB
         first += len(batch)
 
 
-def _grouped(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+def _group(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
     """The batches together in tables of about 64 MiB."""
-    held: list[pa.RecordBatch] = []
+    group: list[pa.RecordBatch] = []
     for batch in batches:
-        held.append(batch)
-        if sum(some.nbytes for some in held) >= _GROUP_BYTES:
-            yield pa.Table.from_batches(held, schema).combine_chunks()
-            held = []
-    if held:
-        yield pa.Table.from_batches(held, schema).combine_chunks()
+        group.append(batch)
+        if sum(some.nbytes for some in group) >= _GROUP_BYTES:
+            yield pa.Table.from_batches(group, schema).combine_chunks()
+            group = []
+    if group:
+        yield pa.Table.from_batches(group, schema).combine_chunks()
 
 
 def count_records(path: Path, form: Form | None = None) -> int:
@@ -177,8 +177,8 @@ def count_records(path: Path, form: Form | None = None) -> int:
     InputError when it is damaged."""
     if isinstance(form, PluggedForm):
         return len(form.read(path))
-    found = format_of(path.name) or FileFormat(JSONL, None, 1.0)
-    records = found.records
+    file_format = find_format(path.name) or FileFormat(JSONL, None, 1.0)
+    records = file_format.records
     if records is PARQUET:
         return int(pq.read_metadata(path).num_rows)
     with open(path, "rb") as file:
@@ -187,18 +187,18 @@ def count_records(path: Path, form: Form | None = None) -> int:
             _, batches, _ = records.copy(file, _Sink())
             return sum(len(batch) for batch in batches)
         assert isinstance(records, StreamFormat)
-        blocks = decompress_blocks(path, file, found.compression)
+        blocks = decompress_blocks(path, file, file_format.compression)
         if records.parts == "lines":
-            return _lines(blocks)
+            return _count_lines(blocks)
         if records.parts is None:
             return int(any(blocks))
         rules = RecordRules(text_key="text", max_document_bytes=0, sources=None)
         return sum(1 for _ in records.read(str(path), blocks, rules, None))
 
 
-def _lines(blocks: Iterator[bytes]) -> int:
-    found, last = 0, b"\n"
+def _count_lines(blocks: Iterator[bytes]) -> int:
+    count, last = 0, b"\n"
     for block in blocks:
-        found += block.count(b"\n")
+        count += block.count(b"\n")
         last = block[-1:]
-    return found + (last != b"\n")
+    return count + (last != b"\n")

@@ -11,7 +11,7 @@ import msgspec
 
 from pipeline.core.errors import InputError, escape_text
 from pipeline.sources import files, streams
-from pipeline.sources.formats import format_of, suffix_of
+from pipeline.sources.formats import find_format, find_suffix
 from pipeline.sources.text import JSONL
 
 ID_FIELDS = ("id", "doc_id", "ind", "idx", "question_id", "qid", "uid")
@@ -37,13 +37,13 @@ def find_eval_sets(patterns: tuple[str, ...], base: Path) -> tuple[EvalSet, ...]
     A set is named by its path below the directory that all of them share, without the suffix.
     Raises InputError for a path that names nothing, and for two sets of one name.
     """
-    found, _ = files.find("evaluation sets", patterns, base)
-    jsonl = [f for f in found if f.format.records is JSONL]
+    inputs, _ = files.find("evaluation sets", patterns, base)
+    jsonl = [f for f in inputs if f.format.records is JSONL]
     if not jsonl:
         raise InputError(f"evaluation sets: {base / patterns[0]}: no jsonl file found")
     sets: dict[str, EvalSet] = {}
     for file in jsonl:
-        name = file.path.removesuffix(suffix_of(file.path) or "")
+        name = file.path.removesuffix(find_suffix(file.path) or "")
         if name in sets:
             raise InputError(
                 f"evaluation sets: {name} is found twice: as {file.path} and in another format"
@@ -52,13 +52,13 @@ def find_eval_sets(patterns: tuple[str, ...], base: Path) -> tuple[EvalSet, ...]
     return tuple(sets[name] for name in sorted(sets))
 
 
-def read_eval_set(found: EvalSet) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_eval_set(eval_set: EvalSet) -> Iterator[tuple[int, dict[str, Any]]]:
     """(1-based line, record) of every line of a set but blank ones.
 
     Raises InputError for damaged or changed files, and naming the line for one that is no object.
     """
-    path = Path(found.location)
-    stored = format_of(path.name, JSONL.name)
+    path = Path(eval_set.location)
+    stored = find_format(path.name, JSONL.name)
     assert stored is not None
     try:
         reader = files.HashingReader(str(path))
@@ -71,7 +71,7 @@ def read_eval_set(found: EvalSet) -> Iterator[tuple[int, dict[str, Any]]]:
                     )
                 if line.strip():
                     yield number, _record(line.removeprefix(b"\xef\xbb\xbf"), f"{path}:{number}")
-            if reader.hash_rest() != found.hash:
+            if reader.hash_rest() != eval_set.hash:
                 raise InputError(f"{path}: changed while it was read; run the same command again")
     except OSError as error:
         raise InputError(f"{path}: cannot read: {error.strerror or error}") from error
@@ -101,8 +101,8 @@ def _lenient(line: bytes) -> dict[str, Any]:
 
 def item_name(record: Mapping[str, Any], line: int) -> str:
     """What an item is called: its id, or the 1-based line of its file."""
-    named = (record[f] for f in ID_FIELDS if isinstance(record.get(f), int | str))
-    return str(next(named, line))
+    ids = (record[f] for f in ID_FIELDS if isinstance(record.get(f), int | str))
+    return str(next(ids, line))
 
 
 def item_texts(
@@ -116,10 +116,10 @@ def item_texts(
     >>> item_texts({"id": 7, "q": "Predators eat", "choices": ["lions", "fish"]}, None, 8)
     [('q', 'Predators eat'), ('choices', 'lions fish')]
     """
-    found = list(_strings(record, "", min_words))
+    texts = list(_strings(record, "", min_words))
     if fields is None:
-        return found
-    return [(f, t) for f, t in found if any(f == g or f.startswith(f"{g}.") for g in fields)]
+        return texts
+    return [(f, t) for f, t in texts if any(f == g or f.startswith(f"{g}.") for g in fields)]
 
 
 def _strings(value: Any, path: str, min_words: int) -> Iterator[tuple[str, str]]:

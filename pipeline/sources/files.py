@@ -28,10 +28,10 @@ from pipeline.sources.formats import (
     BUILT_IN,
     FileFormat,
     describe_suffixes,
-    format_named,
-    format_of,
+    find_format,
+    find_named_format,
     is_text,
-    plugged_formats,
+    load_plugged_formats,
 )
 from pipeline.sources.listing import DESCRIPTIONS, Listing, StoredFile, local
 from pipeline.sources.raw_format import RowFormat, StreamFormat
@@ -67,13 +67,13 @@ class InputFile:
     @property
     def format(self) -> FileFormat:
         """How its records are read, and how it is compressed."""
-        found = format_of(self.path, self.kind)
-        if found is None:
+        form = find_format(self.path, self.kind)
+        if form is None:
             raise InputError(
                 f"{self.shown}: its name does not say its format; expected one that ends in "
                 f"{describe_suffixes()}"
             )
-        return found
+        return form
 
     @property
     def software(self) -> dict[str, str]:
@@ -112,7 +112,7 @@ class PluggedFile(InputFile):
     def format(self) -> FileFormat:
         """See InputFile. Raises ConfigError where another version of the plug-in is installed."""
         package = self.code.distribution
-        same = [p for p in plugged_formats().values() if p.code.distribution == package]
+        same = [p for p in load_plugged_formats().values() if p.code.distribution == package]
         exact = [p for p in same if p.code == self.code]
         check_unchanged(f"the reader of {self.shown}", next(iter(exact or same), None), self.code)
         return super().format
@@ -142,27 +142,27 @@ def find(
         raise InputError(
             f"input {name!r}: its paths have no common directory; make an input of each"
         )
-    found = {f.name: f for listing in listings for f in listing.files}
+    by_name = {f.name: f for listing in listings for f in listing.files}
     chosen = {f.name: f for listing in listings for f in listing.files if _reads(f, listing, kind)}
     _check_names(chosen.values())
     files = [_input_file(name, f, shared, kind) for f in chosen.values()]
     empty = [p for p, listing in zip(patterns, listings, strict=True) if not listing.files]
     if empty or not files:
-        what = "nothing" if empty else f"{pluralise(len(found), 'file')} but none"
+        what = "nothing" if empty else f"{pluralise(len(by_name), 'file')} but none"
         first = (empty or patterns)[0]
         where = redact_url(first if _is_elsewhere(first) else str(base / first))
-        text = any(is_text(file) for file in found)
+        text = any(is_text(file) for file in by_name)
         hint = "; plain text is only read on request: give *.txt, or `format: text`" if text else ""
         raise InputError(
             f"input {name!r}: {where}: found {what} that ends in {describe_suffixes()}{hint}; give "
             "a file, a directory or a glob, or set the format with `format`"
         )
-    return sorted(files, key=attrgetter("path")), len(found) - len(files)
+    return sorted(files, key=attrgetter("path")), len(by_name) - len(files)
 
 
 def _check_format(name: str, kind: str) -> None:
     try:
-        format_named(kind)
+        find_named_format(kind)
     except ConfigError as error:
         raise ConfigError(f"input {name!r}: {error}") from error
 
@@ -193,16 +193,16 @@ def _reads(file: StoredFile, listing: Listing, kind: str | None) -> bool:
     base = os.path.basename(file.name)
     if kind is not None:
         return base not in DESCRIPTIONS
-    return format_of(base) is not None and (listing.text or not is_text(base))
+    return find_format(base) is not None and (listing.text or not is_text(base))
 
 
 def _input_file(name: str, file: StoredFile, shared: str, kind: str | None) -> InputFile:
     path = os.path.relpath(file.name, shared)
-    found = format_of(path, kind)
-    assert found is not None
-    if found.records in BUILT_IN:
+    form = find_format(path, kind)
+    assert form is not None
+    if form.records in BUILT_IN:
         return InputFile(name, path, file.size, file.location, kind)
-    code = plugged_formats()[found.records.name].code
+    code = load_plugged_formats()[form.records.name].code
     return PluggedFile(name, path, file.size, file.location, kind, code=code)
 
 
@@ -287,10 +287,10 @@ def read_records(
         blocks = iter([reader.read()])
     else:
         blocks = decompress_blocks(file.shown, reader, compression)
-    yield from read_blocks(file, allowance_of(file, rules).over(blocks), rules)
+    yield from read_blocks(file, make_allowance(file, rules).over(blocks), rules)
 
 
-def allowance_of(file: InputFile, rules: RecordRules) -> Allowance:
+def make_allowance(file: InputFile, rules: RecordRules) -> Allowance:
     """What the file may unpack to."""
     return Allowance(file.shown, file.size, rules.max_file_bytes, rules.max_ratio)
 
@@ -309,7 +309,7 @@ def read_rows(
     file: InputFile, reader: HashingReader, rules: RecordRules, first: int = 0
 ) -> Iterator[Record | BadRecord]:
     """The rows from `first` on of a format that is read here and there."""
-    records, allowance = file.format.records, allowance_of(file, rules)
+    records, allowance = file.format.records, make_allowance(file, rules)
     assert isinstance(records, RowFormat)
     with open_seekable(file, reader) as (source, location):
         yield from records.read(file.shown, source, location, rules, allowance, first)
@@ -349,9 +349,9 @@ class InputHashes:
         """Whether every input noted in a clean task's counters has the same bytes now."""
         return all(self._hash(i, p) == digest for i, p, _, digest in counters["inputs"])
 
-    def remember(self, noted: list[tuple[str, str, str]]) -> None:
+    def remember(self, hashes: list[tuple[str, str, str]]) -> None:
         """Keep (input, path, hash) for the next run, for files unchanged since the start."""
-        for name, path, digest in noted:
+        for name, path, digest in hashes:
             file = self._files[name, path]
             stamp = _stamp(file.location)
             if stamp is not None and stamp == self._stamps[file.location]:
@@ -363,9 +363,9 @@ class InputHashes:
         stamp = self._stamps.get(file.location) if file else None
         if file is None or stamp is None:
             return None
-        known = self._known.get(_key(file))
-        if known and known[:2] == list(stamp):
-            return str(known[2])
+        entry = self._known.get(_key(file))
+        if entry and entry[:2] == list(stamp):
+            return str(entry[2])
         digest = hash_input(file.location)
         self._keep(file, stamp, digest)
         return digest

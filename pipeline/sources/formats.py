@@ -52,11 +52,11 @@ FORMATS = _by_suffix(BUILT_IN)
 
 
 @functools.cache
-def plugged_formats() -> Mapping[str, PlugIn[RawFormat]]:
+def load_plugged_formats() -> Mapping[str, PlugIn[RawFormat]]:
     """The formats of plug-ins by name. Raises ConfigError naming the distribution of one that is
     broken, or has a name or suffix of another format."""
     plug_ins = load_plug_ins(PLUG_INS, RawFormat, [records.name for records in BUILT_IN])
-    taken = dict.fromkeys(FORMATS, "built-in")
+    owners = dict.fromkeys(FORMATS, "built-in")
     for plug_in in plug_ins.values():
         records = plug_in.value
         if records.name != plug_in.name:
@@ -64,11 +64,11 @@ def plugged_formats() -> Mapping[str, PlugIn[RawFormat]]:
         if not isinstance(records, StreamFormat | RowFormat):
             raise plug_in.refuse("is neither a StreamFormat nor a RowFormat")
         for suffix in _by_suffix([records]):
-            other = next((end for end in taken if suffix.endswith(end)), None)
+            other = next((end for end in owners if suffix.endswith(end)), None)
             if other or not suffix.startswith("."):
-                why = f"which is {taken[other]}" if other else "which begins with no dot"
+                why = f"which is {owners[other]}" if other else "which begins with no dot"
                 raise plug_in.refuse(f"has the suffix {escape_text(suffix)}, {why}")
-        taken |= dict.fromkeys(_by_suffix([records]), f"that of {plug_in.code.distribution}")
+        owners |= dict.fromkeys(_by_suffix([records]), f"that of {plug_in.code.distribution}")
     return {name: replace(plug_in, value=_guard(plug_in)) for name, plug_in in plug_ins.items()}
 
 
@@ -109,34 +109,34 @@ def _check_records(
         yield item
 
 
-def suffix_of(name: str) -> str | None:
+def find_suffix(name: str) -> str | None:
     """The suffix of a file name that shows its format.
 
-    >>> suffix_of("c4-train.00000.json.gz"), suffix_of("notes.json")
+    >>> find_suffix("c4-train.00000.json.gz"), find_suffix("notes.json")
     ('.json.gz', None)
     """
     built_in = next((suffix for suffix in FORMATS if name.endswith(suffix)), None)
-    return built_in or next((suffix for suffix in _plugged() if name.endswith(suffix)), None)
+    return built_in or next((suffix for suffix in _map_plugged() if name.endswith(suffix)), None)
 
 
 @functools.cache
-def _plugged() -> dict[str, FileFormat]:
-    return _by_suffix(plug_in.value for plug_in in plugged_formats().values())
+def _map_plugged() -> dict[str, FileFormat]:
+    return _by_suffix(plug_in.value for plug_in in load_plugged_formats().values())
 
 
-def format_of(name: str, kind: str | None = None) -> FileFormat | None:
+def find_format(name: str, kind: str | None = None) -> FileFormat | None:
     """The format of a file: what its name shows, or `kind` with the compression its name shows.
 
-    >>> found = format_of("part-00000.gz", "jsonl")
+    >>> found = find_format("part-00000.gz", "jsonl")
     >>> found.records.name, found.compression, found.text_per_byte
     ('jsonl', 'gz', 4.0)
 
     Raises ConfigError for a `kind` that does not exist.
     """
     if kind is None:
-        suffix = suffix_of(name)
-        return (FORMATS.get(suffix) or _plugged()[suffix]) if suffix else None
-    records = format_named(kind)
+        suffix = find_suffix(name)
+        return (FORMATS.get(suffix) or _map_plugged()[suffix]) if suffix else None
+    records = find_named_format(kind)
     size = next(iter(records.suffixes.values()), 1.0)
     compression = None
     if isinstance(records, StreamFormat):
@@ -144,14 +144,14 @@ def format_of(name: str, kind: str | None = None) -> FileFormat | None:
     return FileFormat(records, compression, _RATIO * size if compression else size)
 
 
-def format_named(kind: str) -> RawFormat:
+def find_named_format(kind: str) -> RawFormat:
     """The format that `inputs[].format` calls so. Raises ConfigError when there is none."""
     built_in = next((records for records in BUILT_IN if records.name == kind), None)
     if built_in is not None:
         return built_in
-    if kind in plugged_formats():
-        return plugged_formats()[kind].value
-    names = [*(records.name for records in BUILT_IN), *plugged_formats()]
+    if kind in load_plugged_formats():
+        return load_plugged_formats()[kind].value
+    names = [*(records.name for records in BUILT_IN), *load_plugged_formats()]
     hint = did_you_mean_or_all(kind, names)
     raise ConfigError(f"there is no input format {escape_text(kind)!r}{hint}")
 
@@ -159,17 +159,15 @@ def format_named(kind: str) -> RawFormat:
 def is_text(name: str) -> bool:
     """Whether a name shows plain text, which is data only where somebody says so: next to other
     formats it is more likely a README."""
-    found = format_of(name)
+    form = find_format(name)
     return (
-        found is not None
-        and isinstance(found.records, StreamFormat)
-        and found.records.is_plain_text
+        form is not None and isinstance(form.records, StreamFormat) and form.records.is_plain_text
     )
 
 
 def describe_suffixes() -> str:
     """All suffixes, as messages list them."""
-    formats = [*BUILT_IN, *(plug_in.value for plug_in in plugged_formats().values())]
+    formats = [*BUILT_IN, *(plug_in.value for plug_in in load_plugged_formats().values())]
     streams = [one for one in formats if isinstance(one, StreamFormat)]
     plain = ", ".join(suffix for one in streams for suffix in one.suffixes)
     packed = [s + ".gz and the like" for one in streams for s in one.compressed_suffixes or {}]

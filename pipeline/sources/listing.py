@@ -16,7 +16,7 @@ from typing import Any
 from pipeline.core.errors import InputError, escape_text
 from pipeline.core.journal import DIRECTORY, EVENTS
 from pipeline.runs.layout import CLEANED, MANIFEST, RECORDS
-from pipeline.sources.formats import format_of, is_text
+from pipeline.sources.formats import find_format, is_text
 
 STATE = "state.json"
 SPLITS = "dataset_dict.json"
@@ -26,21 +26,21 @@ DESCRIPTIONS = frozenset({STATE, SPLITS, "dataset_info.json"})
 _INDICES = ("_indices_files", "_indices_data_files")
 
 
-def without_caches(found: Iterable[Path]) -> list[Path]:
+def without_caches(paths: Iterable[Path]) -> list[Path]:
     """The files but the descriptions of saved datasets, and but what stands beside their data, such
     as cached results of `map`.
 
     Raises InputError for a dataset that is a selection of its rows, and for a broken state.json.
     """
     members: dict[Path, frozenset[str] | None] = {}
-    kept = []
-    for path in found:
+    files = []
+    for path in paths:
         if path.parent not in members:
             members[path.parent] = _data_files(path.parent)
-        named = members[path.parent]
-        if path.name not in DESCRIPTIONS and (named is None or path.name in named):
-            kept.append(path)
-    return kept
+        data_files = members[path.parent]
+        if path.name not in DESCRIPTIONS and (data_files is None or path.name in data_files):
+            files.append(path)
+    return files
 
 
 def check_one_split(directory: Path) -> None:
@@ -116,31 +116,31 @@ def local(path: Path) -> Listing:
     """
     if path.is_dir():
         check_one_split(path)
-        files = _listed(_files_below(_data(path)))
+        files = _list_files(_files_below(_data(path)))
         return Listing(os.path.abspath(path), files, text=all(is_text(file.name) for file in files))
     if path.is_file():
-        return Listing(os.path.abspath(path.parent), _listed([path]), text=True)
+        return Listing(os.path.abspath(path.parent), _list_files([path]), text=True)
     magic = (i for i, part in enumerate(path.parts) if glob.has_magic(part))
     root = Path(*path.parts[: next(magic, len(path.parts) - 1)])
-    found = [Path(p) for p in glob.glob(str(path), recursive=True)]
-    files = _listed(p for p in found if not p.is_dir() and not _goes_round(p, root))
+    matches = [Path(p) for p in glob.glob(str(path), recursive=True)]
+    files = _list_files(p for p in matches if not p.is_dir() and not _goes_round(p, root))
     return Listing(os.path.abspath(root), files, is_text(path.name))
 
 
 def _files_below(root: Path) -> Iterator[Path]:
     """Every entry below a directory that is none itself, hidden ones apart. Links to directories
     are followed after all else, in order of their names, to where nothing was read yet."""
-    read: set[str] = set()
+    visited: set[str] = set()
     waiting = [os.fspath(root)]
     while waiting:
         links: list[str] = []
         for top in sorted(waiting):
             for directory, below, names in os.walk(top, onerror=_cannot_list):
                 real = os.path.realpath(directory)
-                if real in read:
+                if real in visited:
                     below.clear()
                     continue
-                read.add(real)
+                visited.add(real)
                 yield from (Path(directory, name) for name in _visible(names))
                 below[:] = _visible(below)
                 links += filter(os.path.islink, (os.path.join(directory, name) for name in below))
@@ -177,17 +177,17 @@ def _data(directory: Path) -> Path:
     return directory
 
 
-def _listed(found: Iterable[Path]) -> tuple[StoredFile, ...]:
+def _list_files(paths: Iterable[Path]) -> tuple[StoredFile, ...]:
     return tuple(
         StoredFile(os.path.abspath(p), p.stat().st_size, str(p.resolve()))
-        for p in map(_checked, without_caches(found))
+        for p in map(_check_file, without_caches(paths))
         if p.is_file()
     )
 
 
-def _checked(path: Path) -> Path:
+def _check_file(path: Path) -> Path:
     """The path. Raises InputError for data that is no file."""
-    if not path.is_file() and format_of(path.name) is not None:
+    if not path.is_file() and find_format(path.name) is not None:
         what = "a link that leads nowhere" if path.is_symlink() else "not a regular file"
         raise InputError(f"{escape_text(str(path), 1000)}: {what}; repair it or leave it out")
     return path

@@ -58,7 +58,7 @@ class PluggedForm:
 
     def load(self) -> PlugIn[OutputFormat]:
         """The plug-in. Raises ConfigError where another version of it is installed."""
-        plug_in = plugged_outputs().get(self.name)
+        plug_in = load_plugged_outputs().get(self.name)
         check_unchanged(f"the output format {self.name}", plug_in, self.code)
         assert plug_in is not None
         return plug_in
@@ -73,7 +73,7 @@ class PluggedForm:
 
 
 @functools.cache
-def plugged_outputs() -> Mapping[str, PlugIn[OutputFormat]]:
+def load_plugged_outputs() -> Mapping[str, PlugIn[OutputFormat]]:
     """The output formats of plug-ins by name. Raises ConfigError for a broken one."""
     plug_ins = load_plug_ins(PLUG_INS, OutputFormat, [*BUILT_IN, *OTHER_TARGETS])
     for plug_in in plug_ins.values():
@@ -93,11 +93,11 @@ Form = Format | PluggedForm
 def choose_form(name: str, option: str = "--format") -> Form:
     """The output format that is called so. Raises ConfigError when there is none, and for one of a
     plug-in that does not read what it writes."""
-    require_choice(option, name, [*BUILT_IN, *plugged_outputs()])
+    require_choice(option, name, [*BUILT_IN, *load_plugged_outputs()])
     for form in BUILT_IN:
         if form == name:
             return form
-    plug_in = plugged_outputs()[name]
+    plug_in = load_plugged_outputs()[name]
     _try_out(plug_in)
     return PluggedForm(name, plug_in.code)
 
@@ -109,7 +109,7 @@ def find_form(path: Path) -> Form:
     for form in BUILT_IN:
         if form == name:
             return form
-    plug_in = plugged_outputs().get(name)
+    plug_in = load_plugged_outputs().get(name)
     if plug_in is None:
         raise ConfigError(
             f"{path}: in the output format {escape_text(name)} of a package that is not installed; "

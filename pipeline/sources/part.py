@@ -126,8 +126,8 @@ def _text(part: Part, stretch: Stretch) -> Iterator[bytes]:
     skip, left = part.first.byte_offset - stretch.start.text, stretch.size
     with closing(HashingReader(file.location)) as reader:
         blocks = resume_blocks(file.shown, reader, file.format.compression, stretch.start)
-        while left and (found := next(blocks, None)) is not None:
-            block = found[1]
+        while left and (item := next(blocks, None)) is not None:
+            block = item[1]
             data = block[skip : skip + left]
             skip = max(0, skip - len(block))
             left -= len(data)
@@ -210,22 +210,22 @@ def cut_records(
     blocks: Blocks, size: int, read: Callable[[Iterator[bytes]], Iterable[Record | BadRecord]]
 ) -> Iterator[Chunk]:
     """The same for a format whose records only its reader can tell apart."""
-    held: deque[tuple[StreamStart, bytes]] = deque()
+    pending: deque[tuple[StreamStart, bytes]] = deque()
     position = 0
     first, border = Place(0, 1, 0, 0), size
 
     def watched() -> Iterator[bytes]:
         for start, block in blocks:
-            held.append((start, block))
+            pending.append((start, block))
             yield block
 
     def release(end: float) -> Iterator[Chunk]:
         nonlocal position
-        while held and position < end:
-            start, block = held.popleft()
+        while pending and position < end:
+            start, block = pending.popleft()
             data = block[: int(min(len(block), end - position))]
             if len(data) < len(block):
-                held.appendleft((start, block[len(data) :]))
+                pending.appendleft((start, block[len(data) :]))
             position += len(data)
             yield Chunk(start, first, data)
 

@@ -282,7 +282,7 @@ class RecordRules:
     source_key: Path | None = None
 
 
-def rules_of(input_config: InputConfig, config: Config) -> RecordRules:
+def make_rules(input_config: InputConfig, config: Config) -> RecordRules:
     """The rules for the files of one input."""
     template = input_config.template
     paths = {column_name(field_path(n)): field_path(n) for n in input_config.meta_fields}

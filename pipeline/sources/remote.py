@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from pipeline.core.errors import InputError, ResourceError, escape_text
-from pipeline.sources.formats import is_text, suffix_of
+from pipeline.sources.formats import find_suffix, is_text
 from pipeline.sources.listing import Listing, StoredFile
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -112,11 +112,13 @@ def _file_system(url: str) -> tuple[Any, str]:
         raise InputError(f"{redact_url(url)}: needs fsspec; {_INSTALL}") from error
     web = {"headers": {"Accept-Encoding": "identity"}, "client_kwargs": {"auto_decompress": False}}
     try:
-        found: tuple[Any, str] = url_to_fs(url, **(web if urlsplit(url).scheme in _WEB else {}))
+        opened: tuple[Any, str] = url_to_fs(url, **(web if urlsplit(url).scheme in _WEB else {}))
     except (ImportError, ValueError) as error:
-        said = escape_text(redact_url(str(error)))
-        raise InputError(f"{redact_url(url)}: cannot read such URLs: {said}; {_INSTALL}") from error
-    return found
+        reason = escape_text(redact_url(str(error)))
+        raise InputError(
+            f"{redact_url(url)}: cannot read such URLs: {reason}; {_INSTALL}"
+        ) from error
+    return opened
 
 
 _INSTALL = "pip install 'wafermill[remote]', and for s3:// and the like the package of that store"
@@ -137,7 +139,7 @@ def _trouble(url: str, error: Exception) -> InputError | ResourceError:
     answering; the cause tells more."""
     store = urlsplit(url).netloc.rpartition("@")[2]
     cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
-    said = escape_text(redact_url(str(cause))) or type(cause).__name__
+    reason = escape_text(redact_url(str(cause))) or type(cause).__name__
     status = getattr(cause, "status", None)
     if _says(cause, *_NO_BUCKET):
         return InputError(f"{redact_url(url)}: there is no bucket {store}; correct its name")
@@ -153,19 +155,19 @@ def _trouble(url: str, error: Exception) -> InputError | ResourceError:
         return InputError(f"{redact_url(url)}: not found; correct the path")
     if isinstance(cause, PermissionError) or status in (401, 403) or _says(cause, *_NOT_ALLOWED):
         return InputError(
-            f"{redact_url(url)}: access denied ({said}); set credentials that may read {store} in "
-            "the environment or in the configuration of fsspec"
+            f"{redact_url(url)}: access denied ({reason}); set credentials that may read {store} "
+            "in the environment or in the configuration of fsspec"
         )
     return ResourceError(
-        f"{redact_url(url)}: the store does not answer: {said}; run the same command again"
+        f"{redact_url(url)}: the store does not answer: {reason}; run the same command again"
     )
 
 
 def _says(error: BaseException | None, *words: str) -> bool:
     """Whether an error, or one that led to it, has such a name or says one of these words."""
     while error is not None:
-        said = f"{type(error).__name__} {error}".lower()
-        if any(word.lower() in said for word in words):
+        message = f"{type(error).__name__} {error}".lower()
+        if any(word.lower() in message for word in words):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -183,13 +185,13 @@ def _files(url: str) -> tuple[str, tuple[StoredFile, ...]]:
         depth = None if "**" in below else below.count("/") + 1
         matches = re.compile(glob_translate(path)).fullmatch
         inside = {n: i for n, i in _below(system, root, depth).items() if matches(n)}
-        return _plain(system, root), _listed(system, inside, root)
-    if url.endswith("/") or (suffix_of(path) is None and system.isdir(name)):
-        return _plain(system, path), _listed(system, _below(system, name, None), path)
+        return _plain(system, root), _list_files(system, inside, root)
+    if url.endswith("/") or (find_suffix(path) is None and system.isdir(name)):
+        return _plain(system, path), _list_files(system, _below(system, name, None), path)
     info = system.info(name)
     if info.get("type") == "directory":
-        return _plain(system, path), _listed(system, _below(system, name, None), path)
-    return _plain(system, posixpath.dirname(path)), _listed(system, {name: info}, None)
+        return _plain(system, path), _list_files(system, _below(system, name, None), path)
+    return _plain(system, posixpath.dirname(path)), _list_files(system, {name: info}, None)
 
 
 def _below(system: Any, root: str, depth: int | None) -> dict[str, Any]:
@@ -197,26 +199,26 @@ def _below(system: Any, root: str, depth: int | None) -> dict[str, Any]:
 
     Listed directory by directory, since the stores' own searches pass over what cannot be listed.
     """
-    found: dict[str, Any] = {}
-    seen = {root.rstrip("/")}
+    infos: dict[str, Any] = {}
+    visited = {root.rstrip("/")}
     level = [root]
     while level and depth != 0:
-        listed = {i["name"]: i for directory in level for i in system.ls(directory, detail=True)}
-        found |= {name: info for name, info in listed.items() if info["type"] == "file"}
+        entries = {i["name"]: i for directory in level for i in system.ls(directory, detail=True)}
+        infos |= {name: info for name, info in entries.items() if info["type"] == "file"}
         level = [
             name
-            for name, info in listed.items()
-            if info["type"] == "directory" and name.rstrip("/") not in seen
+            for name, info in entries.items()
+            if info["type"] == "directory" and name.rstrip("/") not in visited
         ]
-        seen |= {name.rstrip("/") for name in level}
+        visited |= {name.rstrip("/") for name in level}
         depth = None if depth is None else depth - 1
-    return found
+    return infos
 
 
-def _listed(system: Any, found: dict[str, Any], root: str | None) -> tuple[StoredFile, ...]:
+def _list_files(system: Any, infos: dict[str, Any], root: str | None) -> tuple[StoredFile, ...]:
     """The files among what a store lists, hidden files below `root` apart."""
-    listed = []
-    for name, info in found.items():
+    files = []
+    for name, info in infos.items():
         inside = "" if root is None else name.removeprefix(root)
         if info["type"] != "file" or any(p.startswith(".") for p in inside.split("/") if p):
             continue
@@ -227,8 +229,8 @@ def _listed(system: Any, found: dict[str, Any], root: str | None) -> tuple[Store
                 f"{redact_url(location)}: the server does not report its size; download the file "
                 "and give its path"
             )
-        listed.append(StoredFile(_plain(system, name), int(size), location))
-    return tuple(listed)
+        files.append(StoredFile(_plain(system, name), int(size), location))
+    return tuple(files)
 
 
 def _plain(system: Any, name: str) -> str:
@@ -342,39 +344,39 @@ def parse_name(path: str) -> HubName:
 
     Raises InputError for anything else.
     """
-    found = _NAME.fullmatch(path)
-    if found is None:
+    match = _NAME.fullmatch(path)
+    if match is None:
         raise InputError(
             f"{escape_text(path)}: expected hf:NAME, hf:NAME:SPLIT or hf:NAME@REVISION:CONFIG:SPLIT"
         )
-    return HubName(found["name"], found["revision"], found["config"], found["split"])
+    return HubName(match["name"], match["revision"], match["config"], match["split"])
 
 
 def hub(path: str) -> Listing:
     """The files of a data set, or of one of its splits. Raises InputError."""
-    named = parse_name(path)
-    files = _files_of_split(path, named, _data_files(path, named))
-    return Listing("/hf", tuple(_listed_files(path, url) for url in files), text=True)
+    parsed = parse_name(path)
+    files = _files_of_split(path, parsed, _data_files(path, parsed))
+    return Listing("/hf", tuple(_find_file(path, url) for url in files), text=True)
 
 
-def _data_files(path: str, named: HubName) -> dict[str, list[str]]:
+def _data_files(path: str, parsed: HubName) -> dict[str, list[str]]:
     """Split -> URLs of its files, as `datasets` finds them."""
     try:
         import datasets
 
         with _silence("huggingface_hub"):
             builder = datasets.load_dataset_builder(
-                named.name, named.config, revision=named.revision
+                parsed.name, parsed.config, revision=parsed.revision
             )
     except Exception as error:  # the Hub, its cache and the network have errors of their own
-        said = escape_text(redact_url(str(error)))
+        reason = escape_text(redact_url(str(error)))
         raise InputError(
-            f"{path}: cannot find it on the Hugging Face Hub: {type(error).__name__}: {said}; "
+            f"{path}: cannot find it on the Hugging Face Hub: {type(error).__name__}: {reason}; "
             "without a network, load it with `datasets` on a machine that is online, call "
             "save_to_disk, and give that directory as the path"
         ) from error
-    found: Any = builder.config.data_files or {}
-    return {str(split): [str(url) for url in urls] for split, urls in found.items()}
+    files: Any = builder.config.data_files or {}
+    return {str(split): [str(url) for url in urls] for split, urls in files.items()}
 
 
 @contextmanager
@@ -389,28 +391,28 @@ def _silence(logger: str) -> Iterator[None]:
         log.setLevel(before)
 
 
-def _files_of_split(path: str, named: HubName, splits: dict[str, list[str]]) -> list[str]:
-    if named.split is None and len(splits) == 1:
+def _files_of_split(path: str, parsed: HubName, splits: dict[str, list[str]]) -> list[str]:
+    if parsed.split is None and len(splits) == 1:
         return next(iter(splits.values()))
-    if named.split in splits:
-        return splits[str(named.split)]
-    wanted = (
+    if parsed.split in splits:
+        return splits[str(parsed.split)]
+    advice = (
         "name one of them"
-        if named.split is None
-        else f"there is no {named.split}; name one of them"
+        if parsed.split is None
+        else f"there is no {parsed.split}; name one of them"
     )
     raise InputError(
-        f"{path}: has the splits {', '.join(splits) or 'none that are files'}; {wanted}, such as "
-        f"hf:{named.name}:{next(iter(splits), 'train')}"
+        f"{path}: has the splits {', '.join(splits) or 'none that are files'}; {advice}, such as "
+        f"hf:{parsed.name}:{next(iter(splits), 'train')}"
     )
 
 
-def _listed_files(path: str, url: str) -> StoredFile:
-    found = _FILE.fullmatch(url)
-    if found is None:
+def _find_file(path: str, url: str) -> StoredFile:
+    match = _FILE.fullmatch(url)
+    if match is None:
         raise InputError(
             f"{path}: {redact_url(url)} is not a file of one revision on the Hub; give its "
             "files by URL, such as hf://datasets/NAME@REVISION/data/*.parquet"
         )
     size, _ = version(url)
-    return StoredFile(f"/hf/{found['name']}@{found['revision']}/{found['path']}", size, url)
+    return StoredFile(f"/hf/{match['name']}@{match['revision']}/{match['path']}", size, url)

@@ -44,14 +44,14 @@ class Allowance:
             return
         limit = self._max_file_bytes
         if limit is not None and total > limit:
-            named = f"more than read.max_file_bytes allows ({limit:,} bytes)"
+            amount = f"more than read.max_file_bytes allows ({limit:,} bytes)"
         else:
-            named = (
+            amount = (
                 f"over {self._max_ratio:g} times its {self._size:,} bytes, "
                 "more than read.max_ratio allows"
             )
         raise InputError(
-            f"{self._path}: unpacks to {named}; if the file is not damaged, raise the limit"
+            f"{self._path}: unpacks to {amount}; if the file is not damaged, raise the limit"
         )
 
     def over(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -145,10 +145,10 @@ def _check_head(path: object, file: Readable, compression: str | None) -> None:
     if 0 < len(head) < 4 and any(magic.startswith(head) for magic in _MAGIC):
         raise InputError(f"{path}: cut off after {len(head)} bytes")
     if head and actual != compression:
-        shown = actual or "uncompressed"
+        content = actual or "uncompressed"
         suffix = {"parquet": ".parquet", None: ".jsonl"}.get(actual) or f".jsonl.{actual}"
         raise InputError(
-            f"{path}: the name says {compression or 'plain jsonl'} but the bytes are {shown}; "
+            f"{path}: the name says {compression or 'plain jsonl'} but the bytes are {content}; "
             f"rename it to end in {suffix}"
         )
     if compression is None and head[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -244,17 +244,17 @@ def split_lines(blocks: Iterator[bytes], max_bytes: int) -> Iterator[tuple[int, 
     The line is None when it is longer than `max_bytes`; its bytes are counted but never held.
     """
     offset = 0
-    held: list[bytes] = []
+    pieces: list[bytes] = []
     length = 0
     for block in blocks:
         *complete, rest = block.split(b"\n")
         for piece in complete:
             length += len(piece)
-            line = None if length > max_bytes else b"".join([*held, piece]) if held else piece
+            line = None if length > max_bytes else b"".join([*pieces, piece]) if pieces else piece
             yield offset, length, line
             offset += length + 1
-            held, length = [], 0
+            pieces, length = [], 0
         length += len(rest)
-        held = [] if length > max_bytes else [*held, rest] if rest else held
+        pieces = [] if length > max_bytes else [*pieces, rest] if rest else pieces
     if length:
-        yield offset, length, None if length > max_bytes else b"".join(held)
+        yield offset, length, None if length > max_bytes else b"".join(pieces)

@@ -27,17 +27,17 @@ from pipeline.sources.record import (
 from pipeline.sources.streams import Allowance
 
 
-def wanted_columns(path: object, names: Sequence[str], rules: RecordRules) -> list[str]:
+def list_needed_columns(path: object, names: Sequence[str], rules: RecordRules) -> list[str]:
     """The columns that the rules ask for, of those there are. Raises InputError for one that is
     there twice."""
-    asked = {field.path[0] for field in rules.fields if field.path}
-    asked |= {piece[0] for piece in rules.template or () if isinstance(piece, tuple)}
-    asked |= {rules.source_key[0]} if rules.source_key else set()
-    asked |= {"meta"} if rules.template else {"meta", rules.text_key}
-    twice = sorted(name for name in asked if names.count(name) > 1)
+    fields = {field.path[0] for field in rules.fields if field.path}
+    fields |= {piece[0] for piece in rules.template or () if isinstance(piece, tuple)}
+    fields |= {rules.source_key[0]} if rules.source_key else set()
+    fields |= {"meta"} if rules.template else {"meta", rules.text_key}
+    twice = sorted(name for name in fields if names.count(name) > 1)
     if twice:
         raise InputError(f"{path}: two columns named {twice[0]!r}; expected one")
-    return [name for name in names if name in asked]
+    return [name for name in names if name in fields]
 
 
 def read_batch_records(
@@ -126,27 +126,27 @@ def read_parquet(
     parquet."""
     try:
         parquet = pq.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False)
-        wanted = wanted_columns(path, parquet.schema_arrow.names, rules)
-        batches = _batches(parquet, wanted, allowance, first)
+        columns = list_needed_columns(path, parquet.schema_arrow.names, rules)
+        batches = _batches(parquet, columns, allowance, first)
         yield from read_batch_records(batches, rules, allowance, first)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{path}: not a valid parquet file: {error}") from error
 
 
 def _batches(
-    parquet: pq.ParquetFile, wanted: list[str], allowance: Allowance, first: int
+    parquet: pq.ParquetFile, columns: list[str], allowance: Allowance, first: int
 ) -> Iterator[pa.RecordBatch]:
-    if not wanted:
+    if not columns:
         yield from _no_columns(parquet.metadata.num_rows - first)
         return
     for group in range(parquet.num_row_groups):
         if first >= parquet.metadata.row_group(group).num_rows:
             first -= parquet.metadata.row_group(group).num_rows
             continue
-        size = _declared(parquet, group, wanted)
+        size = _sum_declared(parquet, group, columns)
         allowance.check(size)
         rows = max(1, min(_ROWS, _BATCH_BYTES // max(1, size)))
-        for batch in parquet.iter_batches(batch_size=rows, row_groups=[group], columns=wanted):
+        for batch in parquet.iter_batches(batch_size=rows, row_groups=[group], columns=columns):
             yield batch.slice(first)
             first = max(0, first - len(batch))
 
@@ -158,7 +158,7 @@ def _no_columns(rows: int) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([nulls], [""])
 
 
-def _declared(parquet: pq.ParquetFile, group: int, wanted: list[str]) -> int:
+def _sum_declared(parquet: pq.ParquetFile, group: int, names: list[str]) -> int:
     """Uncompressed bytes of the wanted columns in a row group. One value in its dictionary may be
     as large, and stand in every row."""
     metadata = parquet.metadata.row_group(group)
@@ -166,7 +166,7 @@ def _declared(parquet: pq.ParquetFile, group: int, wanted: list[str]) -> int:
     return sum(
         column.total_uncompressed_size
         for column in columns
-        if column.path_in_schema.partition(".")[0] in wanted
+        if column.path_in_schema.partition(".")[0] in names
     )
 
 
@@ -222,13 +222,13 @@ def _open_arrow(
     open_reader = pa.ipc.open_file if is_file else pa.ipc.open_stream
     schema = open_reader(source).schema
     source.seek(0)
-    names = wanted_columns(path, schema.names, rules)
+    names = list_needed_columns(path, schema.names, rules)
     chosen = [schema.get_field_index(name) for name in names]
     options = pa.ipc.IpcReadOptions(included_fields=chosen or None)
-    return _batches_of(open_reader(source, options=options))
+    return _read_batches(open_reader(source, options=options))
 
 
-def _batches_of(reader: Any) -> Iterator[pa.RecordBatch]:
+def _read_batches(reader: Any) -> Iterator[pa.RecordBatch]:
     """All batches of an Arrow file or stream."""
     if isinstance(reader, pa.RecordBatchFileReader):
         return (reader.get_batch(index) for index in range(reader.num_record_batches))
@@ -256,7 +256,7 @@ def _copy_arrow(file: BinaryIO, sink: Any) -> tuple[pa.Schema, Iterator[pa.Recor
     file.seek(0)
     reader = pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
     writer = pa.ipc.new_file if is_file else pa.ipc.new_stream
-    return reader.schema, _validated(_batches_of(reader), 0), writer(sink, reader.schema)
+    return reader.schema, _validated(_read_batches(reader), 0), writer(sink, reader.schema)
 
 
 PARQUET = RowFormat(

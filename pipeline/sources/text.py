@@ -145,7 +145,7 @@ def _parser(rules: RecordRules) -> Callable[[Place, bytes], Record]:
     label = rules.source_key[0] if rules.source_key else "meta"
     if label == rules.text_key or _ESCAPED.search(rules.text_key + label):
         return lambda place, line: _by_field(place, line, rules)
-    found = msgspec.defstruct(
+    record_type = msgspec.defstruct(
         "Line",
         [
             ("text", str),
@@ -155,7 +155,7 @@ def _parser(rules: RecordRules) -> Callable[[Place, bytes], Record]:
         rename={"text": rules.text_key, "label": label},
         gc=False,
     )
-    decode = msgspec.json.Decoder(found).decode
+    decode = msgspec.json.Decoder(record_type).decode
 
     def parse(place: Place, line: bytes) -> Record:
         try:
@@ -245,16 +245,16 @@ def read_whole(
     path: str, blocks: Iterator[bytes], rules: RecordRules, start: Place | None = None
 ) -> Iterator[Record | BadRecord]:
     """The file as one record, which an empty file is too."""
-    held: list[bytes] = []
+    pieces: list[bytes] = []
     length = 0
     for block in blocks:
         length += len(block)
-        held = [] if length > rules.max_document_bytes else [*held, block]
+        pieces = [] if length > rules.max_document_bytes else [*pieces, block]
     place = Place(0, 1, 0, length)
     try:
         if length > rules.max_document_bytes:
             raise RecordError("too_large")
-        yield text_record(place, b"".join(held).removeprefix(BOM), rules)
+        yield text_record(place, b"".join(pieces).removeprefix(BOM), rules)
     except RecordError as problem:
         yield BadRecord(place, str(problem))
 
@@ -280,17 +280,17 @@ def text_record(
 ) -> Record:
     """A record whose only field is `text`, and whose meta the format itself gives. Raises
     RecordError."""
-    text, known = decode_text(raw), meta or {}
+    text, values = decode_text(raw), meta or {}
 
     def top(name: str) -> str | None:
         return text if name == "text" else None
 
     if rules.template is not None:
-        filled = fill_template(rules.template, known, top)
-        return assemble_record(place, filled, known, raw_meta, top, rules)
+        filled = fill_template(rules.template, values, top)
+        return assemble_record(place, filled, values, raw_meta, top, rules)
     if rules.text_key != "text":
         raise RecordError("no_text")
-    return assemble_record(place, text, known, raw_meta, top, rules)
+    return assemble_record(place, text, values, raw_meta, top, rules)
 
 
 JSONL = StreamFormat(

@@ -67,13 +67,13 @@ def _item(
 
 
 def _length(path: object, start: int, headers: dict[str, str]) -> int:
-    given = headers.get("content-length", "")
-    if not (given.isascii() and given.isdigit() and len(given) < 19):
+    stated = headers.get("content-length", "")
+    if not (stated.isascii() and stated.isdigit() and len(stated) < 19):
         raise InputError(
-            f"{path}: the record at byte {start:,} has the Content-Length {escape_text(given)!r}; "
+            f"{path}: the record at byte {start:,} has the Content-Length {escape_text(stated)!r}; "
             "expected a number of bytes"
         )
-    return int(given)
+    return int(stated)
 
 
 class _WarcBytes:
@@ -91,10 +91,10 @@ class _WarcBytes:
     def next_record(self) -> bool:
         """Go to the version line of the next record; False at the end of the file."""
         while self._at < len(self._held) or self._refill():
-            found = _NOT_SPACE.search(self._held, self._at)
-            stop = found.start() if found else len(self._held)
+            match = _NOT_SPACE.search(self._held, self._at)
+            stop = match.start() if match else len(self._held)
             self._pass(self._held[self._at : stop])
-            if found:
+            if match:
                 return True
         return False
 
@@ -106,17 +106,17 @@ class _WarcBytes:
                 f"{self._path}: byte {start:,}: expected a record that begins with WARC/1.0; got "
                 f"{escape_text(version[:40].decode(errors='replace'))!r}"
             )
-        found: dict[str, str] = {}
+        headers: dict[str, str] = {}
         name = ""
         for _ in range(_MOST_HEADER_LINES):
             line = self._line()
             if line is None:
                 raise self._cut_off()
             if not line.strip():
-                return found
+                return headers
             text = line.decode(errors="replace")
             if text[0] in " \t" and name:
-                found[name] += " " + text.strip()
+                headers[name] += " " + text.strip()
                 continue
             name, colon, value = text.partition(":")
             name = name.strip().lower()
@@ -125,7 +125,7 @@ class _WarcBytes:
                     f"{self._path}: byte {start:,}: expected header lines such as "
                     f"WARC-Type: conversion; got {escape_text(text.strip(), 40)!r}"
                 )
-            found[name] = value.strip()
+            headers[name] = value.strip()
         raise InputError(
             f"{self._path}: byte {start:,}: more than {_MOST_HEADER_LINES} header lines"
         )

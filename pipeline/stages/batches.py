@@ -106,7 +106,7 @@ class Corpus:
             self._tables[key] = inputs.table(getattr(batch, kind)[position])
         return self._tables[key]
 
-    def shards_of(self, indices: I64) -> list[tuple[int, slice, I64]]:
+    def split_by_shard(self, indices: I64) -> list[tuple[int, slice, I64]]:
         """Ascending dense indices cut by shard: (shard, their places, rows in the shard)."""
         if not len(indices):
             return []
@@ -122,7 +122,7 @@ class Corpus:
         """Rows of ascending dense indices, in that order."""
         parts = [
             self.table(kind, shard).select(columns).take(pa.array(rows))
-            for shard, _, rows in self.shards_of(indices)
+            for shard, _, rows in self.split_by_shard(indices)
         ]
         if not parts:
             return self.table(kind, 0).select(columns).slice(0, 0)

@@ -65,9 +65,9 @@ def _signatures(job: SignatureJob, inputs: Inputs) -> Result:
     outputs = [_runs(layout.shard("runs", job.index, "arrow"), runs)]
     keyed = 0
     if job.key:
-        found = _key_digests(table["meta"], job.key)
-        keyed = len(found[1])
-        outputs.append(_runs(layout.shard("runs", job.index, "key.arrow"), {KEY: found}))
+        key_run = _key_digests(table["meta"], job.key)
+        keyed = len(key_run[1])
+        outputs.append(_runs(layout.shard("runs", job.index, "key.arrow"), {KEY: key_run}))
     if job.keep_signatures:
         column = pa.FixedSizeListArray.from_arrays(
             pa.array(np.ascontiguousarray(signatures).reshape(-1)), job.preset.num_perm

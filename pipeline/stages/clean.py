@@ -20,7 +20,7 @@ from pipeline.engine.stage import Inputs, Result, Stage, Task
 from pipeline.sources import files
 from pipeline.sources.files import InputFile
 from pipeline.sources.part import DamagedFile, Part, WholeFile, read_part
-from pipeline.sources.record import BadRecord, RecordRules, rules_of, typed_columns
+from pipeline.sources.record import BadRecord, RecordRules, make_rules, typed_columns
 from pipeline.stages.document_rows import Cleaning, DocumentRows, Item
 from pipeline.stages.plan import Reading
 from pipeline.stages.withheld import load_withheld
@@ -41,7 +41,7 @@ class CleanJob:
 def _clean(job: CleanJob, inputs: Inputs) -> Result:
     withheld = load_withheld(inputs.root, job.cleaning.withheld)
     task = DocumentRows(job.index, job.cleaning, withheld)
-    noted: list[list[str | int]] = []
+    read_files: list[list[str | int]] = []
     skipped: list[list[str]] = []
     problems: list[str] = []
     for part, rules in zip(job.parts, job.rules, strict=True):
@@ -51,10 +51,10 @@ def _clean(job: CleanJob, inputs: Inputs) -> Result:
         elif isinstance(part.content, DamagedFile):
             problem = part.content.problem
         else:
-            found = _checked(read_part(part, inputs, rules), file, job.on_bad_record)
-            task.take(found, part)
+            records = _check_records(read_part(part, inputs, rules), file, job.on_bad_record)
+            task.take(records, part)
         if part.index == 0:
-            noted.append([file.input, file.path, file.size, digest])
+            read_files.append([file.input, file.path, file.size, digest])
         if problem:
             problems.append(problem)
             why = escape_text(problem.replace(file.shown, file.path))
@@ -65,7 +65,7 @@ def _clean(job: CleanJob, inputs: Inputs) -> Result:
         "documents": sum(a.documents.documents for a in task.accounts.values()),
         "records": task.records,
         "bad": task.bad,
-        "inputs": noted,
+        "inputs": read_files,
         "skipped_shards": skipped,
         "sources": {name: asdict(account) for name, account in sorted(task.accounts.items())},
     }
@@ -85,14 +85,14 @@ def _take_file(
     file, problem = part.file, ""
     with closing(files.HashingReader(file.location)) as reader:
         try:
-            found = _checked(files.read_records(file, reader, rules), file, on_bad_record)
-            task.take(found, part)
+            records = _check_records(files.read_records(file, reader, rules), file, on_bad_record)
+            task.take(records, part)
         except InputError as error:
             problem = str(error)
         return reader.hash_rest(file.size), problem
 
 
-def _checked(items: Iterator[Item], file: InputFile, on_bad_record: str) -> Iterator[Item]:
+def _check_records(items: Iterator[Item], file: InputFile, on_bad_record: str) -> Iterator[Item]:
     for item in items:
         if isinstance(item, BadRecord) and on_bad_record == "fail":
             where = item.place.line or f"row {item.place.byte_offset}"
@@ -108,7 +108,7 @@ def clean_stage(
 ) -> Stage:
     """The stage that reads every raw shard once. Texts of the documents in the tables `withheld`
     are left out (`pipeline.stages.withheld`)."""
-    rules = {i.name: rules_of(i, config) for i in config.inputs}
+    rules = {i.name: make_rules(i, config) for i in config.inputs}
     clean, read = config.clean, config.read
     cleaning = Cleaning(
         min_length=clean.min_length,
@@ -118,7 +118,7 @@ def clean_stage(
         columns=typed_columns(config),
         withheld=withheld,
     )
-    readers = {name: said for file in reading.files for name, said in file.software.items()}
+    readers = {name: version for file in reading.files for name, version in file.software.items()}
     tasks = []
     for index, parts in enumerate(reading.tasks):
         chosen = tuple(rules[part.file.input] for part in parts)

@@ -92,26 +92,26 @@ def _clusters(job: ClusterJob, inputs: Inputs) -> Result:
     ranked = _rank(job, corpus, inputs)
     memberships = _memberships(job, inputs, ranked)
     if job.rules.verify == "none":
-        found = collapse(memberships, ranked.component, ranked.origin)
+        selection = collapse(memberships, ranked.component, ranked.origin)
     else:
-        found = select_representatives(
+        selection = select_representatives(
             memberships,
             _signatures(corpus, ranked),
             selection_rules(job.rules),
             _Reader(job.rules.preset, corpus, ranked.index),
             ranked.origin,
         )
-    dropped = np.flatnonzero(found.representative != KEPT)
+    dropped = np.flatnonzero(selection.representative != KEPT)
     columns = (
         ranked.index[dropped].astype(np.uint32),
-        ranked.index[found.representative[dropped]].astype(np.uint32),
-        found.channels[dropped],
-        found.estimate[dropped],
-        found.exact[dropped],
+        ranked.index[selection.representative[dropped]].astype(np.uint32),
+        selection.channels[dropped],
+        selection.estimate[dropped],
+        selection.exact[dropped],
     )
     table = pa.table([pa.array(column) for column in columns], schema=CHOICE)
     output = arrow_output(layout.shard("clusters", job.index, "arrow"), table)
-    counters = {"documents": job.stop - job.start, "duplicates": len(dropped), **found.counts}
+    counters = {"documents": job.stop - job.start, "duplicates": len(dropped), **selection.counts}
     return Result((output,), counters)
 
 
@@ -127,7 +127,7 @@ def _rank(job: ClusterJob, corpus: Corpus, inputs: Inputs) -> _RankedDocuments:
     doc_id = columns["doc_id"].to_numpy()
     decision, batch = np.zeros(len(index), np.int64), np.zeros(len(index), np.int64)
     origin = np.zeros(len(index), np.uint8)
-    for shard, place, rows in corpus.shards_of(index):
+    for shard, place, rows in corpus.split_by_shard(index):
         batch[place] = corpus.batch_number(shard)
         if corpus.is_old(shard):
             state = corpus.table("keep", shard)["state"].to_numpy()[rows]
@@ -142,11 +142,11 @@ def _rank(job: ClusterJob, corpus: Corpus, inputs: Inputs) -> _RankedDocuments:
 def look_up_decisions(decisions: pa.Table, doc_id: npt.NDArray[np.uint64]) -> I64:
     """Index into DECISIONS of each of these ascending doc_ids; 0 for those without a row."""
     rank = np.zeros(len(doc_id), np.int64)
-    found = np.array([DECISIONS.index(d) for d in decisions["decision"].to_pylist()], np.int64)
+    ranks = np.array([DECISIONS.index(d) for d in decisions["decision"].to_pylist()], np.int64)
     decided = decisions["doc_id"].to_numpy()
     place = np.searchsorted(doc_id, decided)
     here = (place < len(doc_id)) & (doc_id[np.minimum(place, len(doc_id) - 1)] == decided)
-    rank[place[here]] = found[here]
+    rank[place[here]] = ranks[here]
     return rank
 
 

@@ -145,16 +145,16 @@ def _repeats(job: RepeatsJob, inputs: Inputs) -> Result:
     numbers = np.split(np.arange(counts.sum(), dtype=np.uint32), np.cumsum(counts)[:-1])
     member, bucket = buckets([t["digest"].to_numpy() for t in tables], numbers)
     shard = np.repeat(np.arange(len(tables), dtype=np.uint32), counts)[member]
-    found = pa.concat_tables(tables).take(pa.array(member))
-    row = found["row"].to_numpy()
+    units = pa.concat_tables(tables).take(pa.array(member))
+    row = units["row"].to_numpy()
     key_M2 = _keys(job, inputs, shard, row)
     rank = _ranks(key_M2)
-    cut, first = later_occurrences(bucket, rank, found["byte_start"].to_numpy(), job.min_documents)
-    order = np.lexsort((found["byte_start"].to_numpy()[cut], row[cut], shard[cut]))
+    cut, first = later_occurrences(bucket, rank, units["byte_start"].to_numpy(), job.min_documents)
+    order = np.lexsort((units["byte_start"].to_numpy()[cut], row[cut], shard[cut]))
     cut, first = cut[order], first[order]
     columns = {
         "shard": pa.array(shard[cut]),
-        **{name: found[name].take(pa.array(cut)) for name in REPEATS.names[1:5]},
+        **{name: units[name].take(pa.array(cut)) for name in REPEATS.names[1:5]},
         "first": ids.keys_from_u64(key_M2[first]),
     }
     output = arrow_output(layout.shard("repeats", job.index, "arrow"), pa.table(columns, REPEATS))
@@ -289,10 +289,14 @@ def cuts_stage(
 ) -> Stage:
     """The stage that gives every documents shard its cuts."""
     keys = units.keys if units else clean.documents
-    found = Shared(repeats.repeats if repeats else ())
+    repeat_shards = Shared(repeats.repeats if repeats else ())
     redacted = redactions.redactions if redactions else (None,) * len(keys)
     tasks = tuple(
-        Task(f"cuts of shard {i}", CutsJob(i, k, found, r), (k, found, *((r,) if r else ())))
+        Task(
+            f"cuts of shard {i}",
+            CutsJob(i, k, repeat_shards, r),
+            (k, repeat_shards, *((r,) if r else ())),
+        )
         for i, (k, r) in enumerate(zip(keys, redacted, strict=True))
     )
     return Stage(name="cuts", version=2, function=_cuts, tasks=tasks, reads_texts=False)

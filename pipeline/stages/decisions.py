@@ -73,14 +73,14 @@ _RECORD = ["doc_key", "source", "licence"]
 
 
 def decisions_stage(
-    clean: CleanOutput, policy: Policy, works: Shard | None, *found: FindingsOutput
+    clean: CleanOutput, policy: Policy, works: Shard | None, *findings: FindingsOutput
 ) -> Stage:
-    """The stage that decides; every task of the stages `found` publishes evidence, and decisions
-    where it makes its own; those of the first count their documents."""
+    """The stage that decides; every task of the stages of `findings` publishes evidence, and
+    decisions where it makes its own; those of the first count their documents."""
     text = policy.model_dump_json()
-    tasks, counts = [], found[0].counts
+    tasks, counts = [], findings[0].counts
     for index, shard in enumerate(clean.documents):
-        shards = [s for output in found for s in output.manifest.tasks[index].shards]
+        shards = [s for output in findings for s in output.manifest.tasks[index].shards]
         evidence = tuple(s for s in shards if s.path.endswith(layout.EVIDENCE_SHARD))
         decisions = tuple(s for s in shards if s.path.endswith(layout.DECISIONS_SHARD))
         documents = shard if reads_documents(policy) else None
@@ -164,13 +164,13 @@ def _clusters(job: VerdictsJob, inputs: Inputs) -> pa.Table:
     corpus = Corpus(job.batches, inputs)
     table = pa.concat_tables([CHOICE.empty_table(), *(inputs.table(s) for s in job.clusters)])
     channels, exact = table["channels"].to_numpy(), table["exact"].to_numpy()
-    kept = table["representative"].to_numpy().astype(np.int64)
+    representative = table["representative"].to_numpy().astype(np.int64)
     names = [*(batch.name for batch in job.batches.all[:-1]), ""]
     bounds = np.cumsum([batch.total for batch in job.batches.all])
-    batch = np.searchsorted(bounds, kept, side="right")
+    batch = np.searchsorted(bounds, representative, side="right")
     return pa.table(
         {
-            "kept": _keys(corpus, kept),
+            "kept": _keys(corpus, representative),
             "member": _keys(corpus, table["member"].to_numpy().astype(np.int64)),
             "kind": pa.array(KINDS).take(pa.array(kinds(channels, exact, job.channels))),
             "jaccard": pa.array(exact, from_pandas=True),

@@ -36,11 +36,11 @@ MASKED_SCHEMA = pa.schema(
 )
 
 
-def _masked_rows(places: pa.RecordBatch, counts_NK: npt.NDArray[np.uint32]) -> pa.RecordBatch:
+def _select_masked(places: pa.RecordBatch, counts_NK: npt.NDArray[np.uint32]) -> pa.RecordBatch:
     """Of N documents with these places and counts per kind those in which something was masked."""
     rows = pa.array(np.flatnonzero(counts_NK.any(axis=1)))
-    found = [places[name] for name in MASKED_SCHEMA.names[: -len(KINDS)]]
-    columns = [*found, *(pa.array(column) for column in counts_NK.T.copy())]
+    place_columns = [places[name] for name in MASKED_SCHEMA.names[: -len(KINDS)]]
+    columns = [*place_columns, *(pa.array(column) for column in counts_NK.T.copy())]
     return pa.RecordBatch.from_arrays(columns, schema=MASKED_SCHEMA).take(rows)
 
 
@@ -134,8 +134,8 @@ class DocumentRows:
                 self._check_amount(part)
         except BaseException:
             self.accounts, self.records, self.characters, self.bad, self.unlabelled = before
-            for taken, length in zip(batches, lengths, strict=True):
-                del taken[length:]
+            for batch, length in zip(batches, lengths, strict=True):
+                del batch[length:]
             raise
 
     def _counts(self) -> tuple[dict[str, Account], int, int, int, Counter[str]]:
@@ -163,8 +163,8 @@ class DocumentRows:
         short = cleaning.short_mask(texts, self.cleaning.min_length)
         sizes = pc.binary_length(texts).to_numpy().astype(np.uint64)
         self._count(items, places["source"].to_pylist(), good, sizes, short)
-        kept = np.flatnonzero(good)[~short]
-        batch = places.take(pa.array(kept))
+        rows_to_keep = np.flatnonzero(good)[~short]
+        batch = places.take(pa.array(rows_to_keep))
         live = texts.filter(pa.array(~short))
         staying = [record for record, gone in zip(records, short, strict=True) if not gone]
         metas = pa.array([record.meta for record in staying], pa.string())
@@ -180,7 +180,7 @@ class DocumentRows:
             texts = cleaning.clean_array(texts)
         if rules.mask:
             texts, counts = mask_texts(texts, rules.mask, rules.phone_regions)
-            self.masked.append(_masked_rows(places, counts))
+            self.masked.append(_select_masked(places, counts))
         return texts
 
     def outputs(self) -> tuple[Output, ...]:

@@ -21,7 +21,7 @@ from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
-from pipeline.packing.rows import byte_lengths_of, take_rows
+from pipeline.packing.rows import measure_byte_lengths, take_rows
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
 from pipeline.runs.views import ScatteredTextOutput
@@ -74,7 +74,7 @@ def _scatter_text(job: TextJob, inputs: Inputs) -> Result:
         texts = pa.chunked_array([cut_texts(texts, _cuts(job.cuts, run, table["doc_key"]))])
     live = np.flatnonzero(split >= 0)
     key_N2 = ids.keys_as_u64(table["doc_key"])[live]
-    size = byte_lengths_of(texts)[live]
+    size = measure_byte_lengths(texts)[live]
     chosen = split[live].astype(np.uint8)
     if job.seed is None:
         placed = _in_document_order(chosen, copies, size)
@@ -123,9 +123,9 @@ def _shards(
 def _wanted(job: TextJob, run: Inputs, table: pa.Table) -> tuple[I64, I64]:
     """Per document the number of its split, -1 where it is not asked for; copies of the others."""
     ends = read_table_rows(job.ends, ["state", "split", "doc_key"], run)
-    kept = pc.equal(ends["state"], _KEPT)
-    number = numbers_of(ends["split"], job.splits)
-    state = kept.to_numpy()
+    is_kept = pc.equal(ends["state"], _KEPT)
+    number = number_splits(ends["split"], job.splits)
+    state = is_kept.to_numpy()
     ordinal = (table["doc_id"].to_numpy() & np.uint64(0xFFFFFFFF)).astype(np.int64)
     if len(ordinal) and (
         ordinal[-1] >= len(ends) or ends["doc_key"].take(pa.array(ordinal)) != table["doc_key"]
@@ -142,18 +142,18 @@ def _wanted(job: TextJob, run: Inputs, table: pa.Table) -> tuple[I64, I64]:
     return split, copies[ordinal][split >= 0]
 
 
-def numbers_of(names_N: pa.ChunkedArray, splits: tuple[str, ...]) -> I64:
+def number_splits(names_N: pa.ChunkedArray, splits: tuple[str, ...]) -> I64:
     """The place of each name among `splits`, -1 for others, (N,)."""
-    found = pc.index_in(names_N, value_set=pa.array(splits, pa.string()))
-    numbers: I64 = pc.fill_null(found, -1).to_numpy().astype(np.int64)
+    places = pc.index_in(names_N, value_set=pa.array(splits, pa.string()))
+    numbers: I64 = pc.fill_null(places, -1).to_numpy().astype(np.int64)
     return numbers
 
 
 def _cuts(cuts: TableRows, run: Inputs, doc_key: pa.ChunkedArray) -> pa.Table:
     """The cuts of the shard with these keys, by row and start."""
-    found = read_table_rows(cuts, ["doc_key", "byte_start", "byte_end"], run)
-    row = pc.index_in(found["doc_key"], value_set=doc_key.combine_chunks())
-    return found.append_column("row", row)
+    rows = read_table_rows(cuts, ["doc_key", "byte_start", "byte_end"], run)
+    row = pc.index_in(rows["doc_key"], value_set=doc_key.combine_chunks())
+    return rows.append_column("row", row)
 
 
 def read_table_rows(rows: TableRows, columns: list[str], run: Inputs) -> pa.Table:
@@ -196,20 +196,20 @@ class FileJob:
 
 
 def _gather_text(job: FileJob, inputs: Inputs) -> Result:
-    found, names, byte_lengths = [], [], []
+    bucket_slices, names, byte_lengths = [], [], []
     ranges = _ranges(job)
     empty = inputs.table(ranges[0][0]).slice(0, 0)
     others = [name for name in empty.column_names if name not in ("text", "split")]
     for here, piece in shuffle.slices(ranges, job.split, inputs):
-        found.append(here)
+        bucket_slices.append(here)
         names.append(shuffle.copy_table(piece.select(others)))
-        byte_lengths.append(byte_lengths_of(piece["text"]))
+        byte_lengths.append(measure_byte_lengths(piece["text"]))
     whole = pa.concat_tables([*names, empty.select(others)])
     length = np.concatenate([np.zeros(0, np.int64), *byte_lengths])
     order = np.arange(len(whole))
     if job.shuffled:
         order = ids.sort_order(ids.keys_as_u64(whole["doc_key"]), whole["rank"].to_numpy())
-    text = shuffle.gather_rows(found, "text", pa.large_string(), length, order, inputs)
+    text = shuffle.gather_rows(bucket_slices, "text", pa.large_string(), length, order, inputs)
     table = whole.take(pa.array(order)).append_column("text", text)
     path = f"{layout.RECORDS}/{job.name}/{job.number:06d}.{job.format}"
     data, content_hash = image(path, table, job.format, job.fields)
@@ -239,7 +239,7 @@ def gather_text_stage(
             Shared(ScatteredSplit(shards, sizes)),
             Shared(tuple(chain.from_iterable(shards))),
         )
-        count = files_of(sum(n[split] for n in scatter.rows), sum(sizes), file_bytes)
+        count = count_files(sum(n[split] for n in scatter.rows), sum(sizes), file_bytes)
         for number in range(count):
             job = FileJob(
                 split=split,
@@ -262,7 +262,7 @@ def gather_text_stage(
     )
 
 
-def files_of(documents: int, text_bytes: int, file_bytes: int) -> int:
+def count_files(documents: int, text_bytes: int, file_bytes: int) -> int:
     """The number of files of a split."""
     return max(1, -(-text_bytes // file_bytes)) if documents else 0
 
@@ -275,10 +275,10 @@ def _ranges(job: FileJob) -> list[tuple[Shard, int, int]]:
     low, high = (whole * (job.number + i) // job.count for i in (0, 1))
     if job.shuffled:
         return [(shard, low, high) for of_task in scattered.shards for shard in of_task]
-    found, start = [], 0
+    ranges, start = [], 0
     for of_task, size in zip(scattered.shards, scattered.bytes, strict=True):
         end = shuffle.WHOLE if job.number == job.count - 1 else high - start
         if low <= start + size and end > 0:
-            found += [(shard, max(0, low - start), end) for shard in of_task]
+            ranges += [(shard, max(0, low - start), end) for shard in of_task]
         start += size
-    return found
+    return ranges

@@ -94,8 +94,8 @@ def _findings(failures: Failures, table: pa.Table) -> tuple[list[Row], list[Row]
         family = reason.partition("_")[0]
         is_measured = value == value
         measured = encode_attributes({"value": value, "limit": limit}) if is_measured else ""
-        found = (ids[-1], doc_id, key, family, reason, "", target)
-        evidence.append((*found, "", "", 0, 0, None, measured))
+        head = (ids[-1], doc_id, key, family, reason, "", target)
+        evidence.append((*head, "", "", 0, 0, None, measured))
     return evidence, decisions
 
 
@@ -137,18 +137,18 @@ def _custom_filters(job: CustomFiltersJob, inputs: Inputs) -> Result:
     about = zip(table["doc_id"].to_pylist(), table["doc_key"].to_pylist(), strict=True)
     for row, (doc_id, key) in enumerate(about):
         failed = [
-            (own, said)
+            (own, answer)
             for own, of_all in zip(job.functions, verdicts, strict=True)
-            if (said := of_all[row]) is not None
+            if (answer := of_all[row]) is not None
         ]
         ids = [f"{key.hex()}-c{number}" for number in range(len(failed))]
-        for name, (own, said) in zip(ids, failed, strict=True):
+        for name, (own, answer) in zip(ids, failed, strict=True):
             counts[own.rule] += 1
-            found = (name, doc_id, key, CUSTOM_DETECTOR, own.rule, "", said or own.name)
-            evidence.append((*found, "", "", 0, 0, None, ""))
+            head = (name, doc_id, key, CUSTOM_DETECTOR, own.rule, "", answer or own.name)
+            evidence.append((*head, "", "", 0, 0, None, ""))
         if failed and job.action != "report":
-            own, said = failed[0]
-            why = said or f"The filter {own.name} refuses it."
+            own, answer = failed[0]
+            why = answer or f"The filter {own.name} refuses it."
             decisions.append((doc_id, key, job.action, own.rule, why, ids, None))
     outputs = finding_outputs("filters", job.index, evidence, decisions, prefix="custom.")
     counters = {
@@ -207,11 +207,11 @@ class CustomDetectorsJob:
 def _detect_custom(job: CustomDetectorsJob, inputs: Inputs) -> Result:
     table = inputs.table(job.documents)
     batches = list(document_batches(table, dict(job.files)))
-    found = [(own.name, detect_with(own, batches)) for own in job.detectors]
-    evidence = make_evidence_rows(table, found, _LETTER)
+    findings_by_detector = [(own.name, detect_with(own, batches)) for own in job.detectors]
+    evidence = make_evidence_rows(table, findings_by_detector, _LETTER)
     path = layout.shard("screen", job.index, f"custom.{layout.EVIDENCE_SHARD}")
     output = arrow_output(path, evidence)
-    counts = {name: len(findings) for name, findings in found if len(findings)}
+    counts = {name: len(findings) for name, findings in findings_by_detector if len(findings)}
     return Result((output,), {"documents": len(table), "evidence": counts})
 
 

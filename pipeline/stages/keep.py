@@ -70,8 +70,8 @@ def _keep(job: KeepJob, inputs: Inputs) -> Result:
     key, text_key = documents.key_N2.copy(), documents.text_key_N2.copy()
     key[duplicates.member] = duplicates.key_M2
     text_key[duplicates.member] = duplicates.text_key_M2
-    kept = state == STATES.index("kept")
-    split = splits.assign(text_key, kept, job.held_out, job.seed)
+    is_kept = state == STATES.index("kept")
+    split = splits.assign(text_key, is_kept, job.held_out, job.seed)
     outputs = [*_shards(job.batches.all[-1], documents, state, split, key)]
     outputs.append(_clusters(job, documents, state, duplicates))
     counts = {name: int((state == i).sum()) for i, name in enumerate(STATES)}
@@ -86,9 +86,9 @@ def _load(batch: Batch, inputs: Inputs) -> _Documents:
     doc_id = table["doc_id"].to_numpy()
     decision = np.zeros(len(table), np.uint8)
     for shard in batch.decisions:
-        found = inputs.table(shard)
-        ranks = [DECISIONS.index(d) for d in found["decision"].to_pylist()]
-        decision[np.searchsorted(doc_id, found["doc_id"].to_numpy())] = ranks
+        rows = inputs.table(shard)
+        ranks = [DECISIONS.index(d) for d in rows["decision"].to_pylist()]
+        decision[np.searchsorted(doc_id, rows["doc_id"].to_numpy())] = ranks
     return _Documents(
         doc_id=doc_id,
         key_N2=ids.keys_as_u64(table["doc_key"]),
@@ -103,16 +103,16 @@ def _duplicates(job: KeepJob, corpus: Corpus, inputs: Inputs) -> _Duplicates:
     """All duplicates by ascending position, with what the keep-list needs of representatives."""
     table = pa.concat_tables([CHOICE.empty_table(), *(inputs.table(s) for s in job.clusters)])
     member = table["member"].to_numpy().astype(np.int64)
-    kept = table["representative"].to_numpy().astype(np.int64)
+    representative = table["representative"].to_numpy().astype(np.int64)
     order = np.argsort(member)
-    standing, place = np.unique(kept[order], return_inverse=True)
+    standing, place = np.unique(representative[order], return_inverse=True)
     keys = corpus.take("documents", ["doc_key", "text_key"], standing)
     batch = np.zeros(len(standing), np.int64)
-    for shard, where, _ in corpus.shards_of(standing):
+    for shard, where, _ in corpus.split_by_shard(standing):
         batch[where] = corpus.batch_number(shard)
     return _Duplicates(
         member=member[order] - job.batches.first_new,
-        representative=kept[order],
+        representative=representative[order],
         key_M2=ids.keys_as_u64(keys["doc_key"])[place],
         text_key_M2=ids.keys_as_u64(keys["text_key"])[place],
         batch=batch[place],
@@ -154,26 +154,26 @@ def _shards(
     return outputs
 
 
-def _clusters(job: KeepJob, documents: _Documents, state: U8, found: _Duplicates) -> Output:
+def _clusters(job: KeepJob, documents: _Documents, state: U8, duplicates: _Duplicates) -> Output:
     """One row per document that another represents, by kept key, then member key: both keys, why,
     the bands both share, the estimated and exact Jaccard similarity (null where not computed), and
     the earlier batch that holds the kept document (empty: this run)."""
-    member_key = documents.key_N2[found.member]
+    member_key = documents.key_N2[duplicates.member]
     order = ids.sort_order(member_key)
-    order = order[ids.sort_order(found.key_M2[order])]
-    channels = found.channels[order]
-    found_kinds = kinds(channels, found.exact[order], job.channels)
+    order = order[ids.sort_order(duplicates.key_M2[order])]
+    channels = duplicates.channels[order]
+    edge_kinds = kinds(channels, duplicates.exact[order], job.channels)
     names = [*(batch.name for batch in job.batches.all[:-1]), ""]
     table = pa.table(
         {
-            "kept": ids.keys_from_u64(found.key_M2[order]),
+            "kept": ids.keys_from_u64(duplicates.key_M2[order]),
             "member": ids.keys_from_u64(member_key[order]),
-            "kind": pa.array(KINDS).take(pa.array(found_kinds)),
+            "kind": pa.array(KINDS).take(pa.array(edge_kinds)),
             "bands": _bands(channels, job.channels),
-            "estimate": pa.array(found.estimate[order], from_pandas=True),
-            "jaccard": pa.array(found.exact[order], from_pandas=True),
-            "member_state": pa.array(STATES).take(pa.array(state[found.member[order]])),
-            "index": pa.array(names, pa.string()).take(pa.array(found.batch[order])),
+            "estimate": pa.array(duplicates.estimate[order], from_pandas=True),
+            "jaccard": pa.array(duplicates.exact[order], from_pandas=True),
+            "member_state": pa.array(STATES).take(pa.array(state[duplicates.member[order]])),
+            "index": pa.array(names, pa.string()).take(pa.array(duplicates.batch[order])),
         }
     )
     return parquet_output(layout.CLUSTERS, table)

@@ -82,7 +82,7 @@ def draws(key_N2: U64, seed: int, copy: int) -> U64:
     return rng.rank(key_N2, seed, f"mixture/{copy}")
 
 
-def copies_of(part: DocumentTokens, quotas: tuple[Quota, ...], seed: int) -> U16:
+def draw_copies(part: DocumentTokens, quotas: tuple[Quota, ...], seed: int) -> U16:
     """How often each document is in the stream, (N,); `quotas` are those of the S sources."""
     whole = np.array([quota.copies for quota in quotas], np.int64)
     some = np.array([quota.bound > 0 for quota in quotas], np.bool_)
@@ -94,16 +94,16 @@ def copies_of(part: DocumentTokens, quotas: tuple[Quota, ...], seed: int) -> U16
 def check_sources(config: MixtureConfig, documents: Mapping[str, int]) -> None:
     """Raises ConfigError when a mixture names a source that is not there, or gives no weight to one
     that is; `documents` are the documents of every source that was read."""
-    known = sorted(documents)
+    names = sorted(documents)
     for name in {**(config.epochs or {}), **(config.weights or {})}:
         if name not in documents:
-            hint = did_you_mean(name, known)
+            hint = did_you_mean(name, names)
             raise ConfigError(
                 f"mixture: no document has the source {escape_text(name)!r}{hint}; sources: "
-                f"{shorten_list([escape_text(name) for name in known], _NAMED)}"
+                f"{shorten_list([escape_text(name) for name in names], _NAMED)}"
             )
     bare = [
-        escape_text(name) for name in known if documents[name] and weight_of(config, name) is None
+        escape_text(name) for name in names if documents[name] and find_weight(config, name) is None
     ]
     if bare:
         raise ConfigError(
@@ -144,15 +144,15 @@ def targets(config: MixtureConfig, tokens: Mapping[str, int]) -> dict[str, int]:
 
 def shares(config: MixtureConfig, tokens: Mapping[str, int]) -> dict[str, Fraction]:
     """Of the sources that have tokens and a weight, their part of the total; weights or not."""
-    weights = {n: Fraction(weight_of(config, n) or 0) for n, count in tokens.items() if count}
+    weights = {n: Fraction(find_weight(config, n) or 0) for n, count in tokens.items() if count}
     whole = sum(weights.values())
     return {name: weight / whole for name, weight in weights.items() if weight}
 
 
-def weight_of(config: MixtureConfig, source: str) -> float | None:
+def find_weight(config: MixtureConfig, source: str) -> float | None:
     """The epochs or weight asked for a source; None when the config says nothing of it."""
-    named = config.epochs if config.weights is None else config.weights
-    value = (named or {}).get(source, config.default)
+    by_source = config.epochs if config.weights is None else config.weights
+    value = (by_source or {}).get(source, config.default)
     return 1.0 if value is None and config.weights is None else value
 
 
@@ -229,16 +229,16 @@ def _mixture(job: MixtureJob, inputs: Inputs) -> Result:
     quotas = _quotas(path, job, config, tokens)
     source = np.empty(sum(job.kept), np.uint32)
     copies = np.empty(sum(job.kept), np.uint16)
-    row, left = 0, 0
+    row, in_train = 0, 0
     for part, train in _kept(path, job.sources):
         end = row + len(train)
         source[row:end] = part.source
-        copies[row:end] = np.where(train, copies_of(part, quotas, job.seed), 1)
-        left += int(copies[row:end][train].sum())
+        copies[row:end] = np.where(train, draw_copies(part, quotas, job.seed), 1)
+        in_train += int(copies[row:end][train].sum())
         row = end
     if row != len(copies):
         raise IntegrityError(f"{path}: {row:,} kept documents; {len(copies):,} were tokenized")
-    if not left:
+    if not in_train:
         raise InputError("mixture: no document would be left in train; raise epochs or weights")
     cuts = np.cumsum(job.kept)[:-1]
     outputs = [
@@ -257,12 +257,12 @@ def _facts(
     job: MixtureJob, config: MixtureConfig, documents: I64, tokens: I64, quotas: tuple[Quota, ...]
 ) -> list[dict[str, Any]]:
     """Per source: what was asked for, what train has of it, and its epochs."""
-    asked = shares(config, dict(zip(job.sources, tokens.tolist(), strict=True)))
+    asked_shares = shares(config, dict(zip(job.sources, tokens.tolist(), strict=True)))
     return [
         {
             "source": name,
-            "asked_epochs": weight_of(config, name) if config.weights is None else None,
-            "asked_share": float(asked.get(name, 0)) if config.weights is not None else None,
+            "asked_epochs": find_weight(config, name) if config.weights is None else None,
+            "asked_share": float(asked_shares.get(name, 0)) if config.weights is not None else None,
             "documents": int(documents[i]),
             "tokens": int(tokens[i]),
             "epochs": quotas[i].epochs,
@@ -282,7 +282,7 @@ def _totals(path: Path, job: MixtureJob) -> tuple[I64, I64]:
 
 def _quotas(path: Path, job: MixtureJob, config: MixtureConfig, tokens: I64) -> tuple[Quota, ...]:
     if config.weights is None:
-        return tuple(quota_of_epochs(weight_of(config, name) or 0.0) for name in job.sources)
+        return tuple(quota_of_epochs(find_weight(config, name) or 0.0) for name in job.sources)
     target_tokens = targets(config, dict(zip(job.sources, tokens.tolist(), strict=True)))
     target = np.array([target_tokens[name] for name in job.sources], np.int64)
     return fill_quotas(target, tokens, lambda: _train(path, job.sources), job.seed)
@@ -299,14 +299,14 @@ def _kept(path: Path, sources: tuple[str, ...]) -> Iterator[tuple[DocumentTokens
     names = pa.array(sources, pa.string())
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(_ROWS, columns=_COLUMNS):
-            kept = batch.filter(pc.equal(batch["state"], "kept"))
-            source = pc.index_in(kept["source"], value_set=names)
+            documents = batch.filter(pc.equal(batch["state"], "kept"))
+            source = pc.index_in(documents["source"], value_set=names)
             part = DocumentTokens(
-                ids.keys_as_u64(kept["doc_key"]),
+                ids.keys_as_u64(documents["doc_key"]),
                 source.to_numpy().astype(np.int64),
-                kept["tokens"].to_numpy().astype(np.int64),
+                documents["tokens"].to_numpy().astype(np.int64),
             )
-            yield part, pc.equal(kept["split"], TRAIN).to_numpy(zero_copy_only=False)
+            yield part, pc.equal(documents["split"], TRAIN).to_numpy(zero_copy_only=False)
 
 
 def mixture_stage(

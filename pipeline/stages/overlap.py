@@ -78,20 +78,20 @@ def _read_items(job: IndexJob) -> tuple[list[_ItemText], list[tuple[str, str]]]:
     """The texts of all items, and set and name of every item."""
     items: list[_ItemText] = []
     names: list[tuple[str, str]] = []
-    for found in job.sets:
+    for eval_set in job.sets:
         before = len(items)
-        for line, record in read_eval_set(found):
+        for line, record in read_eval_set(eval_set):
             name = item_name(record, line)
             try:
                 texts = item_texts(record, job.fields, job.min_words)
             except RecursionError as error:
-                raise InputError(f"{found.location}:{line}: nested too deeply") from error
-            items += [_ItemText(found.name, name, *field, len(names)) for field in texts]
-            names.append((found.name, name))
+                raise InputError(f"{eval_set.location}:{line}: nested too deeply") from error
+            items += [_ItemText(eval_set.name, name, *field, len(names)) for field in texts]
+            names.append((eval_set.name, name))
         if len(items) == before:
             expected = f"the fields {', '.join(job.fields)}" if job.fields else "a string"
             raise InputError(
-                f"{found.location}: no record has {expected}; see decontaminate.fields"
+                f"{eval_set.location}: no record has {expected}; see decontaminate.fields"
             )
     return items, names
 
@@ -212,11 +212,11 @@ def _overlap_findings(
         ids = [f"{key.hex()}-e{number}" for number in range(end - start)]
         for evidence_id, hit in zip(ids, range(start, end), strict=True):
             part, offset = parts[hit], int(hits.byte_start[hit])
-            found = (evidence_id, doc_id, key, DETECTOR, RULE, "item")
+            head = (evidence_id, doc_id, key, DETECTOR, RULE, "item")
             target = f"{part['eval_set']}:{part['item']}"
             place = (offset, int(hits.byte_end[hit]) - offset)
             measured = (float(hits.share[hit]), encode_attributes({"field": part["field"]}))
-            evidence.append((*found, target, "", "", *place, *measured))
+            evidence.append((*head, target, "", "", *place, *measured))
         decisions.append((doc_id, key, RULE, REASON, ids, None))
     return evidence, decisions
 

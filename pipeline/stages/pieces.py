@@ -22,7 +22,7 @@ from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task
 from pipeline.runs import layout
 from pipeline.runs.views import PiecesOutput
-from pipeline.sources.files import HashingReader, InputFile, allowance_of, read_blocks, read_rows
+from pipeline.sources.files import HashingReader, InputFile, make_allowance, read_blocks, read_rows
 from pipeline.sources.part import (
     Chunk,
     Content,
@@ -37,7 +37,7 @@ from pipeline.sources.part import (
     update,
 )
 from pipeline.sources.raw_format import StreamFormat
-from pipeline.sources.record import START, Place, RecordRules, rules_of
+from pipeline.sources.record import START, Place, RecordRules, make_rules
 from pipeline.sources.remote import is_url
 from pipeline.sources.streams import BLOCK, StreamStart, resume_blocks, zstd
 from pipeline.stages.plan import Reading, ReadPlan, reading
@@ -57,13 +57,13 @@ class PiecesJob:
 
 
 def _pieces(job: PiecesJob, inputs: Inputs) -> Result:
-    found: dict[str, Any] = {"inputs": [], "parts": [], "problem": ""}
-    return Result(_outputs(job, inputs, found), found)
+    counters: dict[str, Any] = {"inputs": [], "parts": [], "problem": ""}
+    return Result(_outputs(job, inputs, counters), counters)
 
 
-def _outputs(job: PiecesJob, inputs: Inputs, found: dict[str, Any]) -> Iterator[Output]:
-    """The pieces; notes every part and at last the file's hash in `found`."""
-    file, parts = job.file, found["parts"]
+def _outputs(job: PiecesJob, inputs: Inputs, counters: dict[str, Any]) -> Iterator[Output]:
+    """The pieces; notes every part and at last the file's hash in `counters`."""
+    file, parts = job.file, counters["parts"]
     with closing(HashingReader(file.location)) as reader:
         try:
             if not file.has_rows:
@@ -75,10 +75,10 @@ def _outputs(job: PiecesJob, inputs: Inputs, found: dict[str, Any]) -> Iterator[
         except InputError as error:
             if job.on_bad_shard == "fail":
                 raise
-            found["problem"] = escape_text(str(error).replace(file.shown, file.path))
+            counters["problem"] = escape_text(str(error).replace(file.shown, file.path))
             parts.clear()
         digest = reader.hash_rest(file.size)
-        found["inputs"].append([file.input, file.path, file.size, digest])
+        counters["inputs"].append([file.input, file.path, file.size, digest])
 
 
 def _note(first: Place, size: int, digest: xxhash.xxh3_128, **how: Any) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def _chunks(job: PiecesJob, reader: HashingReader) -> Iterator[Chunk]:
     file, rules = job.file, job.rules
     records, compression = file.format.records, file.format.compression
     assert isinstance(records, StreamFormat)
-    allowance = allowance_of(file, rules)
+    allowance = make_allowance(file, rules)
 
     def blocks() -> Iterator[tuple[StreamStart, bytes]]:
         for start, block in resume_blocks(file.shown, reader, compression):
@@ -193,7 +193,7 @@ def pieces_stage(
     tasks = []
     for path_id in plan.large:
         file = plan.files[path_id]
-        rules = rules_of(sources[file.input], config)
+        rules = make_rules(sources[file.input], config)
         job = PiecesJob(path_id, file, rules, plan.task_bytes, config.read.on_bad_shard)
         tasks.append(Task(f"pieces of {file.path}", job, work=file.text_estimate))
     if not tasks:
@@ -203,7 +203,7 @@ def pieces_stage(
     )
 
 
-def reading_of(plan: ReadPlan, pieces: PiecesOutput | None) -> Reading:
+def make_reading(plan: ReadPlan, pieces: PiecesOutput | None) -> Reading:
     """What every task reads; None where nothing is to be cut."""
     if pieces is None:
         return reading(plan, {})
@@ -229,14 +229,14 @@ def _parts(
     part = Part(file=file, path_id=path_id, digest=digest)
     if problem:
         return (replace(part, content=DamagedFile(problem)),)
-    noted = []
+    parts = []
     for index, note in enumerate(notes):
         ordinal, line, byte_offset = note["first"]
         first = Place(ordinal, line, byte_offset, 0)
-        noted.append(replace(part, content=_content(note, shards), index=index, first=first))
+        parts.append(replace(part, content=_content(note, shards), index=index, first=first))
     nothing = storage.hash_bytes(b"")
     empty = RowRange(0, 0, nothing) if file.has_rows else Stretch(0, nothing, StreamStart())
-    return tuple(noted) or (replace(part, content=empty),)
+    return tuple(parts) or (replace(part, content=empty),)
 
 
 def _content(note: Mapping[str, Any], shards: Mapping[str, Shard]) -> Content:

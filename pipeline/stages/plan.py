@@ -23,7 +23,7 @@ from pipeline.runs import layout
 from pipeline.sources import files
 from pipeline.sources.files import HashingReader, InputFile, read_blocks, read_rows
 from pipeline.sources.part import Part
-from pipeline.sources.record import Record, RecordRules, rules_of
+from pipeline.sources.record import Record, RecordRules, make_rules
 from pipeline.sources.remote import is_url
 from pipeline.sources.streams import decompress_blocks
 
@@ -146,7 +146,7 @@ def plan_reading(config: Config, base: Path, builtin: dict[str, Path], out: Path
 
     Raises InputError when an input names nothing.
     """
-    found: list[InputFile] = []
+    all_files: list[InputFile] = []
     notes: list[str | None] = []
     passed_over = 0
     for source in sorted(config.inputs, key=lambda i: i.name):
@@ -159,12 +159,12 @@ def plan_reading(config: Config, base: Path, builtin: dict[str, Path], out: Path
                 f"input {source.name!r}: all of its files are in the output directory {out}; "
                 "choose another directory for the output"
             )
-        found += some
-        notes.append(source_note(some[0], rules_of(source, config)))
+        all_files += some
+        notes.append(source_note(some[0], make_rules(source, config)))
         passed_over += others
-    large = tuple(i for i, file in enumerate(found) if _is_cut(file, config.read))
+    large = tuple(i for i, file in enumerate(all_files) if _is_cut(file, config.read))
     return ReadPlan(
-        tuple(found), passed_over, config.read.task_bytes, large, tuple(filter(None, notes))
+        tuple(all_files), passed_over, config.read.task_bytes, large, tuple(filter(None, notes))
     )
 
 

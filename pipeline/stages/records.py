@@ -105,8 +105,8 @@ def label_meta(meta: str, source: str) -> str:
     value = json.loads(meta) or {}
     if source_label(value, bool(value), None) == source:
         return meta
-    given = {SOURCE_KEYS[0]: source, **{k: v for k, v in value.items() if k not in SOURCE_KEYS}}
-    return json.dumps(given, ensure_ascii=False)
+    labelled = {SOURCE_KEYS[0]: source, **{k: v for k, v in value.items() if k not in SOURCE_KEYS}}
+    return json.dumps(labelled, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,10 @@ class CleanedJob:
 def _cleaned(job: CleanedJob, inputs: Inputs) -> Result:
     table = inputs.table(job.documents, ["doc_key", "text", *columns_for(FIELDS)])
     state = inputs.table(job.keep, ["state"])["state"].to_numpy()
-    kept = table.filter(pa.array(state == STATES.index("kept")))
+    rows = table.filter(pa.array(state == STATES.index("kept")))
     path = layout.shard(layout.CLEANED, job.index, str(job.form))
-    data, content = image(path, kept, job.form, FIELDS)
-    return Result((Output(path, data, content),), {"documents": len(kept), "bytes": len(data)})
+    data, content = image(path, rows, job.form, FIELDS)
+    return Result((Output(path, data, content),), {"documents": len(rows), "bytes": len(data)})
 
 
 def cleaned_stage(clean: CleanOutput, keep: KeepOutput, form: Form) -> Stage:

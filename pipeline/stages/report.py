@@ -28,7 +28,7 @@ from pipeline.report.side_by_side import find_first_difference
 from pipeline.runs import layout, views
 from pipeline.runs.clusters import find_mentioned_keys, read_bands, read_clusters, with_sources
 from pipeline.runs.held_texts import IN_QUARANTINE, QUARANTINED
-from pipeline.runs.origin import recipe_of
+from pipeline.runs.origin import make_recipe
 from pipeline.runs.records import select_texts
 
 _CLUSTERS = 10
@@ -88,11 +88,11 @@ class _Tables:
 
     def texts(self, keys: pa.Array, most_bytes: int) -> dict[bytes, str]:
         """Texts by key, cut after so many bytes."""
-        found: dict[bytes, str] = {}
+        texts: dict[bytes, str] = {}
         for shard in self.job.texts:
             table = self.inputs.table(shard, ["doc_key", "text"])
-            found |= select_texts(table, keys, most_bytes)
-        return found
+            texts |= select_texts(table, keys, most_bytes)
+        return texts
 
 
 @dataclass(frozen=True)
@@ -105,16 +105,16 @@ class _Document:
     whole: bool
 
 
-def source_shares(documents: pa.Table) -> tuple[html.SourceShare, ...]:
+def count_source_shares(documents: pa.Table) -> tuple[html.SourceShare, ...]:
     """By source: documents that reached dedup, and how many of them were duplicates."""
     reached = documents.filter(pc.is_valid(documents["representative"]))
     counts = reached.group_by(["source", "state"], use_threads=False).aggregate([([], "count_all")])
-    found: dict[str, list[int]] = {}
+    shares: dict[str, list[int]] = {}
     for row in counts.to_pylist():
-        share = found.setdefault(row["source"], [0, 0])
+        share = shares.setdefault(row["source"], [0, 0])
         share[0] += row["count_all"]
         share[1] += row["count_all"] if row["state"] == "duplicate" else 0
-    return tuple(html.SourceShare(source, *share) for source, share in sorted(found.items()))
+    return tuple(html.SourceShare(source, *share) for source, share in sorted(shares.items()))
 
 
 def _show_clusters(tables: _Tables) -> tuple[html.ClusterExcerpt, ...]:
@@ -128,7 +128,7 @@ def _show_clusters(tables: _Tables) -> tuple[html.ClusterExcerpt, ...]:
     bands = read_bands(tables.inputs.path(tables.job.clusters), sorted(keys))
     keys |= {bytes.fromhex(cluster.kept) for cluster, _ in rows if not cluster.index}
     documents = _documents(tables, pa.array(sorted(keys), pa.binary(ids.KEY_BYTES)))
-    return tuple(_shown(cluster, members, bands, documents) for cluster, members in rows)
+    return tuple(_describe_cluster(cluster, members, bands, documents) for cluster, members in rows)
 
 
 def _documents(tables: _Tables, keys: pa.Array) -> dict[bytes, _Document]:
@@ -144,19 +144,19 @@ def _documents(tables: _Tables, keys: pa.Array) -> dict[bytes, _Document]:
     return documents
 
 
-def _shown(
+def _describe_cluster(
     cluster: Cluster,
     members: list[dict[str, Any]],
     bands: dict[bytes, tuple[int, ...]],
     documents: dict[bytes, _Document],
 ) -> html.ClusterExcerpt:
     kept = None if cluster.index else documents[bytes.fromhex(cluster.kept)]
-    shown = tuple(
+    excerpts = tuple(
         _member(row, bands[row["member"]], documents[row["member"]], kept) for row in members
     )
     if kept is None:
-        return html.ClusterExcerpt(cluster, None, "kept", shown)
-    return html.ClusterExcerpt(cluster, kept.sample, kept.state, shown)
+        return html.ClusterExcerpt(cluster, None, "kept", excerpts)
+    return html.ClusterExcerpt(cluster, kept.sample, kept.state, excerpts)
 
 
 def _member(
@@ -198,13 +198,13 @@ def _cluster_page(
 
 def _cluster_report(job: ClusterReportJob, inputs: Inputs) -> Result:
     tables = _Tables(job, inputs)
-    shares = source_shares(tables.documents)
+    shares = count_source_shares(tables.documents)
     return Result((_cluster_page(tables, summarize(tables.clusters), shares),))
 
 
 def _page_fields(name: str, manifests: dict[str, StageManifest]) -> dict[str, Any]:
     """The fields of a ClusterReportJob; the identity is the hash over all stages before it."""
-    recipe = recipe_of(manifests)
+    recipe = make_recipe(manifests)
     return {
         "name": name,
         "identity": fingerprint_of({"stages": _identities(manifests)}),
@@ -231,7 +231,7 @@ def _report(job: ReportJob, inputs: Inputs) -> Result:
     tables = _Tables(job, inputs)
     summary = summarize(tables.clusters)
     report = html.render_report(_report_page(job, tables, summary, inputs))
-    shares = source_shares(tables.documents) if job.recipe else ()
+    shares = count_source_shares(tables.documents) if job.recipe else ()
     page = _cluster_page(tables, summary, shares)
     return Result((bytes_output(layout.REPORT, report), page))
 
@@ -242,7 +242,7 @@ def _report_page(
     ledger = ledger_from_dict(json.loads(inputs.path(job.ledger).read_bytes()))
     documents = tables.documents
     live = documents.filter(pc.not_equal(documents["state"], "bad_record"))
-    kept = pc.equal(live["state"], "kept").to_numpy()
+    is_kept = pc.equal(live["state"], "kept").to_numpy()
     survivors = live.filter(pc.equal(live["state"], "kept"))
     return model.Report(
         config_name=job.name,
@@ -253,7 +253,7 @@ def _report_page(
         reasons=tuple(_reasons(job, tables)),
         clusters=summary,
         decisions=tuple(_decisions(pq.read_table(inputs.path(job.decisions)))),
-        document_bytes=model.log_bins(live["text_bytes"].to_numpy(), kept),
+        document_bytes=model.log_bins(live["text_bytes"].to_numpy(), is_kept),
         document_tokens=model.log_bins(survivors["tokens"].to_numpy()),
         splits=ledger.splits,
         mixture=ledger.mixture,

@@ -36,7 +36,7 @@ from pipeline.screening.detectors.origin import (
     OriginIndex,
     detect_artefacts,
     detect_origin,
-    hash_file,
+    digest_file,
 )
 from pipeline.screening.detectors.sweep import SweepHits, sweep_all
 from pipeline.screening.detectors.title_index import TitleIndex, make_title_arrays
@@ -123,9 +123,9 @@ def find_registry_shards(manifest: StageManifest) -> RegistryShards:
 class SearchTargets:
     """What a task compares documents with, opened and prepared as it is asked for."""
 
-    def __init__(self, found: RegistryShards, inputs: Inputs) -> None:
-        self._found, self._inputs = found, inputs
-        self.lists = Lists.model_validate_json(inputs.path(found.lists).read_bytes())
+    def __init__(self, shards: RegistryShards, inputs: Inputs) -> None:
+        self._shards, self._inputs = shards, inputs
+        self.lists = Lists.model_validate_json(inputs.path(shards.lists).read_bytes())
 
     @cached_property
     def captures(self) -> Captures:
@@ -135,22 +135,22 @@ class SearchTargets:
     @cached_property
     def works(self) -> pa.Table | None:
         """The works of the registries; None without a registry."""
-        return self._inputs.table(self._found.works) if self._found.works else None
+        return self._inputs.table(self._shards.works) if self._shards.works else None
 
     @cached_property
     def index(self) -> FingerprintIndex | None:
         """The index of their texts; None without a registry."""
-        if not self._found.index:
+        if not self._shards.index:
             return None
-        tables = [self._inputs.table(shard) for shard in self._found.index]
+        tables = [self._inputs.table(shard) for shard in self._shards.index]
         return FingerprintIndex.of_tables(dict(zip(TABLES, tables, strict=True)))
 
     @cached_property
     def titles(self) -> TitleIndex | None:
         """The index of their titles and authors; None without a registry."""
-        if self.works is None or self._found.titles is None:
+        if self.works is None or self._shards.titles is None:
             return None
-        return TitleIndex.of_tables(self.works, self._inputs.table(self._found.titles))
+        return TitleIndex.of_tables(self.works, self._inputs.table(self._shards.titles))
 
     @cached_property
     def numbers(self) -> dict[str, str]:
@@ -196,17 +196,17 @@ def _screen(job: ScreenJob, inputs: Inputs) -> Result:
     search = _Search(job, batch, _targets(job.looked_for, inputs))
     for name, entry in DETECTORS.items():
         if name in _DETECT and (entry.names_works or not job.works_only):
-            search.found[name] = _DETECT[name](search)
-    found = list(search.found.items())
+            search.findings[name] = _DETECT[name](search)
+    findings = list(search.findings.items())
     path = layout.shard("screen", job.index, layout.EVIDENCE_SHARD)
-    output = arrow_output(path, make_evidence_rows(batch, found))
-    counts = {name: len(table) for name, table in found if len(table)}
+    output = arrow_output(path, make_evidence_rows(batch, findings))
+    counts = {name: len(table) for name, table in findings if len(table)}
     return Result((output,), {"documents": len(batch), "evidence": counts})
 
 
 @lru_cache(maxsize=1)
-def _targets(found: RegistryShards, inputs: Inputs) -> SearchTargets:
-    return SearchTargets(found, inputs)
+def _targets(shards: RegistryShards, inputs: Inputs) -> SearchTargets:
+    return SearchTargets(shards, inputs)
 
 
 class _Search:
@@ -214,7 +214,7 @@ class _Search:
 
     def __init__(self, job: ScreenJob, batch: pa.Table, targets: SearchTargets) -> None:
         self.job, self.batch, self.targets = job, batch, targets
-        self.found: dict[str, pa.Table] = {}
+        self.findings: dict[str, pa.Table] = {}
 
     @cached_property
     def markers(self) -> markers.MarkerIndex:
@@ -236,7 +236,7 @@ def _detect_artefacts(search: _Search) -> pa.Table:
     lists, digests = search.targets.lists.artefacts, dict[int, str]()
     if any(one.files for one in lists):
         files = (file for file in search.job.files if file.location)
-        digests = {file.path_id: hash_file(Path(file.location)) for file in files}
+        digests = {file.path_id: digest_file(Path(file.location)) for file in files}
     return detect_artefacts(search.batch, lists, digests)
 
 
@@ -272,7 +272,7 @@ def _detect_licences(search: _Search) -> pa.Table:
 
 
 def _detect_optouts(search: _Search) -> pa.Table:
-    of_works = [t for name, t in search.found.items() if DETECTORS[name].names_works]
+    of_works = [t for name, t in search.findings.items() if DETECTORS[name].names_works]
     return detect_optouts(search.batch, search.targets.captures, of_works)
 
 
@@ -320,16 +320,16 @@ def rescan_stage(
     texts = {shard.path: shard for shard in quarantine.texts} if quarantine else {}
     tasks = []
     for index, shard in enumerate(clean.documents):
-        held = texts.get(quarantine_path(shard.path))
+        quarantined = texts.get(quarantine_path(shard.path))
         job = ScreenJob(
             index=index,
             documents=shard,
             files=(),
             looked_for=looked_for,
             works_only=True,
-            held=held,
+            held=quarantined,
         )
-        inputs = (shard, *((held,) if held else ()), *looked_for.shards)
+        inputs = (shard, *((quarantined,) if quarantined else ()), *looked_for.shards)
         tasks.append(Task(f"looking through {shard.path}", job, inputs, shard.size))
     return Stage(name="screen", version=3, function=_screen, tasks=tuple(tasks))
 
@@ -368,9 +368,11 @@ class ReviewsJob:
 def _reviews(job: ReviewsJob, inputs: Inputs) -> Result:
     batch = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
     reviews = [Review.model_validate_json(text) for text in job.reviews.value]
-    found = make_evidence_rows(batch, [("review", make_review_findings(reviews, batch))], _LETTER)
-    output = arrow_output(layout.shard("reviews", job.index, layout.EVIDENCE_SHARD), found)
-    return Result((output,), {"documents": len(batch), "evidence": len(found)})
+    evidence = make_evidence_rows(
+        batch, [("review", make_review_findings(reviews, batch))], _LETTER
+    )
+    output = arrow_output(layout.shard("reviews", job.index, layout.EVIDENCE_SHARD), evidence)
+    return Result((output,), {"documents": len(batch), "evidence": len(evidence)})
 
 
 def reviews_stage(clean: CleanOutput, reviews: tuple[Review, ...]) -> Stage:

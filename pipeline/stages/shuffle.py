@@ -24,7 +24,7 @@ from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
-from pipeline.packing.rows import ListRows, byte_lengths_of, take_rows
+from pipeline.packing.rows import ListRows, measure_byte_lengths, take_rows
 from pipeline.runs import layout, splits, views
 from pipeline.stages.tokenize import list_lengths
 
@@ -164,13 +164,13 @@ def pieces(sizes_M: I64, most: int) -> list[slice]:
     [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
     """
     ends = np.cumsum(sizes_M)
-    found, first = [], 0
+    parts, first = [], 0
     while first < len(ends):
         before = int(ends[first - 1]) if first else 0
         stop = max(first + 1, int(np.searchsorted(ends, before + most, "right")))
-        found.append(slice(first, stop))
+        parts.append(slice(first, stop))
         first = stop
-    return found or [slice(0, 0)]
+    return parts or [slice(0, 0)]
 
 
 def _by_source(
@@ -257,17 +257,17 @@ def slices(
 def _gather(job: GatherJob, inputs: Inputs) -> Result:
     """Columns doc_id, doc_key, tokens, in stream order."""
     low, high = (WHOLE * (job.bucket + i) // job.buckets for i in (0, 1))
-    found, names, byte_lengths = [], [], []
+    bucket_slices, names, byte_lengths = [], [], []
     kind = inputs.table(job.shards.value[0]).schema.field("tokens").type
     ranges = ((shard, low, high) for shard in job.shards.value)
     for here, piece in slices(ranges, job.split, inputs):
-        found.append(here)
+        bucket_slices.append(here)
         names.append(copy_table(piece.select(["doc_id", "doc_key", "rank"])))
-        byte_lengths.append(byte_lengths_of(piece["tokens"]))
+        byte_lengths.append(measure_byte_lengths(piece["tokens"]))
     whole = pa.concat_tables([*names, _NAMES.empty_table()])
     length = np.concatenate([np.zeros(0, np.int64), *byte_lengths])
     order = ids.sort_order(ids.keys_as_u64(whole["doc_key"]), whole["rank"].to_numpy())
-    tokens = gather_rows(found, "tokens", kind, length, order, inputs)
+    tokens = gather_rows(bucket_slices, "tokens", kind, length, order, inputs)
     ordered = whole.select(["doc_id", "doc_key"]).take(pa.array(order)).combine_chunks()
     table = ordered.append_column("tokens", tokens)
     counters = {"documents": len(table), "tokens": len(tokens.values), "split": job.name}
@@ -286,7 +286,7 @@ def copy_table(table: pa.Table) -> pa.Table:
 
 
 def gather_rows(
-    found: list[BucketSlice],
+    bucket_slices: list[BucketSlice],
     name: str,
     kind: pa.DataType,
     byte_length_M: I64,
@@ -298,7 +298,7 @@ def gather_rows(
     place = np.empty(len(order_M), np.int64)
     place[order_M] = np.arange(len(order_M))
     start = 0
-    for part in found:
+    for part in bucket_slices:
         column = inputs.table(part.shard, [name])[name].slice(part.first, part.stop - part.first)
         for chunk in column.chunks:
             rows.fill(place[start : start + len(chunk)], chunk, np.arange(len(chunk)))

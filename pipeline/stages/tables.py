@@ -114,9 +114,9 @@ def _add_mixture(ledger: Ledger, job: AccountJob, inputs: Inputs) -> None:
     sums = table.group_by("source", use_threads=False).aggregate(
         [("tokens", "sum"), ([], "count_all")]
     )
-    found = {row["source"]: (row["count_all"], row["tokens_sum"]) for row in sums.to_pylist()}
+    by_source = {row["source"]: (row["count_all"], row["tokens_sum"]) for row in sums.to_pylist()}
     for name, counts in job.mixture.items():
-        documents, tokens = found.get(name, (0, 0))
+        documents, tokens = by_source.get(name, (0, 0))
         ledger.mixture[name] = MixtureLedger(documents=documents, tokens=tokens, **counts)
 
 
@@ -232,8 +232,8 @@ def _reasons(table: pa.Table, clusters: pa.Table) -> pa.ChunkedArray:
     """The reasons, those of duplicates being the kind and `_duplicate`."""
     keys = clusters["member"].combine_chunks()
     kinds = pc.take(clusters["kind"], pc.index_in(table["doc_key"], value_set=keys))
-    named = pc.binary_join_element_wise(kinds, DUPLICATE, "_")
-    return pc.if_else(pc.equal(table["state"], DUPLICATE), named, table["reason"])
+    duplicate_reasons = pc.binary_join_element_wise(kinds, DUPLICATE, "_")
+    return pc.if_else(pc.equal(table["state"], DUPLICATE), duplicate_reasons, table["reason"])
 
 
 def _one_task(inputs: Inputs, shards: TaskShards, split_names: tuple[str, ...]) -> pa.Table:

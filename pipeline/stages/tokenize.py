@@ -22,7 +22,7 @@ from pipeline.runs.views import CleanOutput, CutsOutput, KeepOutput, TokenizerOu
 from pipeline.stages.cuts import cut_texts
 from pipeline.tokenizers.definition import TokenizerDefinition, restore_definition
 from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
-from pipeline.tokenizers.engines import engine_code, plugged_engines
+from pipeline.tokenizers.engines import engine_code, load_plugged_engines
 
 Tokens = npt.NDArray[Any]
 """uint16 where every id fits, else uint32."""
@@ -93,7 +93,7 @@ def list_lengths(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
     """Columns doc_id, doc_key, tokens (list of uint16 or uint32, EOS included)."""
     state = inputs.table(job.keep)["state"].to_numpy()
-    kept = pa.chunked_array([pa.array(state == STATES.index("kept"))])
+    is_kept = pa.chunked_array([pa.array(state == STATES.index("kept"))])
     documents = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
     texts = documents["text"]
     if job.cuts is not None:
@@ -103,14 +103,14 @@ def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
     if isinstance(job, NamedEngineJob):
         if job.code is not None:
             what = f"the tokenizer engine {job.engine}"
-            check_unchanged(what, plugged_engines().get(job.engine), job.code)
+            check_unchanged(what, load_plugged_engines().get(job.engine), job.code)
         definition = replace(definition, engine=job.engine)
     tokenizer = open_tokenizer(definition)
     try:
-        tokens = tokenize_documents(texts.filter(kept), tokenizer)
+        tokens = tokenize_documents(texts.filter(is_kept), tokenizer)
     except FunctionError as error:
         raise FunctionError(f"{job.documents.path}: {error}") from error
-    names = documents.select(["doc_id", "doc_key"]).filter(kept).combine_chunks()
+    names = documents.select(["doc_id", "doc_key"]).filter(is_kept).combine_chunks()
     table = names.append_column("tokens", tokens)
     counters = {"documents": len(table), "tokens": len(tokens.values)}
     return Result((arrow_output(layout.shard("tokens", job.index, "arrow"), table),), counters)

@@ -59,12 +59,12 @@ def load_withheld(root: Path, files: tuple[str, ...]) -> WithheldKeys:
     """The keys in the tables `files`, which have doc_key and text_key (null: no text); paths
     relative to `root`. Raises IntegrityError or OSError where one cannot be read."""
     empty = pa.array([], pa.binary(ids.KEY_BYTES))
-    found = {"doc_key": [empty], "text_key": [empty]}
+    columns = {"doc_key": [empty], "text_key": [empty]}
     for file in files:
-        table = pq.read_table(root / file, columns=list(found))
-        for name, parts in found.items():
+        table = pq.read_table(root / file, columns=list(columns))
+        for name, parts in columns.items():
             parts += table[name].chunks
-    doc_keys, text_keys = (pc.unique(pa.concat_arrays(p)).drop_null() for p in found.values())
+    doc_keys, text_keys = (pc.unique(pa.concat_arrays(p)).drop_null() for p in columns.values())
     is_empty = pc.equal(text_keys, pa.scalar(_EMPTY_TEXT, text_keys.type))
     return WithheldKeys(doc_keys, text_keys.filter(pc.invert(is_empty)))
 
@@ -106,11 +106,11 @@ def _emptied(table: pa.Table, name: str, gone: Mask) -> pa.Table:
 def takedown_decisions(table: pa.Table, withheld: WithheldKeys) -> pa.Table:
     """One row of `DECISION_SCHEMA`, drop by the rule `takedown`, for every document of a shard
     (doc_id, doc_key, text_key) that is withheld, in order."""
-    found = table.select(["doc_id", "doc_key"]).filter(pa.array(is_withheld(table, withheld)))
-    count = len(found)
+    rows = table.select(["doc_id", "doc_key"]).filter(pa.array(is_withheld(table, withheld)))
+    count = len(rows)
     columns = {
-        "doc_id": found["doc_id"],
-        "doc_key": found["doc_key"],
+        "doc_id": rows["doc_id"],
+        "doc_key": rows["doc_key"],
         "decision": pa.array(["drop"] * count, pa.string()),
         "rule": pa.array([RULE] * count, pa.string()),
         "reason": pa.array([REASON] * count, pa.string()),

@@ -67,7 +67,7 @@ def clean_settings(
     wrong = [name for name in _names(options.mask) or () if name not in KINDS]
     if wrong:
         raise ConfigError(f"--mask {escape_text(wrong[0])}: expected {', '.join(KINDS)}")
-    given = {
+    settings = {
         "clean.min_length": options.min_length,
         "clean.fix_text": options.fix_text,
         "inputs.0.text_key": options.text_key,
@@ -75,13 +75,13 @@ def clean_settings(
         "clean.mask": _names(options.mask),
         "filters.language.keep": _names(options.language),
     }
-    changes = (*_as_overrides(given), *overrides)
-    return _chosen(_load("clean", config, files, changes), files, options)
+    changes = (*_as_overrides(settings), *overrides)
+    return _choose_settings(_load("clean", config, files, changes), files, options)
 
 
-def _as_overrides(given: Mapping[str, object]) -> Iterator[str]:
+def _as_overrides(settings: Mapping[str, object]) -> Iterator[str]:
     """Options as `--set` takes them."""
-    return (f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None)
+    return (f"{key}={json.dumps(value)}" for key, value in settings.items() if value is not None)
 
 
 def _load(
@@ -97,25 +97,25 @@ def _load(
     return prep.LoadedConfig(config=parsed, base=Path())
 
 
-def _names(listed: str | None) -> list[str] | None:
+def _names(text: str | None) -> list[str] | None:
     """What a list with commas names.
 
     >>> _names("en, ar")
     ['en', 'ar']
     """
-    return None if listed is None else [name.strip() for name in listed.split(",")]
+    return None if text is None else [name.strip() for name in text.split(",")]
 
 
-def _chosen(
-    given: prep.LoadedConfig, files: Sequence[str], options: CleaningOptions
+def _choose_settings(
+    loaded: prep.LoadedConfig, files: Sequence[str], options: CleaningOptions
 ) -> prep.LoadedConfig:
     """What of a config counts here: its inputs, or these files read as its first input; `read`,
     `clean`, `filters` and `cluster`."""
-    config, inputs, base = given.config, given.config.inputs, given.base
-    filters = _switched_on(config.filters, options)
+    config, inputs, base = loaded.config, loaded.config.inputs, loaded.base
+    filters = _switch_on(config.filters, options)
     if files:
         inputs = (inputs[0].model_copy(update={"name": NAME, "path": tuple(files)}),)
-        filters, base = _based(filters, given.base), Path()
+        filters, base = _resolve_files(filters, loaded.base), Path()
     chosen = prep.Config(
         name=config.name,
         inputs=inputs,
@@ -129,7 +129,7 @@ def _chosen(
     return prep.LoadedConfig(config=chosen, base=base)
 
 
-def _switched_on(filters: FiltersConfig, options: CleaningOptions) -> FiltersConfig:
+def _switch_on(filters: FiltersConfig, options: CleaningOptions) -> FiltersConfig:
     """With the families that are asked for and not configured yet."""
     families = {"gopher": GopherConfig, "gopher_repetition": GopherRepetitionConfig, "c4": C4Config}
     added = {
@@ -140,7 +140,7 @@ def _switched_on(filters: FiltersConfig, options: CleaningOptions) -> FiltersCon
     return filters.model_copy(update=added)
 
 
-def _based(filters: FiltersConfig, base: Path) -> FiltersConfig:
+def _resolve_files(filters: FiltersConfig, base: Path) -> FiltersConfig:
     """With the files that it names relative to the current directory."""
     custom = tuple(own.starting_at(base) for own in filters.custom)
     filters = filters.model_copy(update={"custom": custom})
@@ -160,14 +160,16 @@ def _clean(
     """From raw shards to cleaned records and the tables that account for all others."""
     reading, clean = read_inputs(prepared, run, unchanged)
     filters = prepared.screening.filters
-    found = [run(filters_stage(clean, filters))] if filters.on else []
+    manifests = [run(filters_stage(clean, filters))] if filters.on else []
     if functions := prepared.screening.custom_filters:
-        found.append(run(custom_filters_stage(clean, reading, functions, filters.config.action)))
-    found += [run(detector(clean.manifest)) for detector in detectors]
+        manifests.append(
+            run(custom_filters_stage(clean, reading, functions, filters.config.action))
+        )
+    manifests += [run(detector(clean.manifest)) for detector in detectors]
     counts = tuple(sum(documents.values()) for documents in clean.documents_by_source)
     own, verdicts = Batch(counts=counts, documents=clean.documents), None
-    if found:
-        findings = map(views.FindingsOutput, found)
+    if manifests:
+        findings = map(views.FindingsOutput, manifests)
         decided = views.DecisionsOutput(run(decisions_stage(clean, NO_RULES, None, *findings)))
         run(evidence_stage(decided))
         own = replace(own, decisions=decided.decisions)
@@ -209,14 +211,14 @@ def screen_settings(
     policy = options.policy
     if policy is not None and not policy.startswith("builtin:"):
         policy = str(Path(policy).absolute())
-    given = {
+    settings = {
         "screen.registry": [str(path.absolute()) for path in options.registry] or None,
         "screen.origins": [str(path.absolute()) for path in options.origins] or None,
         "screen.optout": [str(path.absolute()) for path in options.optout] or None,
         "inputs.0.text_key": options.text_key,
         "screen.policy": policy,
     }
-    changes = (*_as_overrides(given), *overrides)
+    changes = (*_as_overrides(settings), *overrides)
     loaded = _load("screen", config, files, changes)
     chosen = loaded.config.model_copy(update={"pack": prep.PackConfig(validation_share=0.0)})
     if files and config is not None:

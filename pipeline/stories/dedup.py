@@ -75,15 +75,15 @@ BATCH = Story("index", _compare)
 DEDUP = Story("dedup", _deduplicate)
 
 
-def duplicates_by_kind(directory: Path) -> dict[str, dict[str, int]]:
+def count_duplicates_by_kind(directory: Path) -> dict[str, dict[str, int]]:
     """source -> kind (`exact`, `near`, `key`, `chain`) -> documents, of a finished run."""
     columns = ["source", "reason"]
     table = pq.read_table(
         directory / layout.DOCUMENTS, columns=columns, filters=[("state", "=", "duplicate")]
     )
     counts = table.group_by(columns, use_threads=False).aggregate([([], "count_all")])
-    found: dict[str, dict[str, int]] = {}
+    by_source: dict[str, dict[str, int]] = {}
     for row in counts.sort_by([(name, "ascending") for name in columns]).to_pylist():
         kind = row["reason"].removesuffix("_duplicate")
-        found.setdefault(row["source"], {})[kind] = row["count_all"]
-    return found
+        by_source.setdefault(row["source"], {})[kind] = row["count_all"]
+    return by_source

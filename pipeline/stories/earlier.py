@@ -16,7 +16,7 @@ from pipeline.engine.runner import manifest_path
 from pipeline.runs import layout
 from pipeline.runs.views import CleanOutput, KeepOutput, SignaturesOutput
 from pipeline.stages.batches import Batch
-from pipeline.stories.selection import preset_of, verification_of
+from pipeline.stories.selection import choose_preset, choose_verification
 
 FORMAT = 1
 INDEX = "index.json"
@@ -74,9 +74,9 @@ class DedupIndex:
         return tuple(e for e in self.entries if self.is_finished(e))
 
 
-def settings_of(config: DedupConfig, text_key: str) -> IndexSettings:
+def make_settings(config: DedupConfig, text_key: str) -> IndexSettings:
     """The settings of an index made with this config."""
-    verify = verification_of(config)
+    verify = choose_verification(config)
     return IndexSettings(config.preset, verify, config.threshold, config.key, text_key)
 
 
@@ -118,20 +118,20 @@ def load_earlier(config: DedupConfig, base: Path) -> tuple[Batch, ...]:
     names = [directory.resolve().name for directory in directories]
     if len(set(names)) < len(names):
         raise ConfigError("dedup.indexes: two indexes have the same directory name; rename one")
-    preset = preset_of(config)
+    preset = choose_preset(config)
     if directories and preset is None:
         raise ConfigError("dedup.indexes: `preset: none` compares nothing; choose another preset")
     if preset is None:
         return ()
-    verify = verification_of(config)
+    verify = choose_verification(config)
     return tuple(
         _load(run, name, preset, config.key or "", verify)
         for directory, name in zip(directories, names, strict=True)
-        for run, name in _runs_of(directory, name)
+        for run, name in _list_runs(directory, name)
     )
 
 
-def _runs_of(directory: Path, name: str) -> list[tuple[Path, str]]:
+def _list_runs(directory: Path, name: str) -> list[tuple[Path, str]]:
     """The finished runs of an index, oldest first, or the one run that `directory` is."""
     if not is_index(directory):
         return [(directory, name)]
@@ -154,14 +154,14 @@ def _load(run: Path, name: str, preset: Preset, key: str, verify: str) -> Batch:
         )
     signatures = SignaturesOutput(_manifest(run, "signatures"))
     keep, clean = KeepOutput(_manifest(run, "keep")), CleanOutput(_manifest(run, "clean"))
-    for field, found, value in (
+    for field, recorded, value in (
         ("preset", signatures.preset, asdict(preset)),
         ("key", signatures.key, key),
     ):
-        if found != value:
+        if recorded != value:
             raise ConfigError(
-                f"index {run}: made with another dedup.{field}: {found}, here {value}; signatures "
-                "of different kinds cannot be compared"
+                f"index {run}: made with another dedup.{field}: {recorded}, here {value}; "
+                "signatures of different kinds cannot be compared"
             )
     if verify != "none" and not signatures.signatures:
         raise ConfigError(
@@ -180,7 +180,7 @@ def _load(run: Path, name: str, preset: Preset, key: str, verify: str) -> Batch:
 
 
 def _manifest(run: Path, stage: str) -> StageManifest:
-    found = read_manifest(manifest_path(run, stage))
-    if found is None:
+    manifest = read_manifest(manifest_path(run, stage))
+    if manifest is None:
         raise InputError(f"index {run}: has no {stage} stage; it was made without dedup")
-    return found
+    return manifest

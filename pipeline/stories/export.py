@@ -134,15 +134,15 @@ def _rows(table: Shard, counts: list[int]) -> Iterator[export.TableRows]:
         yield export.TableRows(table, end - count, count)
 
 
-def _choose_splits(there: tuple[str, ...], asked: tuple[str, ...] | None) -> tuple[str, ...]:
-    for name in asked or ():
+def _choose_splits(there: tuple[str, ...], requested: tuple[str, ...] | None) -> tuple[str, ...]:
+    for name in requested or ():
         if name not in there:
             hint = did_you_mean(name, there)
             raise ConfigError(
                 f"--split: the run has no split {escape_text(name)!r}{hint}; splits: "
                 f"{', '.join(there)}"
             )
-    return tuple(name for name in there if asked is None or name in asked)
+    return tuple(name for name in there if requested is None or name in requested)
 
 
 def forecast_export(run: Path, request: ExportOptions) -> tuple[ExportedSplit, ...]:
@@ -159,7 +159,7 @@ def forecast_export(run: Path, request: ExportOptions) -> tuple[ExportedSplit, .
         size += np.bincount(split, copies * text_bytes, len(splits)).astype(np.int64)
     return tuple(
         ExportedSplit(
-            name, int(n), int(s), export.files_of(int(n), int(s), request.file_bytes), None
+            name, int(n), int(s), export.count_files(int(n), int(s), request.file_bytes), None
         )
         for name, n, s in zip(splits, rows, size, strict=True)
     )
@@ -169,15 +169,15 @@ def _ends(
     job: export.TextJob, run: Inputs
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Of the documents of one shard that are wanted: number of the split, copies, bytes of text."""
-    kept = export.read_table_rows(job.ends, ["state", "split", "text_bytes"], run)
-    kept = kept.filter(pc.equal(kept["state"], "kept"))
-    number = export.numbers_of(kept["split"], job.splits)
-    copies = np.ones(len(kept), np.int64)
+    rows = export.read_table_rows(job.ends, ["state", "split", "text_bytes"], run)
+    rows = rows.filter(pc.equal(rows["state"], "kept"))
+    number = export.number_splits(rows["split"], job.splits)
+    copies = np.ones(len(rows), np.int64)
     if job.copies is not None:
         copies = run.table(job.copies)["copies"].to_numpy().astype(np.int64)
-    wanted = number >= 0
-    size = kept["text_bytes"].to_numpy().astype(np.int64)
-    return number[wanted], copies[wanted], size[wanted]
+    is_wanted = number >= 0
+    size = rows["text_bytes"].to_numpy().astype(np.int64)
+    return number[is_wanted], copies[is_wanted], size[is_wanted]
 
 
 def export_run(
@@ -218,11 +218,12 @@ def export_run(
         _commit(out, source, request, stages)
         return stages
 
-    made = work.hold(tell, publish)
-    found = tuple(
-        _found(name, views.GatheredTextOutput(made.stages["gather_text"])) for name in splits
+    manifest = work.hold(tell, publish)
+    results = tuple(
+        _describe_split(name, views.GatheredTextOutput(manifest.stages["gather_text"]))
+        for name in splits
     )
-    return ExportResult(out, found, len(made.reused) == len(made.stages))
+    return ExportResult(out, results, len(manifest.reused) == len(manifest.stages))
 
 
 def _check_out(run: Path, out: Path) -> None:
@@ -234,7 +235,7 @@ def _check_out(run: Path, out: Path) -> None:
         raise ConfigError(f"--out: {out} is the directory of another run; give one of its own")
 
 
-def _found(name: str, gather: views.GatheredTextOutput) -> ExportedSplit:
+def _describe_split(name: str, gather: views.GatheredTextOutput) -> ExportedSplit:
     files = gather.of_split(name, gather.manifest.shards)
     return ExportedSplit(
         name,

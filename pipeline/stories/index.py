@@ -98,13 +98,13 @@ def create_index(
 ) -> AddedBatch:
     """Make an index whose first batch holds these files. Raises ConfigError when something else
     is there, and what a run raises."""
-    _prepared(DedupIndex(directory, settings), files, _entry(_FIRST, name), work)
+    _prepare_batch(DedupIndex(directory, settings), files, _entry(_FIRST, name), work)
     with journal.hold_lock(directory):
         storage.sweep_temps(directory)
-        return _add(_opened(directory, settings), files, name, work, first=True)
+        return _add(_open_index(directory, settings), files, name, work, first=True)
 
 
-def _opened(directory: Path, settings: IndexSettings) -> DedupIndex:
+def _open_index(directory: Path, settings: IndexSettings) -> DedupIndex:
     """The index that is there, which must have these settings, or a new one."""
     if not is_index(directory):
         if any(path.name != ".lock" for path in directory.iterdir()):
@@ -140,7 +140,7 @@ def _add(
 ) -> AddedBatch:
     finished = index.finished
     entry = _entry(f"{len(finished):06d}", name)
-    plan = _prepared(index, files, entry, work).plan
+    plan = _prepare_batch(index, files, entry, work).plan
     entry = replace(entry, files=fingerprint_of({"files": [file.path for file in plan.files]}))
     same = next((e for e in finished if _holds(index, e, name, entry.files, plan)), None)
     if same is not None:
@@ -186,7 +186,7 @@ def _config(
     return make_dedup_config(files, dedup, name=entry.name, text_key=text_key, read=read)
 
 
-def _prepared(
+def _prepare_batch(
     index: DedupIndex, files: Sequence[str], entry: IndexBatch, work: IndexOptions
 ) -> Preparation:
     return prepare(_config(index, files, entry, work), index.run(entry))
@@ -242,16 +242,16 @@ def query_index(
 
 def _answer(index: DedupIndex, out: Path) -> IndexAnswer:
     clusters = _table(out, "keep", layout.CLUSTERS)
-    found = clusters.filter(pc.not_equal(clusters["index"], "")).to_pylist()
-    queried = _documents(out, [row["member"] for row in found])
+    edges = clusters.filter(pc.not_equal(clusters["index"], "")).to_pylist()
+    queried = _documents(out, [row["member"] for row in edges])
     batches = {
         entry.batch: _documents(
-            index.run(entry), [row["kept"] for row in found if row["index"] == entry.batch]
+            index.run(entry), [row["kept"] for row in edges if row["index"] == entry.batch]
         )
         for entry in index.finished
     }
     matches = [
-        _match(row, queried[row["member"]], batches[row["index"]][row["kept"]]) for row in found
+        _match(row, queried[row["member"]], batches[row["index"]][row["kept"]]) for row in edges
     ]
     matches.sort(key=lambda match: (match.file, match.line or 0, match.row or 0))
     states = _table(out, "documents", layout.DOCUMENTS, ["state"])["state"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from dedup import compiled
 from pipeline.config.prep import Config
 from pipeline.filters.rules import has_rules
-from pipeline.stories.selection import preset_of
+from pipeline.stories.selection import choose_preset
 from pipeline.tokenizers.definition import TokenizerDefinition
 from pipeline.tokenizers.engine import choose_engine
 from pipeline.tokenizers.engines import REFERENCE
@@ -35,7 +35,7 @@ def compile_kernels(config: Config, note: Note, screens: bool) -> None:
 
         compile_filter_kernels(note)
     compiling = config.decontaminate.sets or config.lines.unit != "none"
-    if (preset_of(config.dedup) is not None or compiling) and compiled.first_use():
+    if (choose_preset(config.dedup) is not None or compiling) and compiled.first_use():
         from dedup.find import warm_up
 
         note("compiling the dedup kernels for this machine, once")

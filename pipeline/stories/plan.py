@@ -16,7 +16,7 @@ from pipeline.engine.executor import automatic_workers
 from pipeline.engine.runner import find_rerun_reasons, manifest_path, stage_fields
 from pipeline.engine.stage import Stage
 from pipeline.filters.rules import has_rules
-from pipeline.runs.catalogue import CAUSES, STAGES, STORIES, stages_left_out
+from pipeline.runs.catalogue import CAUSES, STAGES, STORIES, list_stages_left_out
 from pipeline.sources.files import InputHashes
 from pipeline.stages.mixture import is_asked
 from pipeline.stories.loop import StageRecord
@@ -53,7 +53,7 @@ class Total:
         return self.cpu_seconds / max(1, self.workers)
 
 
-def total_of(stages: Sequence[StageForecast], prepared: Preparation) -> Total:
+def sum_stages(stages: Sequence[StageForecast], prepared: Preparation) -> Total:
     """The sum of a forecast, for as many workers as `prep run` starts by itself."""
     return Total(
         sum(s.cpu_seconds for s in stages),
@@ -76,7 +76,7 @@ def stage_states(prepared: Preparation, story: Story) -> dict[str, str]:
     states: dict[str, str] = {}
 
     def look(stage: Stage) -> StageManifest:
-        manifest = _committed(prepared.out, stage.name)
+        manifest = _read_committed(prepared.out, stage.name)
         fields = stage_fields(stage)
         if manifest is None or manifest.fingerprint != fingerprint_of(fields):
             changed = find_rerun_reasons(manifest.fields, fields) if manifest else []
@@ -94,7 +94,7 @@ def stage_states(prepared: Preparation, story: Story) -> dict[str, str]:
     return states
 
 
-def _committed(out: Path, stage: str) -> StageManifest | None:
+def _read_committed(out: Path, stage: str) -> StageManifest | None:
     try:
         return read_manifest(manifest_path(out, stage))
     except IntegrityError:
@@ -105,7 +105,7 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
     """What calls for stages here: this config, these inputs, what the run directory holds."""
     config, screening = prepared.config, prepared.screening
     filtered, custom = has_rules(config.filters), config.filters.custom
-    given = {
+    is_present = {
         "large shards": prepared.plan.large,
         "duplicates": config.dedup.preset != "none",
         "custom detectors": screening.detectors,
@@ -121,7 +121,7 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
         "vsl": config.pack.format == "vsl",
         "mixture": is_asked(config.mixture),
     }
-    return (cause for cause in CAUSES if given[cause])
+    return (cause for cause in CAUSES if is_present[cause])
 
 
 def forecast_stages(prepared: Preparation, story: Story = PREPARATION) -> list[StageForecast]:
@@ -131,12 +131,12 @@ def forecast_stages(prepared: Preparation, story: Story = PREPARATION) -> list[S
     compressed = sum(f.text_estimate for f in large if f.format.compression is not None)
     largest = max(prepared.plan.estimate)
     states = stage_states(prepared, story)
-    left_out = stages_left_out(story.name, _causes(prepared, story.name))
+    left_out = list_stages_left_out(story.name, _causes(prepared, story.name))
     stages = []
     for stage in STORIES[story.name].stages:
         if stage in left_out:
             continue
-        behind = "run if its inputs change" if _committed(prepared.out, stage) else "run"
+        behind = "run if its inputs change" if _read_committed(prepared.out, stage) else "run"
         state = states.get(stage, behind)
         rate = STAGES[stage].speed
         size = compressed if stage == "pieces" else text

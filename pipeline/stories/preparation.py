@@ -43,7 +43,7 @@ from pipeline.stages.mixture import (
     mixture_stage,
     source_documents,
 )
-from pipeline.stages.pieces import pieces_stage, reading_of
+from pipeline.stages.pieces import make_reading, pieces_stage
 from pipeline.stages.plan import Reading, ReadPlan, plan_reading, plan_stage
 from pipeline.stages.report import report_stage
 from pipeline.stages.shards import pack_streams
@@ -55,7 +55,7 @@ from pipeline.stories import selection
 from pipeline.stories.earlier import load_earlier
 from pipeline.stories.loop import Manifest, RunStage, StageRecord, Stages, StoryRun
 from pipeline.stories.machine import check_engines, compile_kernels
-from pipeline.takedown.record import TakedownState, raw_copies, read_takedown_state
+from pipeline.takedown.record import TakedownState, list_raw_copies, read_takedown_state
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 
 BUILTIN_QUICKSTART = f"builtin:{quickstart.QUICKSTART}"
@@ -199,7 +199,7 @@ def read_inputs(
 ) -> tuple[Reading, views.CleanOutput]:
     """What every story begins with: the plan, and every raw shard read and checked."""
     cutting = pieces_stage(prepared.config, prepared.plan, unchanged)
-    reading = reading_of(prepared.plan, views.PiecesOutput(run(cutting)) if cutting else None)
+    reading = make_reading(prepared.plan, views.PiecesOutput(run(cutting)) if cutting else None)
     run(plan_stage(reading))
     reader = clean_stage(prepared.config, reading, unchanged, prepared.takedowns.files)
     clean = views.CleanOutput(run(reader))
@@ -328,8 +328,8 @@ def _run_stages(
 
     def tell(run: StageRecord) -> None:
         def remember(inputs: list[list[tuple[str, str, int, str]]]) -> None:
-            noted = chain.from_iterable(inputs)
-            hashes.remember([(name, path, digest) for name, path, _, digest in noted])
+            read_files = chain.from_iterable(inputs)
+            hashes.remember([(name, path, digest) for name, path, _, digest in read_files])
 
         def run_stage(stage: Stage) -> StageManifest:
             manifest = run(stage)
@@ -347,7 +347,7 @@ def _run_stages(
     def publish(stages: Stages, runner: Runner, where: Executor) -> Stages:
         stages = keep_apart(runner.root, stages, where)
         note_days(out, stages, datetime.now().astimezone().date())
-        dropped = runner.removed | raw_copies(out, prepared.takedowns)
+        dropped = runner.removed | list_raw_copies(out, prepared.takedowns)
         commit_run(out, (config.name, story.name), stages, dropped)
         if screens and "verdicts" in stages:
             selection.record_screening(out, stages)

@@ -90,12 +90,12 @@ def plan_rescan(
         raise ConfigError(f"--name {name!r}: expected letters, digits, dots and dashes, 64 at most")
     out = directory / layout.RESCANS / name
     chosen = load_policy(find_policy(policy))
-    held = read_manifest(manifest_path(directory, QUARANTINE))
+    quarantine = read_manifest(manifest_path(directory, QUARANTINE))
     return RescanRequest(
         directory=directory,
         config=str(manifest["config"]),
         clean=clean,
-        quarantine=QuarantineOutput(held) if held else None,
+        quarantine=QuarantineOutput(quarantine) if quarantine else None,
         registry=registry,
         policy=chosen,
         out=out,
@@ -125,9 +125,11 @@ def _tell(request: RescanRequest, run: StageRecord) -> None:
     nothing = screen.Lists(origins=(), artefacts=(), captures=())
     places, content = request.registry.directories, request.registry.content_hash
     looked_for = screen.find_registry_shards(do(screen.registry_stage(nothing, places, content)))
-    found = FindingsOutput(do(screen.rescan_stage(request.clean, looked_for, request.quarantine)))
+    findings = FindingsOutput(
+        do(screen.rescan_stage(request.clean, looked_for, request.quarantine))
+    )
     decided = DecisionsOutput(
-        do(decisions_stage(request.clean, request.policy, looked_for.works, found))
+        do(decisions_stage(request.clean, request.policy, looked_for.works, findings))
     )
     do(screen.evidence_stage(decided))
     own = Batch(
@@ -138,7 +140,7 @@ def _tell(request: RescanRequest, run: StageRecord) -> None:
     do(verdicts_stage(request.policy, decided, Batches((own,))))
 
 
-def matched_works(request: RescanRequest) -> list[MatchedWork]:
+def list_matched_works(request: RescanRequest) -> list[MatchedWork]:
     """What a finished rescan found, by work, the one with most tokens first."""
     evidence = pq.read_table(
         request.out / layout.EVIDENCE, columns=["doc_key", "detector", "work_id"]
@@ -154,11 +156,11 @@ def matched_works(request: RescanRequest) -> list[MatchedWork]:
         zip(*(request.registry.works[c].to_pylist() for c in ("work_id", "title_raw")), strict=True)
     )
     names = sorted(pc.unique(evidence["work_id"]).to_pylist())
-    works = [_matched(work, titles, evidence, documents) for work in names]
+    works = [_describe_match(work, titles, evidence, documents) for work in names]
     return sorted(works, key=lambda work: (-work.tokens, -work.documents, work.work_id))
 
 
-def _matched(
+def _describe_match(
     work: str, titles: dict[str, str], evidence: pa.Table, documents: dict[bytes, tuple[str, int]]
 ) -> MatchedWork:
     rows = evidence.filter(pc.equal(evidence["work_id"], work))

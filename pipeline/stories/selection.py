@@ -84,12 +84,12 @@ class Screening:
     policy: Policy
 
 
-def preset_of(config: DedupConfig) -> Preset | None:
+def choose_preset(config: DedupConfig) -> Preset | None:
     """The preset a config asks for; None when nothing is to be removed. Raises ConfigError."""
-    given = {key: getattr(config, key) for key in CUSTOM_KEYS}
-    given = {key: value for key, value in given.items() if value is not None}
-    if config.preset != "custom" and given:
-        raise ConfigError(f"dedup.{next(iter(given))}: only `preset: custom` takes it")
+    options = {key: getattr(config, key) for key in CUSTOM_KEYS}
+    options = {key: value for key, value in options.items() if value is not None}
+    if config.preset != "custom" and options:
+        raise ConfigError(f"dedup.{next(iter(options))}: only `preset: custom` takes it")
     if config.preset == "none":
         return None
     if config.preset == "exact":
@@ -98,24 +98,24 @@ def preset_of(config: DedupConfig) -> Preset | None:
         preset = PRESETS["slimpajama" if config.preset == "custom" else config.preset]
         changes: dict[str, Any] = {k: v for k in ("scheme", "hash") if (v := getattr(config, k))}
         if config.preset == "custom":
-            custom = {CUSTOM_KEYS[key]: value for key, value in given.items()}
+            custom = {CUSTOM_KEYS[key]: value for key, value in options.items()}
             changes |= {"name": "custom", **custom}
         return replace(preset, **changes)
     except ValueError as error:
         raise ConfigError(f"dedup: {error}") from None
 
 
-def verification_of(config: DedupConfig) -> Verify:
+def choose_verification(config: DedupConfig) -> Verify:
     """What makes a candidate a duplicate: `exact`, `estimate` or `none`."""
     return config.verify or ("none" if config.preset == "slimpajama_exact" else "exact")
 
 
 def describe_dedup(config: DedupConfig) -> str:
     """One line: what counts as a duplicate, and how probably one of a given similarity is found."""
-    preset = preset_of(config)
+    preset = choose_preset(config)
     if preset is None:
         return "dedup: none"
-    recipe = Recipe(preset, config.key or "", verification_of(config), config.threshold)
+    recipe = Recipe(preset, config.key or "", choose_verification(config), config.threshold)
     return f"dedup {recipe.words}"
 
 
@@ -127,12 +127,13 @@ def note_dedup(config: DedupConfig) -> tuple[str, ...]:
     ]
     if config.preset == "none":
         notes.append("Near-duplicates were not removed (dedup.preset: none).")
-    elif verification_of(config) == "none":
+    elif choose_verification(config) == "none":
         notes.append("Candidate pairs were not verified; a cluster can be a chain (dedup.verify).")
     else:
         notes.append(
-            f"Duplicates by preset {config.preset}, verified by {verification_of(config)} Jaccard "
-            f"similarity of at least {config.threshold:g} to the document that is kept."
+            f"Duplicates by preset {config.preset}, verified by "
+            f"{choose_verification(config)} Jaccard similarity of at least "
+            f"{config.threshold:g} to the document that is kept."
         )
     return tuple(notes)
 
@@ -145,12 +146,12 @@ def deduplicate(
     run: RunStage,
 ) -> views.KeepOutput:
     """Every stage from signatures to the keep-list; returns what that published."""
-    preset, key = preset_of(config.dedup), config.dedup.key
-    verify, memory = verification_of(config.dedup), config.dedup.memory
+    preset, key = choose_preset(config.dedup), config.dedup.key
+    verify, memory = choose_verification(config.dedup), config.dedup.memory
     if preset is None:
         own = Batch(documents=clean.documents)
         decided = screening.decide() if screening else None
-        batches = _judged(Batches((_decided(own, decided),)), screening, decided, run)
+        batches = _judge(Batches((_with_decisions(own, decided),)), screening, decided, run)
         return views.KeepOutput(run(keep_stage(config, batches, None, ())))
     names = channels(preset, key)
     signatures = views.SignaturesOutput(run(signature_stage(clean, preset, key, verify != "none")))
@@ -162,7 +163,7 @@ def deduplicate(
     )
     bands = views.BandsOutput(run(join_stage(Batches((*earlier, own)), names, memory)))
     decided = screening.decide() if screening else None
-    batches = Batches((*earlier, _decided(own, decided)))
+    batches = Batches((*earlier, _with_decisions(own, decided)))
     width = preset.num_perm * (8 if preset.scheme == "affine64" else 4)
     components = views.ComponentsOutput(run(components_stage(bands, batches.total, width, memory)))
     routes = views.RoutesOutput(run(route_stage(bands, components)))
@@ -170,20 +171,20 @@ def deduplicate(
         preset, names, verify, config.dedup.threshold, config.dedup.source_priority
     )
     clusters = views.ClustersOutput(run(cluster_stage(bands, routes, components, batches, rules)))
-    batches = _judged(batches, screening, decided, run, clusters, names)
+    batches = _judge(batches, screening, decided, run, clusters, names)
     keep = views.KeepOutput(run(keep_stage(config, batches, clusters, names)))
     check_alarm(config.dedup, keep)
     return keep
 
 
-def _decided(batch: Batch, decided: views.DecisionsOutput | None) -> Batch:
+def _with_decisions(batch: Batch, decided: views.DecisionsOutput | None) -> Batch:
     """The batch with its decisions, which bring the counts where no signature stage did."""
     if decided is None:
         return batch
     return replace(batch, decisions=decided.decisions, counts=tuple(decided.counts))
 
 
-def _judged(
+def _judge(
     batches: Batches,
     screening: Screening | None,
     decided: views.DecisionsOutput | None,
@@ -311,21 +312,21 @@ def screening(
     looked_for, items = compiled
 
     def decide() -> views.DecisionsOutput:
-        found = [run(screen_stage(clean, reading, looked_for))]
+        manifests = [run(screen_stage(clean, reading, looked_for))]
         if request.detectors:
-            found.append(run(custom_detectors_stage(clean, reading, request.detectors)))
+            manifests.append(run(custom_detectors_stage(clean, reading, request.detectors)))
         if items is not None:
-            found.append(run(overlap_stage(clean, items, request.overlap)))
+            manifests.append(run(overlap_stage(clean, items, request.overlap)))
         if request.filters.on:
-            found.append(run(filters_stage(clean, request.filters)))
+            manifests.append(run(filters_stage(clean, request.filters)))
         if functions := request.custom_filters:
             action = request.filters.config.action
-            found.append(run(custom_filters_stage(clean, reading, functions, action)))
+            manifests.append(run(custom_filters_stage(clean, reading, functions, action)))
         if request.reviews:
-            found.append(run(reviews_stage(clean, request.reviews)))
+            manifests.append(run(reviews_stage(clean, request.reviews)))
         if taken_down:
-            found.append(run(withheld_stage(clean, taken_down)))
-        findings = map(views.FindingsOutput, found)
+            manifests.append(run(withheld_stage(clean, taken_down)))
+        findings = map(views.FindingsOutput, manifests)
         decided = views.DecisionsOutput(
             run(decisions_stage(clean, request.policy, looked_for.works, *findings))
         )

@@ -75,16 +75,16 @@ def read_status(directory: Path) -> tuple[bool, list[StageStatus]]:
     if not directory.is_dir():
         raise InputError(f"{directory}: no such run directory")
     finished = (directory / layout.MANIFEST).exists()
-    found = []
+    stages = []
     for stage in story_entry(read_story(directory)).stages:
         try:
             manifest = read_manifest(manifest_path(directory, stage))
         except IntegrityError:
-            found.append(StageStatus(stage, "damaged", 0, 0))
+            stages.append(StageStatus(stage, "damaged", 0, 0))
             continue
         if manifest is not None:
             size = sum(shard.size for shard in manifest.shards)
-            found.append(StageStatus(stage, "done", len(manifest.tasks), size))
+            stages.append(StageStatus(stage, "done", len(manifest.tasks), size))
             continue
         records = [
             r for p in record_directory(directory, stage).glob("*.json") if (r := read_record(p))
@@ -92,10 +92,10 @@ def read_status(directory: Path) -> tuple[bool, list[StageStatus]]:
         if not records and (finished or is_off_by_default(stage)):
             continue
         size = sum(shard.size for record in records for shard in record.shards)
-        found.append(
+        stages.append(
             StageStatus(stage, "partial" if records else "not started", len(records), size)
         )
-    return finished, found
+    return finished, stages
 
 
 def read_story(directory: Path) -> str:

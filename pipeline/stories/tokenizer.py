@@ -45,7 +45,7 @@ def sample_of_run(
     the seed, so another document never changes which of the others come first. Raises InputError
     for a label that the run does not have, and when it is not finished or has lost its texts.
     """
-    chosen = _chosen_keys(directory, bytes_per_source, seed, sources)
+    chosen = _choose_keys(directory, bytes_per_source, seed, sources)
     clean = read_manifest(manifest_path(directory, "clean"))
     if clean is None:
         raise InputError(f"{directory}: not a run directory with documents/")
@@ -57,7 +57,7 @@ def sample_of_run(
     return DocumentSample(table["source"], table["text"])
 
 
-def _chosen_keys(
+def _choose_keys(
     directory: Path, bytes_per_source: int, seed: int, sources: Sequence[str]
 ) -> pa.Array:
     path = directory / layout.DOCUMENTS
@@ -66,10 +66,10 @@ def _chosen_keys(
     columns = ["doc_key", "source", "state", "text_bytes"]
     table = pq.read_table(path, columns=columns)
     table = table.filter(pc.equal(table["state"], "kept"))
-    known = sorted(pc.unique(table["source"]).to_pylist())
-    missing = sorted(set(sources).difference(known))
+    all_sources = sorted(pc.unique(table["source"]).to_pylist())
+    missing = sorted(set(sources).difference(all_sources))
     if missing:
-        names = ", ".join(map(escape_text, known))
+        names = ", ".join(map(escape_text, all_sources))
         raise InputError(f"{directory}: no source {escape_text(missing[0])!r}; it has {names}")
     if sources:
         table = table.filter(pc.is_in(table["source"], pa.array(list(sources))))
@@ -77,12 +77,12 @@ def _chosen_keys(
     order = np.argsort(rng.rank(ids.keys_as_u64(keys), seed, "sample"), kind="stable")
     names = table["source"].combine_chunks().dictionary_encode().indices.to_numpy()[order]
     sizes = table["text_bytes"].to_numpy()[order].astype(np.int64)
-    taken = [np.zeros(0, np.int64)]
+    chosen = [np.zeros(0, np.int64)]
     for name in np.unique(names):
         mine = np.flatnonzero(names == name)
         before = np.cumsum(sizes[mine]) - sizes[mine]
-        taken.append(order[mine[before < bytes_per_source]])
-    return keys.take(pa.array(np.sort(np.concatenate(taken))))
+        chosen.append(order[mine[before < bytes_per_source]])
+    return keys.take(pa.array(np.sort(np.concatenate(chosen))))
 
 
 MEASURED_BYTES = 5_000_000

@@ -37,7 +37,7 @@ from pipeline.sources.copy import count_records
 from pipeline.sources.formats import is_text
 from pipeline.sources.output_format import find_form
 from pipeline.stages.batches import Batch, Batches, Corpus
-from pipeline.takedown.check import Holes, check_masked, check_takedowns, kept_but_taken
+from pipeline.takedown.check import Holes, check_masked, check_takedowns, count_kept_but_taken
 
 LOOKED_AT = 256
 """Documents of one bucket that a document of another split is compared with: only boilerplate fills
@@ -75,7 +75,7 @@ def find_straddling_pairs(directory: Path) -> StraddlingPairs | None:
     own = Batch(counts=counts, documents=clean.documents, keep=keep.states)
     corpus = Corpus(Batches((own,)), Inputs(directory))
     pair = PairJaccard(Preset(**signatures.preset))
-    pairs = set(_pairs(corpus, bands, _kept_split(corpus, keep)))
+    pairs = set(_pairs(corpus, bands, _list_kept_splits(corpus, keep)))
     similarity = [
         pair.of(a, 0, len(a), b, 0, len(b))
         for a, b in ((corpus.text(i), corpus.text(j)) for i, j in sorted(pairs))
@@ -86,13 +86,13 @@ def find_straddling_pairs(directory: Path) -> StraddlingPairs | None:
     return StraddlingPairs(len(pairs), max(similarity, default=0.0), reached, threshold, promised)
 
 
-def _kept_split(corpus: Corpus, keep: views.KeepOutput) -> npt.NDArray[np.int8]:
+def _list_kept_splits(corpus: Corpus, keep: views.KeepOutput) -> npt.NDArray[np.int8]:
     """Per document the split it is in, -1 where it is not kept."""
     splits = []
     for states, shard in zip(keep.states, keep.splits, strict=True):
-        kept = corpus.inputs.table(states)["state"].to_numpy() == STATES.index("kept")
+        is_kept = corpus.inputs.table(states)["state"].to_numpy() == STATES.index("kept")
         split = corpus.inputs.table(shard)["split"].to_numpy().astype(np.int8)
-        splits.append(np.where(kept, split, np.int8(-1)))
+        splits.append(np.where(is_kept, split, np.int8(-1)))
     return np.concatenate(splits)
 
 
@@ -145,7 +145,7 @@ def verify_run(
     if taken_down is not None:
         checks.append(Check("takedowns", taken_down))
     if manifest.get("story") == "export":
-        return [*checks, _exported(directory, manifest)]
+        return [*checks, _check_exported(directory, manifest)]
     ledger = ledger_from_dict(json.loads((directory / layout.LEDGER).read_bytes()))
     ledger.check()
     documents = pq.read_table(
@@ -174,11 +174,11 @@ def _hashes(directory: Path, manifest: dict[str, Any], on_file: Callable[[], Non
         if problem is not None:
             problems.append(str(problem))
         on_file()
-    named = {file["path"] for file in files} | {layout.MANIFEST}
+    listed = {file["path"] for file in files} | {layout.MANIFEST}
     problems += [
         f"{directory / p}: not in the manifest"
         for p in storage.files_below(directory)
-        if p.as_posix() not in named and p.parts[0] != layout.RESCANS
+        if p.as_posix() not in listed and p.parts[0] != layout.RESCANS
     ]
     if problems:
         raise IntegrityError("\n".join(problems))
@@ -188,32 +188,32 @@ def _hashes(directory: Path, manifest: dict[str, Any], on_file: Callable[[], Non
 
 
 def _straddling(directory: Path) -> Check:
-    found = find_straddling_pairs(directory)
-    if found is None:
+    pairs = find_straddling_pairs(directory)
+    if pairs is None:
         return Check("splits", "not compared: no near-duplicate removal, or removed by clean-up")
-    if found.promised and found.duplicates:
+    if pairs.promised and pairs.duplicates:
         raise IntegrityError(
-            f"{directory}: {found.duplicates:,} near-duplicates of Jaccard {found.threshold:g} and "
+            f"{directory}: {pairs.duplicates:,} near-duplicates of Jaccard {pairs.threshold:g} and "
             "more are in different splits; please report this defect"
         )
-    detail = f"candidate pairs across splits: {found.pairs:,}"
-    if found.pairs:
-        detail += f", highest Jaccard {found.highest:.3f}"
-    return Check("splits", f"{detail}; of {found.threshold:g} and more: {found.duplicates:,}")
+    detail = f"candidate pairs across splits: {pairs.pairs:,}"
+    if pairs.pairs:
+        detail += f", highest Jaccard {pairs.highest:.3f}"
+    return Check("splits", f"{detail}; of {pairs.threshold:g} and more: {pairs.duplicates:,}")
 
 
 def _recount(ledger: Ledger, documents: pa.Table) -> Check:
-    kept = documents.filter(pc.equal(documents["state"], "kept"))
+    kept_rows = documents.filter(pc.equal(documents["state"], "kept"))
     records = sum(s.records.documents for s in ledger.sources.values())
     tokens = sum(s.tokens for s in ledger.sources.values())
-    recount = (len(documents), pc.sum(kept["tokens"]).as_py() or 0)
+    recount = (len(documents), pc.sum(kept_rows["tokens"]).as_py() or 0)
     if recount != (records, tokens):
         raise IntegrityError(
             f"ledger: {records, tokens} records and tokens, documents.parquet has {recount}"
         )
     return Check(
         "ledger",
-        f"{pluralise(records, 'record')}, {len(kept):,} kept, {pluralise(tokens, 'token')}: "
+        f"{pluralise(records, 'record')}, {len(kept_rows):,} kept, {pluralise(tokens, 'token')}: "
         "balanced",
     )
 
@@ -224,19 +224,19 @@ def _records(directory: Path, manifest: dict[str, Any], ledger: Ledger) -> Check
     files = [f["path"] for f in manifest["files"] if f["path"].startswith(f"{folder}/")]
     paths = [directory / path for path in files]
     forms = [find_form(path) if folder == layout.CLEANED else None for path in paths]
-    found = sum(map(count_records, paths, forms)) + _kept_empty(directory)
-    kept = sum(s.kept.documents for s in ledger.sources.values()) - kept_but_taken(directory)
-    if found != kept:
+    written = sum(map(count_records, paths, forms)) + _count_kept_empty(directory)
+    kept = sum(s.kept.documents for s in ledger.sources.values()) - count_kept_but_taken(directory)
+    if written != kept:
         raise IntegrityError(
-            f"{directory / folder}: {pluralise(found, 'record')}, {kept:,} were kept"
+            f"{directory / folder}: {pluralise(written, 'record')}, {kept:,} were kept"
         )
     return Check(
         "records",
-        f"{pluralise(found, 'record')} in {pluralise(len(files), 'file')}, all that were kept",
+        f"{pluralise(written, 'record')} in {pluralise(len(files), 'file')}, all that were kept",
     )
 
 
-def _kept_empty(directory: Path) -> int:
+def _count_kept_empty(directory: Path) -> int:
     """Kept documents that are an empty file of plain text: nothing is what was written of them."""
     paths = pq.read_table(directory / layout.SOURCES, columns=["path"])["path"].to_pylist()
     texts = pa.array([n for n, path in enumerate(paths) if is_text(path)], pa.uint32())
@@ -250,15 +250,15 @@ def _kept_empty(directory: Path) -> int:
     )
 
 
-def _exported(directory: Path, manifest: dict[str, Any]) -> Check:
+def _check_exported(directory: Path, manifest: dict[str, Any]) -> Check:
     """Every exported file holds as many records as the manifest says."""
     files = [f for f in manifest["files"] if f["path"].startswith(f"{layout.RECORDS}/")]
     for file in files:
         path = directory / file["path"]
-        found = count_records(path, find_form(path))
-        if found != file["documents"]:
+        written = count_records(path, find_form(path))
+        if written != file["documents"]:
             raise IntegrityError(
-                f"{path}: {pluralise(found, 'record')}, expected {file['documents']:,}"
+                f"{path}: {pluralise(written, 'record')}, expected {file['documents']:,}"
             )
     total = sum(file["documents"] for file in files)
     return Check("records", f"{pluralise(total, 'record')} in {pluralise(len(files), 'file')}")
@@ -268,8 +268,8 @@ def _split(
     dataset: SampleDataset, name: str, split: SplitLedger, documents: pa.Table, holes: Holes
 ) -> Iterator[Check]:
     facts = check_split(dataset)
-    found = (facts.rows, facts.mask_sum + holes.masked_labels, facts.tokens)
-    if found != (split.rows, split.mask_sum, split.corpus_tokens):
+    counted = (facts.rows, facts.mask_sum + holes.masked_labels, facts.tokens)
+    if counted != (split.rows, split.mask_sum, split.corpus_tokens):
         raise IntegrityError(
             f"hdf5/{name}: {facts.rows} rows, {facts.mask_sum} labels, {facts.tokens} tokens of a "
             "corpus; the ledger differs"

@@ -36,7 +36,7 @@ from pipeline.stages.report import report_stage
 from pipeline.takedown.copies import RunTables
 from pipeline.takedown.data_set import mask_split
 from pipeline.takedown.holds import refuse_held
-from pipeline.takedown.plan import TakedownPlan, gone_and_tokens
+from pipeline.takedown.plan import TakedownPlan, mark_taken
 from pipeline.takedown.record import (
     MASK,
     PURGE,
@@ -46,7 +46,7 @@ from pipeline.takedown.record import (
     takedown_file,
     write_takedown,
 )
-from pipeline.takedown.scrub import STORES, Scrubbing, check_written, output_bytes, scrub_written
+from pipeline.takedown.scrub import STORES, Scrubbing, check_written, join_output, scrub_written
 
 _SHOWN_LINES = 20
 Lines = Iterator[tuple[str, str]]
@@ -123,19 +123,19 @@ def _describe_exposure(run: Mapping[str, Any]) -> str:
     )
 
 
-def as_markdown(record: Mapping[str, Any]) -> bytes:
+def render_markdown(record: Mapping[str, Any]) -> bytes:
     """The form as Markdown, each text on one line and without what Markdown or a terminal would
     take for more than text."""
     marks = {"title": "# ", "head": "\n## ", "item": "- ", "text": ""}
     lines = []
     for kind, text in _describe_record(record):
-        shown = escape_text(text, len(text))
-        plain = "".join(f"\\{c}" if c in "\\`*_[]<>#|" else c for c in shown)
+        line = escape_text(text, len(text))
+        plain = "".join(f"\\{c}" if c in "\\`*_[]<>#|" else c for c in line)
         lines.append(marks[kind] + plain + "\n")
     return "".join(lines).encode()
 
 
-def as_html(record: Mapping[str, Any]) -> bytes:
+def render_html(record: Mapping[str, Any]) -> bytes:
     """The form as one HTML page without scripts or links, in the style of the reports."""
     title, sections = "", [_Section("Claim")]
     for kind, text in _describe_record(record):
@@ -187,11 +187,15 @@ class Pages:
         if notes is None:
             return {}
         before = self.order[: self.order.index("report")]
-        read = {stage: read_manifest(manifest_path(self.directory, stage)) for stage in before}
-        manifests = {stage: manifest for stage, manifest in read.items() if manifest is not None}
+        manifests_read = {
+            stage: read_manifest(manifest_path(self.directory, stage)) for stage in before
+        }
+        manifests = {
+            stage: manifest for stage, manifest in manifests_read.items() if manifest is not None
+        }
         stage = report_stage(self.name, manifests, tuple(notes))
         result = stage.function(stage.tasks[0].job, Inputs(self.directory))
-        return {output.path: output_bytes(output) for output in result.outputs}
+        return {output.path: join_output(output) for output in result.outputs}
 
 
 @dataclass(frozen=True)
@@ -203,7 +207,7 @@ class SignOff:
     mode: str
 
 
-def find_begun(directory: Path, name: str) -> Takedown | None:
+def find_takedown(directory: Path, name: str) -> Takedown | None:
     """The takedown of this id that a run knows, pending or done."""
     return next((t for t in read_takedowns(directory) if t.id == name), None)
 
@@ -255,7 +259,7 @@ def finish_takedown(directory: Path, name: str) -> Takedown:
     Raises IntegrityError for damaged files, naming them; the same command then goes on when they
     are mended.
     """
-    takedown = find_begun(directory, name)
+    takedown = find_takedown(directory, name)
     assert takedown is not None, "it was begun"
     value = takedown.value
     run = RunTables(directory, {})
@@ -266,8 +270,8 @@ def finish_takedown(directory: Path, name: str) -> Takedown:
     storage.remove(directory / layout.MANIFEST)
     storage.remove_tree(directory / JOURNAL / "records")
     if takedown.mode == MASK:
-        gone, tokens = gone_and_tokens(run, taken)
-        for split in run.splits():
+        gone, tokens = mark_taken(run, taken)
+        for split in run.list_splits():
             mask_split(directory, split, name, gone, tokens)
     removed = _delete_intermediates(directory, value["run"]["removed"])
     Scrubbing(directory, name, keys).run(STORES)
@@ -279,7 +283,7 @@ def finish_takedown(directory: Path, name: str) -> Takedown:
     if takedown.mode != REWRITE:
         _commit(directory, value, removed)
     storage.remove(takedown_file(directory, name + layout.PENDING))
-    done = find_begun(directory, name)
+    done = find_takedown(directory, name)
     assert done is not None, "its record was written"
     return done
 
@@ -299,8 +303,8 @@ def _write_down(directory: Path, takedown: Takedown) -> None:
     hidden = ("run", "format")
     value = {k: v for k, v in takedown.value.items() if k not in hidden}
     record = {**value, "data_sets": _find_new_hashes(directory, name)}
-    storage.publish(takedown_file(directory, f"takedown-{name}.md"), as_markdown(record))
-    storage.publish(takedown_file(directory, f"takedown-{name}.html"), as_html(record))
+    storage.publish(takedown_file(directory, f"takedown-{name}.md"), render_markdown(record))
+    storage.publish(takedown_file(directory, f"takedown-{name}.html"), render_html(record))
     path = takedown_file(directory, f"{name}.json")
     write_takedown(path, record)
     kind: Kind = "purge" if takedown.mode == PURGE else "takedown"
@@ -317,13 +321,13 @@ def _write_down(directory: Path, takedown: Takedown) -> None:
 
 def _find_new_hashes(directory: Path, name: str) -> dict[str, str]:
     """The data sets that this takedown made, by split: the hash each has since."""
-    found = {}
-    for split in RunTables(directory, {}).splits():
+    new_hashes = {}
+    for split in RunTables(directory, {}).list_splits():
         dataset = open_dataset(directory / "hdf5" / split)
         if name in dataset.takedowns:
             hashes = [*dataset.ancestors[1:], dataset.dataset_hash]
-            found[split] = hashes[dataset.takedowns.index(name)]
-    return found
+            new_hashes[split] = hashes[dataset.takedowns.index(name)]
+    return new_hashes
 
 
 def _commit(directory: Path, value: Mapping[str, Any], removed: frozenset[str]) -> None:

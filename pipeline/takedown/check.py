@@ -21,7 +21,7 @@ from pipeline.runs.catalogue import TEXT_COLUMNS
 from pipeline.runs.records import map_arrow, wrap_read_errors
 from pipeline.takedown.copies import RunTables
 from pipeline.takedown.data_set import count_left_over, find_document_places
-from pipeline.takedown.record import Takedown, keys_taken, read_takedowns, takedown_file
+from pipeline.takedown.record import Takedown, read_takedowns, read_taken_keys, takedown_file
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def check_takedowns(directory: Path) -> str | None:
         return None
     for takedown in takedowns:
         _check_record(directory, takedown)
-    keys = keys_taken(directory, takedowns)
+    keys = read_taken_keys(directory, takedowns)
     files = 0
     for store, column in TEXT_COLUMNS.items():
         for path in sorted((directory / store).glob("*")):
@@ -60,12 +60,12 @@ def check_takedowns(directory: Path) -> str | None:
 def _check_record(directory: Path, takedown: Takedown) -> None:
     if takedown.pending:
         raise IntegrityError(takedown.describe_pending(directory))
-    found = table_hash(takedown.documents(directory))
+    content = table_hash(takedown.documents(directory))
     expected = takedown.value["documents"]["content_hash"]
-    if found != expected:
+    if content != expected:
         raise IntegrityError(
             f"{takedown_file(directory, takedown.id)}.parquet: its documents are not those in its "
-            f"record (content {found}, expected {expected})"
+            f"record (content {content}, expected {expected})"
         )
 
 
@@ -76,9 +76,9 @@ def _has_text_left(path: Path, column: str, keys: pa.Array) -> bool:
             table = pq.read_table(path, columns=["doc_key", column])
         else:
             table = map_arrow(path)
-        found = table.filter(pc.is_in(table["doc_key"], keys))[column]
-    is_list = pa.types.is_large_list(found.type) or pa.types.is_list(found.type)
-    sizes = pc.list_value_length(found) if is_list else pc.binary_length(found)
+        values = table.filter(pc.is_in(table["doc_key"], keys))[column]
+    is_list = pa.types.is_large_list(values.type) or pa.types.is_list(values.type)
+    sizes = pc.list_value_length(values) if is_list else pc.binary_length(values)
     return bool(pc.any(pc.greater(sizes, 0)).as_py())
 
 
@@ -94,13 +94,14 @@ def _check_evidence(directory: Path, keys: pa.Array) -> None:
         raise IntegrityError(f"{path}: quotes documents that were taken down")
 
 
-def kept_but_taken(directory: Path) -> int:
+def count_kept_but_taken(directory: Path) -> int:
     """Documents that the tables of a run count as kept, but that takedowns took since."""
-    taken = read_takedowns(directory)
-    if not taken:
+    takedowns = read_takedowns(directory)
+    if not takedowns:
         return 0
     run = RunTables(directory, {})
-    ends = run.documents["state"].take(pa.array(run.rows_of(keys_taken(directory, taken))))
+    rows = run.find_rows(read_taken_keys(directory, takedowns))
+    ends = run.documents["state"].take(pa.array(rows))
     return int(pc.sum(pc.equal(ends, "kept")).as_py() or 0)
 
 
@@ -108,25 +109,25 @@ def check_masked(directory: Path, dataset: SampleDataset) -> Holes:
     """Check that documents taken down of a data set have no token and no label that counts left in
     it, and say where it is masked. Raises IntegrityError naming the first shard that has one."""
     done = tuple(t for t in read_takedowns(directory) if t.id in dataset.takedowns)
-    lost = sorted(set(dataset.takedowns) - {t.id for t in done})
-    if lost:
+    unknown = sorted(set(dataset.takedowns) - {t.id for t in done})
+    if unknown:
         raise IntegrityError(
-            f"{dataset.directory}: masked by the takedown {lost[0]}, whose record is missing in "
+            f"{dataset.directory}: masked by the takedown {unknown[0]}, whose record is missing in "
             f"{directory / layout.TAKEDOWNS}"
         )
     if not done:
         return Holes()
     run = RunTables(directory, {})
     gone = np.zeros(len(run.documents), np.bool_)
-    gone[run.rows_of(keys_taken(directory, done))] = True
+    gone[run.find_rows(read_taken_keys(directory, done))] = True
     tokens = run.documents["tokens"].to_numpy().astype(np.int64)
     places = find_document_places(dataset, gone, tokens)
-    for found in places:
-        file = dataset.files.open(found.index)
+    for shard in places:
+        file = dataset.files.open(shard.index)
         data = file.read(0, file.rows)
-        if count_left_over(data, dataset.layout, found, dataset.eos_id):
+        if count_left_over(data, dataset.layout, shard, dataset.eos_id):
             raise IntegrityError(
-                f"{dataset.directory / dataset.shards[found.index].name}: holds tokens or labels "
+                f"{dataset.directory / dataset.shards[shard.index].name}: holds tokens or labels "
                 "of documents that were taken down"
             )
     is_corpus = dataset.layout is CORPUS

@@ -43,29 +43,31 @@ class RunTables:
         """Input and path of every raw shard, by path_id."""
         return read_file_names(self.directory / layout.SOURCES)
 
-    def rows_of(self, keys: pa.Array) -> I64:
+    def find_rows(self, keys: pa.Array) -> I64:
         """Rows of the documents with these keys, ascending; keys of no document are left out."""
-        found = pc.is_in(self.documents["doc_key"], keys).to_numpy()
-        return np.flatnonzero(found).astype(np.int64)
+        is_among = pc.is_in(self.documents["doc_key"], keys).to_numpy()
+        return np.flatnonzero(is_among).astype(np.int64)
 
-    def keys_of(self, rows: I64) -> pa.Array:
+    def take_keys(self, rows: I64) -> pa.Array:
         """The keys of these rows, fixed_size_binary(16)."""
         return self.documents["doc_key"].take(pa.array(rows)).combine_chunks()
 
-    def text_shards(self) -> Iterator[pa.Table]:
+    def open_text_shards(self) -> Iterator[pa.Table]:
         """Every shard of documents/ that is there, memory-mapped; and, once more, those of its rows
         whose texts are in quarantine, with these."""
         for path in sorted((self.directory / "documents").glob("*.arrow")):
             table = map_arrow(path)
             yield table
-            held = read_held_shard(self.directory / quarantine_path(path.name))
-            if len(held):
-                yield with_texts(table.filter(pc.is_in(table["doc_key"], keys_of(held))), held)
+            held_texts = read_held_shard(self.directory / quarantine_path(path.name))
+            if len(held_texts):
+                yield with_texts(
+                    table.filter(pc.is_in(table["doc_key"], keys_of(held_texts))), held_texts
+                )
 
-    def splits(self) -> list[str]:
+    def list_splits(self) -> list[str]:
         """The splits that have shards."""
-        found = (self.directory / "hdf5").glob("*/data_params.json")
-        return sorted(path.parent.name for path in found)
+        paths = (self.directory / "hdf5").glob("*/data_params.json")
+        return sorted(path.parent.name for path in paths)
 
 
 def open_run_tables(directory: Path) -> RunTables:
@@ -90,7 +92,7 @@ def open_run_tables(directory: Path) -> RunTables:
     return RunTables(directory, manifest)
 
 
-def key_array(keys: list[bytes]) -> pa.Array:
+def make_key_array(keys: list[bytes]) -> pa.Array:
     """Document keys as fixed_size_binary(16)."""
     return pa.array(keys, pa.binary(ids.KEY_BYTES))
 
@@ -121,24 +123,24 @@ class OutsideCopy:
     instruction: str
 
 
-def stored_copies(run: RunTables, taken: pa.Table) -> tuple[Copy, ...]:
+def list_stored_copies(run: RunTables, taken: pa.Table) -> tuple[Copy, ...]:
     """What is in the run directory."""
     keys = taken["doc_key"].combine_chunks()
-    found = [_count_copies(run, store, keys) for store in _NAMING_KEYS]
+    copies = [_count_copies(run, store, keys) for store in _NAMING_KEYS]
     kept = taken.filter(pc.equal(taken["state"], "kept"))
     for store in (layout.RECORDS, layout.CLEANED):
         if (run.directory / store).is_dir() and len(kept):
             files = len(pc.unique(kept["file"]))
-            found.append(Copy(store, files, len(kept), WRITTEN_AGAIN))
+            copies.append(Copy(store, files, len(kept), WRITTEN_AGAIN))
     names = [key.hex().encode() for key in keys.to_pylist()]
     for path in sorted(run.directory.glob("*.html")):
         data = path.read_bytes()
         count = sum(name in data for name in names)
-        found.append(Copy(path.name, int(count > 0), count, WRITTEN_AGAIN))
+        copies.append(Copy(path.name, int(count > 0), count, WRITTEN_AGAIN))
     for name in TEXT_INTERMEDIATES:
         count = sum(path.is_file() for path in (run.directory / name).rglob("*"))
-        found.append(Copy(name, count, 0, DELETED))
-    return tuple(copy for copy in found if copy.files)
+        copies.append(Copy(name, count, 0, DELETED))
+    return tuple(copy for copy in copies if copy.files)
 
 
 def _count_copies(run: RunTables, store: str, keys: pa.Array) -> Copy:
@@ -155,7 +157,7 @@ def _count_copies(run: RunTables, store: str, keys: pa.Array) -> Copy:
     return Copy(store, sum(count > 0 for count in counts), sum(counts), EMPTIED)
 
 
-def outside_copies(
+def list_outside_copies(
     taken: pa.Table,
     model_dirs: Sequence[Path],
     exports: Sequence[Path],

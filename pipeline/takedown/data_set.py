@@ -50,7 +50,7 @@ from pipeline.hdf5.format import (
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.lineage.forward import locate_documents
 from pipeline.lineage.shards import MaskedSpans, lineage_path
-from pipeline.takedown.scrub import with_shards
+from pipeline.takedown.scrub import replace_shards
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,15 @@ def find_document_places(dataset: SampleDataset, gone: Mask, tokens: I64) -> lis
     shard = pc.index_in(places["file"], value_set=pa.array(names, pa.string())).to_numpy()
     columns = {name: pc.fill_null(places[name], 0).to_numpy().astype(np.int64) for name in _COLUMNS}
     order = np.lexsort((columns["token_start"], columns["row"], shard))
-    found = []
+    shard_places = []
     for index in np.unique(shard).tolist():
         here = order[slice(*np.searchsorted(shard[order], [index, index + 1]))]
         part = {name: column[here] for name, column in columns.items()}
         begins = (part["doc_token_start"] == 0) & (part["token_end"] > part["token_start"])
         inputs = _select_spans(part, "token_start", "token_end")
         labels = _select_spans(part, "label_start", "label_end")
-        found.append(ShardPlaces(index, inputs, labels, part["doc"][begins]))
-    return found
+        shard_places.append(ShardPlaces(index, inputs, labels, part["doc"][begins]))
+    return shard_places
 
 
 _COLUMNS = ("row", "token_start", "token_end", "doc", "doc_token_start", "label_start", "label_end")
@@ -95,8 +95,8 @@ _COLUMNS = ("row", "token_start", "token_end", "doc", "doc_token_start", "label_
 
 def _select_spans(columns: dict[str, I64], first: str, last: str) -> MaskedSpans:
     """The windows in which this range holds something."""
-    held = columns[last] > columns[first]
-    return MaskedSpans(*(columns[name][held] for name in ("row", first, last, "doc")))
+    is_filled = columns[last] > columns[first]
+    return MaskedSpans(*(columns[name][is_filled] for name in ("row", first, last, "doc")))
 
 
 INPUTS, MASK, LABELS, SPAN, POSITION = range(5)
@@ -141,12 +141,12 @@ def mask_split(directory: Path, split: str, name: str, gone: Mask, tokens: I64) 
     place = directory / "hdf5" / split
     dataset = open_dataset(place)
     if name not in dataset.takedowns:
-        found = find_document_places(dataset, gone, tokens)
-        if not found:
+        shard_places = find_document_places(dataset, gone, tokens)
+        if not shard_places:
             return
-        files = [_publish_version(dataset, places) for places in found]
+        files = [_publish_version(dataset, places) for places in shard_places]
         _name_in_manifest(directory, split, files)
-        _publish_params(dataset, name, found, files)
+        _publish_params(dataset, name, shard_places, files)
     _note_params(directory, split, name)
     _delete_retired(place, directory)
 
@@ -157,7 +157,7 @@ def _publish_version(dataset: SampleDataset, places: ShardPlaces) -> dict[str, A
     old = dataset.shards[places.index]
     file = dataset.files.open(places.index)
     data = mask_shard(file.read(0, file.rows), dataset.layout, places, dataset.eos_id)
-    name = version_name(old.name, len(dataset.ancestors) + 1)
+    name = name_version(old.name, len(dataset.ancestors) + 1)
     path = dataset.directory / name
     published = storage.publish(path, shard_image(data, _find_compression(file.filters)))
     lineage = lineage_path(dataset.directory / old.name)
@@ -171,10 +171,10 @@ def _publish_version(dataset: SampleDataset, places: ShardPlaces) -> dict[str, A
     }
 
 
-def version_name(name: str, version: int) -> str:
+def name_version(name: str, version: int) -> str:
     """The name of a later version of a shard; it sorts between its neighbours as the first did.
 
-    >>> version_name("examples_000003.h5", 1), version_name("examples_000003-001.h5", 2)
+    >>> name_version("examples_000003.h5", 1), name_version("examples_000003-001.h5", 2)
     ('examples_000003-001.h5', 'examples_000003-002.h5')
     """
     stem = name.removesuffix(SHARD_SUFFIX).partition("-")[0]
@@ -188,7 +188,7 @@ def _find_compression(filters: tuple[int, ...]) -> Compression:
     return "gzip-shuffle" if h5py.h5z.FILTER_SHUFFLE in filters else "gzip"
 
 
-def _stage_manifest(directory: Path, stage: str) -> StageManifest:
+def _read_stage_manifest(directory: Path, stage: str) -> StageManifest:
     manifest = read_manifest(manifest_path(directory, stage))
     assert manifest is not None, "open_run_tables found the split"
     return manifest
@@ -197,19 +197,19 @@ def _stage_manifest(directory: Path, stage: str) -> StageManifest:
 def _name_in_manifest(directory: Path, split: str, files: list[dict[str, Any]]) -> None:
     """Put the new versions of shards and lineage into the manifest of the pack stage, in the place
     of the old."""
-    manifest = _stage_manifest(directory, _PACK)
-    known = {shard.path: shard for shard in manifest.shards}
+    manifest = _read_stage_manifest(directory, _PACK)
+    shards = {shard.path: shard for shard in manifest.shards}
     changed = {}
     for file in files:
         names = Path(file["old"]), Path(file["name"])
         for old, new in (names, tuple(map(lineage_path, names))):
-            shard = known.get(f"hdf5/{split}/{old}")
+            shard = shards.get(f"hdf5/{split}/{old}")
             if shard is not None:
                 path = f"hdf5/{split}/{new}"
                 first_path = shard.first_path or shard.path
                 moved = replace(shard, path=path, first_path=first_path)
                 changed[shard.path] = _measure_file(directory, moved)
-    write_manifest(manifest_path(directory, _PACK), with_shards(manifest, changed))
+    write_manifest(manifest_path(directory, _PACK), replace_shards(manifest, changed))
 
 
 def _measure_file(directory: Path, shard: Shard) -> Shard:
@@ -219,7 +219,7 @@ def _measure_file(directory: Path, shard: Shard) -> Shard:
 
 
 def _publish_params(
-    dataset: SampleDataset, name: str, found: list[ShardPlaces], files: list[dict[str, Any]]
+    dataset: SampleDataset, name: str, shard_places: list[ShardPlaces], files: list[dict[str, Any]]
 ) -> None:
     path = dataset.directory / DATA_PARAMS
     params = json.loads(path.read_bytes())
@@ -229,7 +229,7 @@ def _publish_params(
     content = [(file["name"], file["content_hash"]) for file in params["files"]]
     statistics = dict(params["h5_dataset_stats"])
     if "loss_valid_tokens" in statistics:
-        statistics["loss_valid_tokens"] -= sum(places.labels.columns for places in found)
+        statistics["loss_valid_tokens"] -= sum(places.labels.columns for places in shard_places)
     value = {
         **params,
         "dataset_hash": fingerprint_of({"files": content}),
@@ -244,17 +244,17 @@ def _publish_params(
 
 def _note_params(directory: Path, split: str, name: str) -> None:
     """Size and hash of data_params.json as it is now, in the manifest of its stage."""
-    manifest = _stage_manifest(directory, _PARAMS)
+    manifest = _read_stage_manifest(directory, _PARAMS)
     shard = manifest.find(f"hdf5/{split}/{DATA_PARAMS}")
     if name in shard.scrubbed:
         return
     new = replace(_measure_file(directory, shard), scrubbed=(*shard.scrubbed, name))
-    write_manifest(manifest_path(directory, _PARAMS), with_shards(manifest, {shard.path: new}))
+    write_manifest(manifest_path(directory, _PARAMS), replace_shards(manifest, {shard.path: new}))
 
 
 def _delete_retired(place: Path, directory: Path) -> None:
     """Delete the shards that the manifest of the pack stage no longer names."""
-    named = {directory / shard.path for shard in _stage_manifest(directory, _PACK).shards}
+    current = {directory / shard.path for shard in _read_stage_manifest(directory, _PACK).shards}
     for path in sorted([*place.glob(f"*{SHARD_SUFFIX}"), *place.glob(f"*{LINEAGE_SUFFIX}")]):
-        if path not in named:
+        if path not in current:
             storage.remove(path)

@@ -78,14 +78,14 @@ def read_holds(directory: Path) -> tuple[Hold, ...]:
     return tuple(standing.values())
 
 
-def held_documents(directory: Path, keys: pa.Array) -> dict[bytes, str]:
+def find_held_documents(directory: Path, keys: pa.Array) -> dict[bytes, str]:
     """Those of these documents that are on hold, each with what holds it."""
     holds = read_holds(directory)
-    wanted = set(keys.to_pylist())
-    found = {
+    key_set = set(keys.to_pylist())
+    reasons = {
         bytes.fromhex(hold.what): f"on hold by {hold.by}: {hold.reason}"
         for hold in holds
-        if hold.is_document and bytes.fromhex(hold.what) in wanted
+        if hold.is_document and bytes.fromhex(hold.what) in key_set
     }
     works = {
         hold.what: f"work {hold.what} is on hold by {hold.by}: {hold.reason}"
@@ -96,8 +96,8 @@ def held_documents(directory: Path, keys: pa.Array) -> dict[bytes, str]:
         work: f"work {work} is on hold in the registry" for work in _read_registry_holds(directory)
     }
     for key, work in _find_works(directory, keys, list(works)):
-        found.setdefault(key, works[work])
-    return found
+        reasons.setdefault(key, works[work])
+    return reasons
 
 
 def _read_registry_holds(directory: Path) -> list[str]:
@@ -123,10 +123,10 @@ def _find_works(directory: Path, keys: pa.Array, works: list[str]) -> list[tuple
 
 def refuse_held(directory: Path, keys: pa.Array, what: str) -> None:
     """Raises InputError when one of these documents is on hold."""
-    held = held_documents(directory, keys)
-    if held:
-        key, why = min(held.items())
+    reasons = find_held_documents(directory, keys)
+    if reasons:
+        key, why = min(reasons.items())
         raise InputError(
-            f"{what}: {pluralise(len(held), 'document')} must be kept for now, such as {key.hex()} "
-            f"({why}); ask counsel, then `prep quarantine unhold`"
+            f"{what}: {pluralise(len(reasons), 'document')} must be kept for now, such as "
+            f"{key.hex()} ({why}); ask counsel, then `prep quarantine unhold`"
         )

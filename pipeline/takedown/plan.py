@@ -38,12 +38,12 @@ from pipeline.takedown.copies import (
     Copy,
     OutsideCopy,
     RunTables,
+    list_outside_copies,
+    list_stored_copies,
     open_run_tables,
-    outside_copies,
-    stored_copies,
 )
 from pipeline.takedown.data_set import ShardPlaces, find_document_places
-from pipeline.takedown.record import keys_taken, read_takedowns
+from pipeline.takedown.record import read_takedowns, read_taken_keys
 from pipeline.takedown.resolve import RelatedDocument, resolve_claim
 
 MOST_STEPS = 1000
@@ -132,7 +132,7 @@ class TakedownPlan:
                 "taken_down_before": self.earlier,
             },
             "splits": splits,
-            "exposed": [asdict(found) for found in self.exposed],
+            "exposed": [asdict(exposure) for exposure in self.exposed],
             "copies": [asdict(copy) for copy in self.copies],
             "outside": [asdict(copy) for copy in self.outside],
             "told": [asdict(document) for document in self.related],
@@ -151,7 +151,7 @@ def plan_takedown(
     training run on this data, and for texts, addresses or works when that other run is lost."""
     home = _find_home(run, loaded)
     resolved = resolve_claim(home, loaded)
-    before = keys_taken(run.directory, read_takedowns(run.directory))
+    before = read_taken_keys(run.directory, read_takedowns(run.directory))
     fresh = pc.invert(pc.is_in(resolved.taken["doc_key"], before))
     taken = resolved.taken.filter(fresh)
     if not len(resolved.taken):
@@ -171,10 +171,10 @@ def plan_takedown(
         earlier=len(resolved.taken) - len(taken),
         related=resolved.related,
         nothing=resolved.nothing,
-        splits=tuple(_plan_split(run, *found) for found in _find_places(run, taken)),
+        splits=tuple(_plan_split(run, *split_places) for split_places in _find_places(run, taken)),
         exposed=tuple(_plan_exposure(run, taken, model_dirs)),
-        copies=stored_copies(run, taken),
-        outside=outside_copies(taken, model_dirs, exports, has_origin=home is not run),
+        copies=list_stored_copies(run, taken),
+        outside=list_outside_copies(taken, model_dirs, exports, has_origin=home is not run),
     )
 
 
@@ -190,7 +190,7 @@ def _find_home(run: RunTables, loaded: LoadedClaim) -> RunTables:
     return run if home == run.directory else open_run_tables(home)
 
 
-def gone_and_tokens(run: RunTables, taken: pa.Table) -> tuple[Mask, I64]:
+def mark_taken(run: RunTables, taken: pa.Table) -> tuple[Mask, I64]:
     """What `find_document_places` needs: which rows of documents.parquet are taken, and the tokens
     of all."""
     gone = np.zeros(len(run.documents), np.bool_)
@@ -202,8 +202,8 @@ def _find_places(
     run: RunTables, taken: pa.Table
 ) -> Iterator[tuple[SampleDataset, list[ShardPlaces]]]:
     """The splits that hold one of the documents, and where."""
-    gone, tokens = gone_and_tokens(run, taken)
-    for split in run.splits():
+    gone, tokens = mark_taken(run, taken)
+    for split in run.list_splits():
         dataset = open_dataset(run.directory / "hdf5" / split)
         places = find_document_places(dataset, gone, tokens)
         if places:
@@ -239,20 +239,20 @@ def _plan_exposure(
     run: RunTables, taken: pa.Table, model_dirs: Sequence[Path]
 ) -> Iterator[TrainingExposure]:
     for model_dir in model_dirs:
-        found = trace_documents(run.directory, taken["doc"].to_numpy(), model_dir).exposure
-        assert found is not None, "a model_dir was given"
-        first, last = found.first_exposed, found.last_unexposed
+        exposure = trace_documents(run.directory, taken["doc"].to_numpy(), model_dir).exposure
+        assert exposure is not None, "a model_dir was given"
+        first, last = exposure.first_exposed, exposure.last_unexposed
         yield TrainingExposure(
             model_dir=model_dir.as_posix(),
-            last_step=found.last_step,
-            steps=len(found.steps),
-            listed=found.steps[:MOST_STEPS],
-            context_steps=len(found.context_steps),
-            labels_read=found.labels_read,
-            next_step=found.next_step,
+            last_step=exposure.last_step,
+            steps=len(exposure.steps),
+            listed=exposure.steps[:MOST_STEPS],
+            context_steps=len(exposure.context_steps),
+            labels_read=exposure.labels_read,
+            next_step=exposure.next_step,
             first_exposed=first.path.name if first else "",
             last_unexposed=last.path.name if last else "",
-            elsewhere=sum(period.stop - period.first for period in found.elsewhere),
+            elsewhere=sum(period.stop - period.first for period in exposure.elsewhere),
         )
 
 
@@ -287,22 +287,22 @@ def _make_outputs(plan: TakedownPlan) -> Iterator[Output]:
     for dataset, places in _find_places(plan.run, plan.taken):
         split = dataset.directory.name
         yield parquet_output(f"{split}.rows.parquet", _list_rows(plan, dataset, places))
-        for found in places:
-            name = dataset.shards[found.index].name
-            yield Output(f"{split}/{name}.npz", _pack_bits(dataset, found))
+        for shard in places:
+            name = dataset.shards[shard.index].name
+            yield Output(f"{split}/{name}.npz", _pack_bits(dataset, shard))
 
 
 def _list_rows(plan: TakedownPlan, dataset: SampleDataset, places: list[ShardPlaces]) -> pa.Table:
     keys = plan.run.documents["doc_key"]
     parts = []
-    for found in places:
-        spans = _choose_spans(dataset, found)
+    for shard in places:
+        spans = _choose_spans(dataset, shard)
         count = len(spans)
         is_corpus = dataset.layout is CORPUS
         row = pa.nulls(count, pa.int64()) if is_corpus else pa.array(spans.row)
-        whole = row if is_corpus else pa.array(spans.row + dataset.starts[found.index])
+        whole = row if is_corpus else pa.array(spans.row + dataset.starts[shard.index])
         columns = [
-            pa.array([dataset.shards[found.index].name] * count, pa.string()),
+            pa.array([dataset.shards[shard.index].name] * count, pa.string()),
             row,
             whole,
             pa.array(spans.start),

@@ -74,16 +74,16 @@ def write_takedown(path: Path, value: Mapping[str, Any]) -> None:
 def read_takedowns(directory: Path) -> tuple[Takedown, ...]:
     """Every takedown of a run by id, the pending ones included. Raises IntegrityError for a damaged
     record or one of another version."""
-    found: dict[str, Takedown] = {}
+    takedowns: dict[str, Takedown] = {}
     for path in sorted((directory / layout.TAKEDOWNS).glob("*.json")):
         value = read_sealed(path)
         if value.get("format") != FORMAT:
             raise IntegrityError(f"{path}: of format {value.get('format')}, expected {FORMAT}")
         pending = path.name.endswith(layout.PENDING)
         name = value["id"]
-        if pending or name not in found:
-            found[name] = Takedown(name, value["mode"], pending, value)
-    return tuple(found[name] for name in sorted(found))
+        if pending or name not in takedowns:
+            takedowns[name] = Takedown(name, value["mode"], pending, value)
+    return tuple(takedowns[name] for name in sorted(takedowns))
 
 
 def check_none_pending(directory: Path) -> None:
@@ -93,7 +93,7 @@ def check_none_pending(directory: Path) -> None:
             raise InputError(takedown.describe_pending(directory))
 
 
-def keys_taken(directory: Path, takedowns: tuple[Takedown, ...]) -> pa.Array:
+def read_taken_keys(directory: Path, takedowns: tuple[Takedown, ...]) -> pa.Array:
     """Keys of the documents of all these, each once."""
     parts = [t.documents(directory, ["doc_key"])["doc_key"].combine_chunks() for t in takedowns]
     empty = pa.array([], pa.binary(ids.KEY_BYTES))
@@ -144,7 +144,7 @@ def read_takedown_state(directory: Path) -> TakedownState:
     return TakedownState(tuple(masked), tuple(dropped))
 
 
-def raw_copies(directory: Path, takedowns: TakedownState) -> frozenset[str]:
+def list_raw_copies(directory: Path, takedowns: TakedownState) -> frozenset[str]:
     """Directories with copies of raw shards, which a run with takedowns does not keep."""
     there = takedowns.files and (directory / layout.PIECES).is_dir()
     return frozenset({layout.PIECES} if there else ())

@@ -23,7 +23,7 @@ from pipeline.runs.clusters import find_siblings
 from pipeline.runs.records import DocumentTable, wrap_read_errors
 from pipeline.screening.evidence import find_screenings
 from pipeline.takedown.claim import LoadedClaim
-from pipeline.takedown.copies import RunTables, key_array
+from pipeline.takedown.copies import RunTables, make_key_array
 from pipeline.takedown.record import read_takedowns
 
 LEAST_RUN_WORDS = 50
@@ -90,37 +90,37 @@ def resolve_claim(run: RunTables, loaded: LoadedClaim) -> ClaimResolution:
     Raises InputError when an entry of `documents` is unknown or ambiguous, and when works are named
     but the run has no evidence of works.
     """
-    found = _FoundRows()
+    resolution = _FoundRows()
     for name, item in loaded.claim.what.items():
         if name not in ("urls", "texts"):
-            _FINDERS[name](run, item, found)
-    _search_shards(run, loaded, found)
-    _add_taken_before(run, loaded, found)
-    _add_related(run, found)
-    related = [RelatedDocument(key.hex(), why) for key, why in sorted(found.related.items())]
-    return ClaimResolution(_make_table(run, found), tuple(related), tuple(found.nothing))
+            _FINDERS[name](run, item, resolution)
+    _search_shards(run, loaded, resolution)
+    _add_taken_before(run, loaded, resolution)
+    _add_related(run, resolution)
+    related = [RelatedDocument(key.hex(), why) for key, why in sorted(resolution.related.items())]
+    return ClaimResolution(_make_table(run, resolution), tuple(related), tuple(resolution.nothing))
 
 
 def take_exactly(run: RunTables, rows: I64, why: str) -> pa.Table:
     """These documents and no others, as `TAKEN_SCHEMA`."""
-    found = _FoundRows()
-    found.add(rows, NAMED, why)
-    return _make_table(run, found)
+    resolution = _FoundRows()
+    resolution.add(rows, NAMED, why)
+    return _make_table(run, resolution)
 
 
-def _add_document(run: RunTables, item: str, found: _FoundRows) -> None:
+def _add_document(run: RunTables, item: str, resolution: _FoundRows) -> None:
     rows = DocumentTable(run.directory).find(item)
-    found.add(rows, NAMED, f"document {escape_text(item)}")
+    resolution.add(rows, NAMED, f"document {escape_text(item)}")
 
 
-def _add_source(run: RunTables, item: str, found: _FoundRows) -> None:
+def _add_source(run: RunTables, item: str, resolution: _FoundRows) -> None:
     rows = np.flatnonzero(pc.equal(run.documents["source"], item).to_numpy()).astype(np.int64)
     if not len(rows):
-        found.nothing.append(f"sources: {item}")
-    found.add(rows, NAMED, f"source {escape_text(item)}")
+        resolution.nothing.append(f"sources: {item}")
+    resolution.add(rows, NAMED, f"source {escape_text(item)}")
 
 
-def _add_work(run: RunTables, item: str, found: _FoundRows) -> None:
+def _add_work(run: RunTables, item: str, resolution: _FoundRows) -> None:
     tables = []
     for place in find_screenings(run.directory):
         path = place / layout.EVIDENCE
@@ -136,41 +136,47 @@ def _add_work(run: RunTables, item: str, found: _FoundRows) -> None:
         )
     table = pa.concat_tables(tables)
     if not len(table):
-        found.nothing.append(f"works: {item}")
+        resolution.nothing.append(f"works: {item}")
     by_text = pc.equal(table["detector"], "text_match")
     keys = pc.unique(table.filter(by_text)["doc_key"])
-    found.add(run.rows_of(keys), NAMED, text_of_work(item))
+    resolution.add(run.find_rows(keys), NAMED, text_of_work(item))
     others = table.filter(pc.invert(pc.is_in(table["doc_key"], keys)))
     for row in others.to_pylist():
         why = f"{row['detector']} evidence of work {escape_text(item)}, no text match"
-        found.related.setdefault(row["doc_key"], why)
+        resolution.related.setdefault(row["doc_key"], why)
 
 
 _FINDERS = {"works": _add_work, "documents": _add_document, "sources": _add_source}
 
 
-def _search_shards(run: RunTables, loaded: LoadedClaim, found: _FoundRows) -> None:
+def _search_shards(run: RunTables, loaded: LoadedClaim, resolution: _FoundRows) -> None:
     """Everything that only the shards of documents/ tell: addresses and texts."""
     urls, texts = loaded.claim.what.urls, loaded.texts
     if not urls and not texts:
         return
     hits = dict.fromkeys([*urls, *(name for name, _ in texts)], 0)
-    if next(run.text_shards(), None) is None:
-        named = " and ".join(name for name, given in (("urls", urls), ("texts", texts)) if given)
+    if next(run.open_text_shards(), None) is None:
+        lists = " and ".join(
+            name for name, entries in (("urls", urls), ("texts", texts)) if entries
+        )
         raise InputError(
-            f"{run.directory}: no documents/: the texts were deleted, so {named} of the claim "
+            f"{run.directory}: no documents/: the texts were deleted, so {lists} of the claim "
             "cannot be looked for; name documents or sources, or let `prep run` read the raw "
             "shards again"
         )
-    text_keys = [_keys_of_text(text) for _, text in texts]
+    text_keys = [_hash_text(text) for _, text in texts]
     passages = _PassageFinder([text for _, text in texts]) if texts else None
-    for table in run.text_shards():
+    for table in run.open_text_shards():
         for url in urls:
             rows = _find_address(table["meta"], url)
-            hits[url] += _add_shard_rows(run, found, table, rows, f"address {escape_text(url)}")
+            hits[url] += _add_shard_rows(
+                run, resolution, table, rows, f"address {escape_text(url)}"
+            )
         for (name, _), keys in zip(texts, text_keys, strict=True):
             rows = np.flatnonzero(pc.is_in(table["text_key"], keys).to_numpy())
-            hits[name] += _add_shard_rows(run, found, table, rows, f"text of {escape_text(name)}")
+            hits[name] += _add_shard_rows(
+                run, resolution, table, rows, f"text of {escape_text(name)}"
+            )
         for number, passage in passages.find(table) if passages else ():
             name, words = texts[number][0], passage["longest_run_words"]
             hits[name] += 1
@@ -180,19 +186,19 @@ def _search_shards(run: RunTables, loaded: LoadedClaim, found: _FoundRows) -> No
                 f"{passage['work_fraction']:.1%} of the text match"
             )
             if words >= LEAST_RUN_WORDS and passage["document_fraction"] >= LEAST_FRACTION:
-                _add_shard_rows(run, found, table, np.array([passage["row"]]), why)
+                _add_shard_rows(run, resolution, table, np.array([passage["row"]]), why)
             else:
-                found.related.setdefault(table["doc_key"][passage["row"]].as_py(), why)
-    found.nothing += [item for item, count in hits.items() if not count]
+                resolution.related.setdefault(table["doc_key"][passage["row"]].as_py(), why)
+    resolution.nothing += [item for item, count in hits.items() if not count]
 
 
-def _keys_of_text(text: str) -> pa.Array:
+def _hash_text(text: str) -> pa.Array:
     """The keys of a text, as it is or cleaned as the pipeline cleans texts."""
     from pipeline.cleaning import clean_array
 
     cleaned = clean_array([text])[0].as_py()
     keys = {text_key(some.encode()) for some in (text, text.strip(), cleaned, cleaned.strip())}
-    return key_array(sorted(keys))
+    return make_key_array(sorted(keys))
 
 
 class _PassageFinder:
@@ -218,25 +224,27 @@ class _PassageFinder:
             yield number, row
 
 
-def _add_taken_before(run: RunTables, loaded: LoadedClaim, found: _FoundRows) -> None:
+def _add_taken_before(run: RunTables, loaded: LoadedClaim, resolution: _FoundRows) -> None:
     """What this very claim took from the run before: their texts are gone, nothing finds them."""
     for takedown in read_takedowns(run.directory):
         if takedown.value["claim_digest"] != loaded.digest:
             continue
-        found.nothing.clear()
+        resolution.nothing.clear()
         taken = takedown.documents(run.directory)
         place = pc.index_in(run.documents["doc_key"], taken["doc_key"].combine_chunks())
         for row in np.flatnonzero(place.is_valid()).tolist():
             why = taken.slice(place[row].as_py(), 1).to_pylist()[0]
             reason = (why["role"], why["because"], why["via"], why["similarity"])
-            found.because.setdefault(row, reason)
+            resolution.because.setdefault(row, reason)
 
 
-def _add_shard_rows(run: RunTables, found: _FoundRows, table: pa.Table, rows: I64, why: str) -> int:
+def _add_shard_rows(
+    run: RunTables, resolution: _FoundRows, table: pa.Table, rows: I64, why: str
+) -> int:
     if not len(rows):
         return 0
     keys = table["doc_key"].take(pa.array(rows)).combine_chunks()
-    found.add(run.rows_of(keys), NAMED, why)
+    resolution.add(run.find_rows(keys), NAMED, why)
     return len(rows)
 
 
@@ -265,39 +273,41 @@ def _has_address(value: object, url: str) -> bool:
     return isinstance(value, str) and value.startswith(url)
 
 
-def _add_related(run: RunTables, found: _FoundRows) -> None:
+def _add_related(run: RunTables, resolution: _FoundRows) -> None:
     """Add documents of the same text and cluster siblings until there are no more."""
     clusters = run.directory / layout.CLUSTERS
     if not clusters.exists():
-        found.nothing.append(
+        resolution.nothing.append(
             f"siblings: no {layout.CLUSTERS} here; plan the claim on the run that made these tokens"
         )
     size = -1
-    while size != len(found.because):
-        size = len(found.because)
-        _add_same_text(run, found)
-        siblings = find_siblings(clusters, run.keys_of(found.rows).to_pylist(), only_verified=True)
+    while size != len(resolution.because):
+        size = len(resolution.because)
+        _add_same_text(run, resolution)
+        siblings = find_siblings(
+            clusters, run.take_keys(resolution.rows).to_pylist(), only_verified=True
+        )
         for sibling in siblings.tied:
             reason = (SIBLING, f"{sibling.kind} duplicate", sibling.via, sibling.similarity)
-            for row in run.rows_of(key_array([sibling.key])).tolist():
-                found.because.setdefault(row, reason)
+            for row in run.find_rows(make_key_array([sibling.key])).tolist():
+                resolution.because.setdefault(row, reason)
     for sibling in siblings.elsewhere:
-        found.related[sibling.key] = (
+        resolution.related[sibling.key] = (
             f"was kept instead of {sibling.via.hex()}, in the earlier index "
             f"{escape_text(sibling.index)}; take it down there too"
         )
     for sibling in siblings.unverified:
         why = f"in one cluster with {sibling.via.hex()} by {sibling.kind}, which compares no text"
-        found.related.setdefault(sibling.key, why)
+        resolution.related.setdefault(sibling.key, why)
 
 
-def _add_same_text(run: RunTables, found: _FoundRows) -> None:
-    wanted = pc.unique(_read_text_keys(run, run.keys_of(found.rows))["text_key"])
-    for table in run.text_shards():
-        same = pc.and_(pc.is_in(table["text_key"], wanted), pc.greater(table["text_bytes"], 0))
+def _add_same_text(run: RunTables, resolution: _FoundRows) -> None:
+    text_keys = pc.unique(_read_text_keys(run, run.take_keys(resolution.rows))["text_key"])
+    for table in run.open_text_shards():
+        same = pc.and_(pc.is_in(table["text_key"], text_keys), pc.greater(table["text_bytes"], 0))
         keys = table["doc_key"].filter(same)
         if len(keys):
-            found.add(run.rows_of(keys.combine_chunks()), SAME_TEXT, "the same text")
+            resolution.add(run.find_rows(keys.combine_chunks()), SAME_TEXT, "the same text")
 
 
 def _read_text_keys(run: RunTables, keys: pa.Array) -> pa.Table:
@@ -305,17 +315,17 @@ def _read_text_keys(run: RunTables, keys: pa.Array) -> pa.Table:
     schema = pa.schema([("doc_key", key), ("text_key", key), ("text_bytes", pa.uint64())])
     parts = [
         table.select(schema.names).filter(pc.is_in(table["doc_key"], keys))
-        for table in run.text_shards()
+        for table in run.open_text_shards()
     ]
     return pa.concat_tables([schema.empty_table(), *parts])
 
 
-def _make_table(run: RunTables, found: _FoundRows) -> pa.Table:
-    rows = found.rows
-    keys = run.keys_of(rows)
+def _make_table(run: RunTables, resolution: _FoundRows) -> pa.Table:
+    rows = resolution.rows
+    keys = run.take_keys(rows)
     texts = _read_text_keys(run, keys)
     place = pc.index_in(keys, value_set=texts["doc_key"].combine_chunks())
-    reasons = [found.because[row] for row in rows.tolist()]
+    reasons = [resolution.because[row] for row in rows.tolist()]
     roles, because, via, similarity = zip(*reasons, strict=True) if reasons else ((), (), (), ())
     columns = ["state", "split", "text_bytes", "tokens"]
     about = describe_documents(DocumentTable(run.directory), rows, columns)

@@ -52,11 +52,11 @@ def _empty_texts(column: pa.ChunkedArray, gone: Mask) -> pa.ChunkedArray:
     return pc.if_else(pa.array(gone), pa.scalar("", column.type), column)
 
 
-def _withheld_reason(column: pa.ChunkedArray, gone: Mask) -> pa.ChunkedArray:
+def _withhold_reasons(column: pa.ChunkedArray, gone: Mask) -> pa.ChunkedArray:
     return pc.if_else(pa.array(gone), pa.scalar(WITHHELD, column.type), column)
 
 
-def _numbers_only(column: pa.ChunkedArray, gone: Mask) -> pa.ChunkedArray:
+def _keep_numbers(column: pa.ChunkedArray, gone: Mask) -> pa.ChunkedArray:
     values = column.to_pylist()
     for row in np.flatnonzero(gone).tolist():
         attributes = json.loads(values[row]) if values[row] else {}
@@ -83,13 +83,13 @@ def _scrub_columns(path: Path, keys: pa.Array, changes: Mapping[str, Change]) ->
     with wrap_read_errors(path):
         is_parquet = path.suffix == ".parquet"
         table = pq.read_table(path, columns=["doc_key"]) if is_parquet else map_arrow(path)
-        found = pc.is_in(table["doc_key"], keys)
-        if not pc.any(found).as_py():
+        is_taken = pc.is_in(table["doc_key"], keys)
+        if not pc.any(is_taken).as_py():
             return None
         table = pq.read_table(path) if is_parquet else table
     if "byte_length" in table.column_names and "seen" in table.column_names:
-        found = pc.and_(found, pc.greater(table["byte_length"], 0))
-    gone = found.to_numpy()
+        is_taken = pc.and_(is_taken, pc.greater(table["byte_length"], 0))
+    gone = is_taken.to_numpy()
     if not gone.any():
         return None
     for name, change in changes.items():
@@ -97,10 +97,10 @@ def _scrub_columns(path: Path, keys: pa.Array, changes: Mapping[str, Change]) ->
             place = table.column_names.index(name)
             column = change(table[name], gone).cast(table[name].type)
             table = table.set_column(place, table.schema.field(name), column)
-    return output_bytes(parquet_output("", table) if is_parquet else arrow_output("", table))
+    return join_output(parquet_output("", table) if is_parquet else arrow_output("", table))
 
 
-def output_bytes(output: Output) -> bytes:
+def join_output(output: Output) -> bytes:
     """The data of an output in one piece."""
     return output.data if isinstance(output.data, bytes) else b"".join(output.data)
 
@@ -111,7 +111,7 @@ def scrub_documents(path: Path, keys: pa.Array) -> bytes | None:
     return _scrub_columns(path, keys, {"text": _empty_texts})
 
 
-_EVIDENCE = {"seen": _empty_texts, "attributes": _numbers_only}
+_EVIDENCE = {"seen": _empty_texts, "attributes": _keep_numbers}
 
 STORES: Mapping[str, Scrub] = {
     "documents": scrub_documents,
@@ -119,7 +119,7 @@ STORES: Mapping[str, Scrub] = {
     "drops": partial(_scrub_columns, changes={"excerpt": _empty_texts}),
     "tokens": partial(_scrub_columns, changes={"tokens": _empty_lists}),
     layout.EVIDENCE: partial(_scrub_columns, changes=_EVIDENCE),
-    layout.DECISIONS: partial(_scrub_columns, changes={"reason": _withheld_reason}),
+    layout.DECISIONS: partial(_scrub_columns, changes={"reason": _withhold_reasons}),
 }
 """Directory, or file at the top of a run -> how it is scrubbed. What was seen in metadata stays;
 reasons may quote."""
@@ -140,7 +140,7 @@ class Scrubbing:
         for path in sorted((self.directory / STAGE_MANIFESTS).glob("*.json")):
             manifest = read_manifest(path)
             assert manifest is not None, "it was just listed"
-            chosen = {
+            scrubs = {
                 shard.path: scrub
                 for shard in manifest.shards
                 if (scrub := stores.get(shard.path.partition("/")[0]))
@@ -148,18 +148,18 @@ class Scrubbing:
             changed = {
                 shard.path: new
                 for shard in manifest.shards
-                if shard.path in chosen
+                if shard.path in scrubs
                 and self.name not in shard.scrubbed
-                and (new := self._future(shard, chosen[shard.path]))
+                and (new := self._measure_scrubbed(shard, scrubs[shard.path]))
             }
             if changed:
-                manifest = with_shards(manifest, changed)
+                manifest = replace_shards(manifest, changed)
                 write_manifest(path, manifest)
             for shard in manifest.shards:
-                if shard.path in chosen and self.name in shard.scrubbed:
-                    self._publish(shard, chosen[shard.path])
+                if shard.path in scrubs and self.name in shard.scrubbed:
+                    self._publish(shard, scrubs[shard.path])
 
-    def _future(self, shard: Shard, scrub: Scrub) -> Shard | None:
+    def _measure_scrubbed(self, shard: Shard, scrub: Scrub) -> Shard | None:
         path = self.directory / shard.path
         data = scrub(path, self.keys) if path.exists() else None
         if data is None:
@@ -181,7 +181,7 @@ class Scrubbing:
         storage.publish(path, data)
 
 
-def with_shards(manifest: StageManifest, changed: Mapping[str, Shard]) -> StageManifest:
+def replace_shards(manifest: StageManifest, changed: Mapping[str, Shard]) -> StageManifest:
     """The manifest with other shards in the place of those at these paths."""
     tasks = tuple(
         replace(task, shards=tuple(changed.get(s.path, s) for s in task.shards))
@@ -256,25 +256,25 @@ class _Key(msgspec.Struct):
 
 def _drop_keys(path: Path, keys: pa.Array) -> bytes | None:
     """A file of records with `key`, without those of these documents."""
-    gone = {key.hex() for key in keys.to_pylist()}
+    taken_keys = {key.hex() for key in keys.to_pylist()}
     form = find_form(path)
     if isinstance(form, PluggedForm):
-        return _drop_plugged_keys(path, form, gone)
+        return _drop_plugged_keys(path, form, taken_keys)
     if form == "parquet":
-        left = _leave_out(pq.read_table(path), gone)
-        return None if left is None else output_bytes(parquet_output("", left))
+        rest = _leave_out(pq.read_table(path), taken_keys)
+        return None if rest is None else join_output(parquet_output("", rest))
     compression = COMPRESSIONS[form]
     with open(path, "rb") as file:
         lines = b"".join(decompress_blocks(path, file, compression)).splitlines(keepends=True)
     decode: Callable[[bytes], _Key] = msgspec.json.Decoder(_Key).decode
-    staying = [line for line in lines if decode(line).key not in gone]
+    staying = [line for line in lines if decode(line).key not in taken_keys]
     if len(staying) == len(lines):
         return None
     compressor = new_compressor(compression)
     return bytes(compressor.compress(b"".join(staying)) + compressor.flush())
 
 
-def _drop_plugged_keys(path: Path, form: PluggedForm, gone: set[str]) -> bytes | None:
+def _drop_plugged_keys(path: Path, form: PluggedForm, taken_keys: set[str]) -> bytes | None:
     """The same of a file that a plug-in wrote. Raises IntegrityError, rather than change what is
     left, where it would not write the same file again."""
     rows = form.read(path)
@@ -285,13 +285,15 @@ def _drop_plugged_keys(path: Path, form: PluggedForm, gone: set[str]) -> bytes |
             f"version that wrote the file (manifests/{layout.CLEANED}.json names it), or delete "
             "the run and make it again"
         )
-    left = _leave_out(rows, gone)
-    return None if left is None else form.write(left, str(path))
+    rest = _leave_out(rows, taken_keys)
+    return None if rest is None else form.write(rest, str(path))
 
 
-def _leave_out(table: pa.Table, gone: set[str]) -> pa.Table | None:
+def _leave_out(table: pa.Table, taken_keys: set[str]) -> pa.Table | None:
     """The rows with other keys, None when these are all."""
-    left = table.filter(
-        pc.invert(pc.is_in(table["key"].cast(pa.string()), pa.array(sorted(gone), pa.string())))
+    rest = table.filter(
+        pc.invert(
+            pc.is_in(table["key"].cast(pa.string()), pa.array(sorted(taken_keys), pa.string()))
+        )
     )
-    return None if len(left) == len(table) else left
+    return None if len(rest) == len(table) else rest

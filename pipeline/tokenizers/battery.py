@@ -90,7 +90,7 @@ def battery(tokenizer: Tokenizer, added_tokens: Sequence[str]) -> list[str]:
         *_words(),
         *_code_points(),
         *_class_borders(),
-        *_joined(vocabulary),
+        *_join_tokens(vocabulary),
         *_random_ids(tokenizer),
         *_long_texts(),
     ]
@@ -175,9 +175,9 @@ def _code_points() -> Iterator[str]:
     """The first two planes in order, 48 at a time; one of eight where a class goes on for long."""
     points = [*range(0xD800), *range(0xE000, 0x20000)]
     near = _near_borders(points, 24)
-    kept = [chr(point) for point in points if point in near or point % 8 == 0]
-    for start in range(0, len(kept), 48):
-        yield "".join(kept[start : start + 48])
+    characters = [chr(point) for point in points if point in near or point % 8 == 0]
+    for start in range(0, len(characters), 48):
+        yield "".join(characters[start : start + 48])
     yield "".join(chr(point) for point in range(0x20000, 0x110000, 4099))
 
 
@@ -219,7 +219,7 @@ def take_evenly(items: Sequence[_T], limit: int) -> list[_T]:
     return list(items[:: -(-len(items) // limit)]) if items else []
 
 
-def _joined(vocabulary: Sequence[str]) -> Iterator[str]:
+def _join_tokens(vocabulary: Sequence[str]) -> Iterator[str]:
     """Every token of the vocabulary, 64 a string."""
     for start in range(0, len(vocabulary), _JOINED_TOKENS):
         yield "\n".join(vocabulary[start : start + _JOINED_TOKENS])

@@ -87,14 +87,14 @@ def load_definition(
     (50257, '<|endoftext|>', 50256, 'uint16')
     """
     if tokenizer == GPT2:
-        return _shipped(_GPT2_EOS if eos is None else eos, tuple(special_tokens))
-    path = _file_of(Path(tokenizer))
+        return _define_shipped(_GPT2_EOS if eos is None else eos, tuple(special_tokens))
+    path = _find_file(Path(tokenizer))
     content = _with_tokens_in_text(str(path), _read_object(path), special_tokens)
     return _define(str(path), content, eos)
 
 
 @functools.lru_cache(maxsize=4)
-def _shipped(eos: str | int, special_tokens: tuple[str, ...]) -> TokenizerDefinition:
+def _define_shipped(eos: str | int, special_tokens: tuple[str, ...]) -> TokenizerDefinition:
     content = _gpt2_json()
     if eos != _GPT2_EOS or special_tokens:
         return _define(GPT2, _with_tokens_in_text(GPT2, content, special_tokens), eos)
@@ -184,7 +184,7 @@ def _without_control_pieces(content: dict[str, Any]) -> dict[str, Any]:
     endings: dict[str, list[str]] = {}
     for token in sorted(special):
         if len(token) > 1:
-            endings.setdefault(_quoted(token[-1]), []).append(_quoted(token[:-1]))
+            endings.setdefault(_quote(token[-1]), []).append(_quote(token[:-1]))
     if not endings:
         return content
     pattern = "|".join(f"(?={last})(?<={'|'.join(before)})" for last, before in endings.items())
@@ -203,7 +203,7 @@ def _without_control_pieces(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*nested, cut]}}
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """Text as a pattern of the regex library of `tokenizers`."""
     return "".join(c if c.isalnum() or c in "<>_/ " else f"\\x{{{ord(c):x}}}" for c in text)
 
@@ -240,14 +240,14 @@ def _eos_beside(path: Path, content: dict[str, Any]) -> str:
     special = [t["content"] for t in content.get("added_tokens") or [] if t.get("special")]
     if len(special) == 1:
         return str(special[0])
-    found = ", ".join(map(repr, special[:20])) or "none"
+    listed = ", ".join(map(repr, special[:20])) or "none"
     raise ConfigError(
         f"{path}: which token ends a document? Name it with tokenize.eos in a config, or --eos "
-        f"(its special tokens: {found})"
+        f"(its special tokens: {listed})"
     )
 
 
-def _file_of(path: Path) -> Path:
+def _find_file(path: Path) -> Path:
     """The `tokenizer.json` of a directory, or its SentencePiece model if it has nothing else."""
     if not path.is_dir() or (path / "tokenizer.json").exists():
         return path if not path.is_dir() else path / "tokenizer.json"

@@ -75,18 +75,18 @@ def choose_engine(definition: TokenizerDefinition) -> tuple[str, str]:
     if definition.engine == REFERENCE:
         return REFERENCE, "the config names it"
     if definition.engine is not None:
-        found = verdict(definition.engine, definition)
-        if not found.passed:
-            raise ConfigError(f"tokenize.engine: {found.reason}")
-        return definition.engine, found.reason
+        outcome = verdict(definition.engine, definition)
+        if not outcome.passed:
+            raise ConfigError(f"tokenize.engine: {outcome.reason}")
+        return definition.engine, outcome.reason
     reasons = []
     for name in ENGINES:
         if name == REFERENCE:
             reasons.append(f"tokenizers {installed_version(name)} is the reference itself")
             break
-        found = verdict(name, definition)
-        reasons.append(found.reason)
-        if found.passed:
+        outcome = verdict(name, definition)
+        reasons.append(outcome.reason)
+        if outcome.passed:
             break
     return name, "; ".join(reasons)
 

@@ -101,7 +101,7 @@ class Fastokens:
         common = sorted({*range(len(texts))}.difference(rare))
         flat = self._encode([texts[i] for i in common])
         slow = self._oracle.encode([texts[i] for i in rare])
-        return _interleaved(((common, flat), (rare, slow)))
+        return _interleave(((common, flat), (rare, slow)))
 
     def _encode(self, texts: Sequence[str]) -> FlatTokens:
         ids, offsets = self._tokenizer.encode_batch_flat(
@@ -149,7 +149,7 @@ class Reference:
     def encode(self, texts: Sequence[str]) -> FlatTokens:
         """See `Engine`."""
         encodings = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return _joined([np.array(encoding.ids, np.uint32) for encoding in encodings])
+        return _join([np.array(encoding.ids, np.uint32) for encoding in encodings])
 
 
 ENGINES: dict[str, type[Engine]] = {
@@ -165,7 +165,7 @@ PLUG_INS = "wafermill.tokenizers"
 
 
 @functools.cache
-def plugged_engines() -> Mapping[str, PlugIn[type]]:
+def load_plugged_engines() -> Mapping[str, PlugIn[type]]:
     """The engines of plug-ins by name. Raises ConfigError for a broken one."""
     plug_ins = load_plug_ins(PLUG_INS, type, ENGINES)
     for plug_in in plug_ins.values():
@@ -179,17 +179,17 @@ def engine_code(name: str) -> PlugInCode | None:
     one that does not exist."""
     if name in ENGINES:
         return None
-    if name not in plugged_engines():
-        hint = did_you_mean_or_all(name, [*ENGINES, *plugged_engines()])
+    if name not in load_plugged_engines():
+        hint = did_you_mean_or_all(name, [*ENGINES, *load_plugged_engines()])
         raise ConfigError(f"tokenize.engine: there is no engine {escape_text(name)!r}{hint}")
-    return plugged_engines()[name].code
+    return load_plugged_engines()[name].code
 
 
 def build_engine(name: str, definition: TokenizerDefinition) -> Engine:
     """The engine of this name for a tokenizer. Raises ConfigError for one that does not exist."""
     if engine_code(name) is None:
         return ENGINES[name](definition)
-    return PluggedEngine(plugged_engines()[name], definition)
+    return PluggedEngine(load_plugged_engines()[name], definition)
 
 
 class PluggedEngine:
@@ -237,17 +237,17 @@ def _find_problem(tokens: Any, texts: int, vocab_size: int) -> str:
     return ""
 
 
-def _interleaved(parts: Sequence[tuple[Sequence[int], FlatTokens]]) -> FlatTokens:
+def _interleave(parts: Sequence[tuple[Sequence[int], FlatTokens]]) -> FlatTokens:
     """Tokens of texts that were encoded in parts; each part names the places of its texts."""
     rows = {
         place: flat.ids[flat.offsets[row] : flat.offsets[row + 1]]
         for places, flat in parts
         for row, place in enumerate(places)
     }
-    return _joined([rows[place] for place in range(len(rows))])
+    return _join([rows[place] for place in range(len(rows))])
 
 
-def _joined(rows: Sequence[U32]) -> FlatTokens:
+def _join(rows: Sequence[U32]) -> FlatTokens:
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=offsets[1:])
     return FlatTokens(np.concatenate([np.zeros(0, np.uint32), *rows]), offsets)
@@ -259,10 +259,10 @@ def installed_build(name: str) -> str | None:
     if code is not None:
         return str(code)
     try:
-        found = distribution(name)
+        installed = distribution(name)
     except PackageNotFoundError:
         return None
-    return f"{found.version} {hash_bytes((found.read_text('RECORD') or '').encode())[:12]}"
+    return f"{installed.version} {hash_bytes((installed.read_text('RECORD') or '').encode())[:12]}"
 
 
 def installed_version(name: str) -> str:
@@ -305,13 +305,13 @@ def verdict(name: str, definition: TokenizerDefinition, cache: Path | None = Non
     oracle = installed_build(REFERENCE)
     parts = [name, build, oracle, definition.content_hash, VERSION, _processor()]
     path = root / "tokenizer-checks" / f"{hash_bytes(canonical_json(parts))}.json"
-    kept = _read(path)
-    if kept is not None:
-        return kept
-    found = _check(name, definition)
+    earlier = _read(path)
+    if earlier is not None:
+        return earlier
+    outcome = _check(name, definition)
     with contextlib.suppress(ResourceError):
-        write_json(path, {"engine": name, "passed": found.passed, "reason": found.reason})
-    return found
+        write_json(path, {"engine": name, "passed": outcome.passed, "reason": outcome.reason})
+    return outcome
 
 
 def first_difference(engine: Engine, oracle: Engine, texts: list[str]) -> str | None:
@@ -366,8 +366,8 @@ def _difference(text: str, wrong: U32, right: U32) -> str:
     both = min(len(wrong), len(right))
     unequal = np.flatnonzero(wrong[:both] != right[:both])
     at = int(unequal[0]) if len(unequal) else both
-    found, expected = (ids[at : at + 6].tolist() for ids in (wrong, right))
-    return f"in {escape_text(repr(text), 80)} from token {at} on {found}, expected {expected}"
+    got, expected = (ids[at : at + 6].tolist() for ids in (wrong, right))
+    return f"in {escape_text(repr(text), 80)} from token {at} on {got}, expected {expected}"
 
 
 def _processor() -> str:

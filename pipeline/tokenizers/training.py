@@ -86,10 +86,10 @@ def train_tokenizer(
     if tokenizer.token_to_id(settings.eos) is not None:
         raise ConfigError(f"eos {settings.eos!r} is a word of the texts; choose another string")
     tokenizer.add_special_tokens([AddedToken(settings.eos, special=True, normalized=False)])
-    found = tokenizer.get_vocab_size(with_added_tokens=True)
-    if found < settings.vocab_size:
+    size = tokenizer.get_vocab_size(with_added_tokens=True)
+    if size < settings.vocab_size:
         raise InputError(
-            f"the texts only have enough pairs for {found} tokens (each pair at least "
+            f"the texts only have enough pairs for {size} tokens (each pair at least "
             f"{settings.min_frequency} times), not {settings.vocab_size}: give more text or a "
             "smaller vocab_size"
         )
@@ -164,8 +164,8 @@ def measure_fertility(
     """
     sources: dict[str, Fertility] = {}
     for source, texts in batches:
-        found = _count(source, texts, tokenizer)
-        sources[source] = sources[source] + found if source in sources else found
+        count = _count(source, texts, tokenizer)
+        sources[source] = sources[source] + count if source in sources else count
     total = Fertility(source="all", documents=0, text_bytes=0, characters=0, words=0, tokens=0)
     for counts in sources.values():
         total = total + counts

@@ -30,7 +30,7 @@ from pipeline.convert.dataset.job import (
     explain_deaths,
     iterable_loader,
     map_loader,
-    packed_batches,
+    pack_batches,
 )
 from pipeline.convert.dataset.layout import FeatureLayout, data_params, file_image
 from pipeline.convert.dataset.samples import (
@@ -129,15 +129,15 @@ def _write_map(writer: FileWriter, progress: Meter) -> FeatureLayout | None:
     batches = len(missing) * -(-job.samples_per_file // job.batch_size)
     workers = min(job.num_workers, max(1, batches))
     loader = map_loader(MapReader(job.dataset, job.packer), queue, job, workers)
-    probes = list(packed_batches(loader))
+    probes = list(pack_batches(loader))
     layout = probes[0].layout
     writer.expect(0, {"first": probes[0].digests[:DIGEST_BYTES].hex()})
     if there:
         writer.expect(there[-1], {"last": probes[-1].digests[-DIGEST_BYTES:].hex()})
     if missing:
-        wanted = [_span(job, writer.samples, index) for index in missing]
-        queue.requests = requests(wanted, job.batch_size, layout)
-        _fill(writer, missing, packed_batches(loader), progress)
+        spans = [_span(job, writer.samples, index) for index in missing]
+        queue.requests = requests(spans, job.batch_size, layout)
+        _fill(writer, missing, pack_batches(loader), progress)
     return layout
 
 
@@ -177,7 +177,7 @@ def _write_iterable(writer: FileWriter, progress: Meter) -> FeatureLayout | None
     begin = there * job.samples_per_file
     reader = IterableReader(job.dataset, job.packer, job.batch_size, job.samples_per_file, begin)
     layout = None
-    for packed in packed_batches(iterable_loader(reader, job)):
+    for packed in pack_batches(iterable_loader(reader, job)):
         layout = packed.layout
         writer.add(packed)
         progress.advance(packed.count)
@@ -255,8 +255,8 @@ def convert_dataset_to_HDF5(  # noqa: N802 - Model Zoo's name
         state = convert_state.begin_conversion(job.directory, job.identity(), conflicts, job.ours)
         writer = FileWriter(job, state)
         label = job.directory.resolve().name
-        shown = meter(label, "samples", job.samples).shown()
-        with state.left_if_empty(), explain_deaths(), shown as progress:
+        bar = meter(label, "samples", job.samples).shown()
+        with state.left_if_empty(), explain_deaths(), bar as progress:
             layout = write_files(writer, progress)
         params = data_params(layout, writer.samples, job.params)
         storage.publish(job.directory / DATA_PARAMS, params)

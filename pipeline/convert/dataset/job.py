@@ -60,10 +60,10 @@ class ConvertJob:
         """The name of file `index`, from 0; names count from 1."""
         return f"{self.name}-{index + 1}{SHARD_SUFFIX}"
 
-    def ours(self, found: str) -> bool:
+    def ours(self, name: str) -> bool:
         """Whether a name in the directory is one of this conversion's."""
         file = re.escape(self.name) + r"-[1-9][0-9]*" + re.escape(SHARD_SUFFIX)
-        return found == DATA_PARAMS or re.fullmatch(file, found) is not None
+        return name == DATA_PARAMS or re.fullmatch(file, name) is not None
 
     def identity(self) -> dict[str, Any]:
         """What two calls must share to be the same conversion."""
@@ -212,7 +212,7 @@ def _no_advice() -> Iterator[None]:
         yield
 
 
-def packed_batches(loader: DataLoader[Any]) -> Iterator[PackedBatch]:
+def pack_batches(loader: DataLoader[Any]) -> Iterator[PackedBatch]:
     """What the workers pack. Raises InputError for what they find wrong, ConfigError when the
     dataset cannot be sent to them."""
     try:
@@ -223,10 +223,10 @@ def packed_batches(loader: DataLoader[Any]) -> Iterator[PackedBatch]:
             f"the dataset or data_collator cannot be sent to worker processes ({error}); define "
             "them at the top of a module, or give num_workers=0"
         ) from error
-    for made in iterator:
-        if isinstance(made, Problem):
-            raise _with_detail(InputError(made.message), made.detail)
-        yield made
+    for batch in iterator:
+        if isinstance(batch, Problem):
+            raise _with_detail(InputError(batch.message), batch.detail)
+        yield batch
 
 
 def _with_detail(error: InputError, detail: str) -> InputError:

@@ -156,18 +156,18 @@ def _of_tensor(tensor: Any) -> Values:
 
 
 def same_shapes(
-    expected: Mapping[str, Shape], found: Mapping[str, Values], index: int, reference: int = 0
+    expected: Mapping[str, Shape], values: Mapping[str, Values], index: int, reference: int = 0
 ) -> None:
-    """Raises InputError unless `found` has the features and shapes of sample `reference`."""
-    for feature in expected.keys() - found.keys():
+    """Raises InputError unless `values` has the features and shapes of sample `reference`."""
+    for feature in expected.keys() - values.keys():
         raise InputError(
             f"sample {index} has no feature {escape_text(feature)!r}, which sample {reference} has"
         )
-    for feature in found.keys() - expected.keys():
+    for feature in values.keys() - expected.keys():
         raise InputError(
             f"sample {index} has a feature {escape_text(feature)!r}, which sample {reference} lacks"
         )
-    for feature, array in found.items():
+    for feature, array in values.items():
         if array.shape != expected[feature]:
             raise InputError(
                 f"sample {index}, feature {escape_text(feature)!r}: shape {array.shape}, but "
@@ -185,7 +185,7 @@ def exact(values: Values, dtype: np.dtype[Any], feature: str, first: int) -> Val
         values = values.astype(np.uint8)
     with np.errstate(invalid="ignore", over="ignore"):
         converted = values.astype(dtype)
-        wrong = _changed(values, converted)
+        wrong = _find_changes(values, converted)
     if wrong is None or not wrong.any():
         return converted
     place = tuple(int(i) for i in np.argwhere(wrong)[0])
@@ -208,7 +208,7 @@ def _why(value: float, dtype: np.dtype[Any]) -> str:
     return f"is outside {dtype.name} ({limits.min} to {limits.max}); choose a wider dtype"
 
 
-def _changed(values: Values, converted: Values) -> Flags | None:
+def _find_changes(values: Values, converted: Values) -> Flags | None:
     """Where conversion changed a value; None: nowhere, found without looking at each."""
     if converted.dtype.kind == "f":
         wrong: Flags = ~np.isfinite(converted)

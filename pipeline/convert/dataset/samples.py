@@ -77,7 +77,7 @@ class Packer:
     ) -> PackedBatch:
         """Pack samples whose first has index `first`. Raises InputError, also for what the
         collator raises."""
-        batch = self._collated(samples, first)
+        batch = self._collate(samples, first)
         if layout is None:
             layout = group_by_shape({name: values.shape[1:] for name, values in batch.items()})
         else:
@@ -98,19 +98,19 @@ class Packer:
         by_group = tuple(zip(*chunks, strict=True))
         return PackedBatch(first, len(samples), layout, by_group, b"".join(digests))
 
-    def _collated(self, samples: list[Any], first: int) -> dict[str, Values]:
+    def _collate(self, samples: list[Any], first: int) -> dict[str, Values]:
         if self.collator is None:
             return collate(samples, first)
         try:
-            made = self.collator(samples)
+            result = self.collator(samples)
         except Exception as error:
             raise InputError(
                 f"samples {first} to {first + len(samples) - 1}: the data_collator raised "
                 f"{type(error).__name__}: {escape_text(str(error))}"
             ) from error
-        if not isinstance(made, Mapping):
-            raise InputError(f"data_collator returned a {type(made).__name__}, expected a dict")
-        batch = {f: as_numbers(v, first, f) for f, v in features(made, first).items()}
+        if not isinstance(result, Mapping):
+            raise InputError(f"data_collator returned a {type(result).__name__}, expected a dict")
+        batch = {f: as_numbers(v, first, f) for f, v in features(result, first).items()}
         for feature, values in batch.items():
             if values.ndim == 0 or len(values) != len(samples):
                 raise InputError(
@@ -121,8 +121,8 @@ class Packer:
 
 
 def _problem(error: Exception) -> Problem:
-    known = isinstance(error, PrepError) and error.__cause__ is None
-    return Problem(str(error), "" if known else traceback.format_exc())
+    is_explained = isinstance(error, PrepError) and error.__cause__ is None
+    return Problem(str(error), "" if is_explained else traceback.format_exc())
 
 
 class MapReader:

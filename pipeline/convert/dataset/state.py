@@ -94,14 +94,14 @@ def begin_conversion(
     this conversion. Raises ConfigError, before anything is written, when the directory holds
     another conversion or other files.
     """
-    known = check_conversion(directory, identity, conflicts, ours)
+    earlier = check_conversion(directory, identity, conflicts, ours)
     for path in directory.glob(f"{storage.TEMP_MARK}*"):
-        if ours(_published_name(path.name)):
+        if ours(_read_published_name(path.name)):
             path.unlink(missing_ok=True)
     for below in directory.iterdir():
         if below.is_dir() and (below.name == DIRECTORY or ours(below.name)):
             storage.sweep_temps(below)
-    if known is None:
+    if earlier is None:
         storage.remove(directory / FILES)
         storage.write_json(directory / IDENTITY, dict(identity))
         return State(directory)
@@ -117,11 +117,13 @@ def check_conversion(
     """The identity that stands in the directory, or None; errors as for `begin_conversion`."""
     if directory.exists() and not directory.is_dir():
         raise ConfigError(f"{directory}: a file, expected a directory to write to")
-    known = _read_identity(directory)
+    earlier = _read_identity(directory)
     names = sorted(path.name for path in directory.iterdir()) if directory.exists() else []
-    strange = [n for n in names if conflicts(n) and not (known is not None and ours(n))]
-    if known is not None and known != dict(identity):
-        raise ConfigError(f"{directory}: holds another conversion: {_difference(known, identity)}")
+    strange = [n for n in names if conflicts(n) and not (earlier is not None and ours(n))]
+    if earlier is not None and earlier != dict(identity):
+        raise ConfigError(
+            f"{directory}: holds another conversion: {_difference(earlier, identity)}"
+        )
     if strange:
         shown = ", ".join(escape_text(name) for name in strange[:_SHOWN])
         more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
@@ -129,18 +131,18 @@ def check_conversion(
             f"{directory}: holds files that this conversion did not write ({shown}{more}); choose "
             "an empty directory"
         )
-    return known
+    return earlier
 
 
-def _published_name(temp: str) -> str:
+def _read_published_name(temp: str) -> str:
     """The name behind the name of a temporary file (storage.publish)."""
     return temp.removeprefix(storage.TEMP_MARK).rsplit("-", 2)[0]
 
 
-def _difference(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    fields = [*wanted, *(key for key in known if key not in wanted)]
-    name = next(key for key in fields if known.get(key) != wanted.get(key))
-    there, now = (escape_text(json.dumps(side.get(name)), 80) for side in (known, wanted))
+def _difference(recorded: Mapping[str, Any], requested: Mapping[str, Any]) -> str:
+    fields = [*requested, *(key for key in recorded if key not in requested)]
+    name = next(key for key in fields if recorded.get(key) != requested.get(key))
+    there, now = (escape_text(json.dumps(side.get(name)), 80) for side in (recorded, requested))
     return (
         f"{name} was {there} then, and is {now} now; choose another directory, or delete this one "
         "to start again"

@@ -75,52 +75,57 @@ def _judge_batch(own: CustomFilter, batch: pa.RecordBatch) -> list[Verdict]:
     for row, about in enumerate(zip(*columns, strict=True)):
         meta = dict(zip(ABOUT, about, strict=True))
         meta["meta"] = json.loads(meta["meta"])  # a value of its own, which the function may change
-        said = _call(own, batch, row, texts[row].as_py(), meta)
-        verdicts.append(_verdict(own, batch, row, said))
+        answer = _call(own, batch, row, texts[row].as_py(), meta)
+        verdicts.append(_verdict(own, batch, row, answer))
     return verdicts
 
 
 def _of_batch(own: CustomFilter, batch: pa.RecordBatch) -> list[Verdict]:
-    said = _call(own, batch, None, batch)
-    if isinstance(said, pa.Array | pa.ChunkedArray):
-        said = said.to_pylist()
-    if isinstance(said, str | bytes | Mapping) or not hasattr(said, "__len__"):
+    answers = _call(own, batch, None, batch)
+    if isinstance(answers, pa.Array | pa.ChunkedArray):
+        answers = answers.to_pylist()
+    if isinstance(answers, str | bytes | Mapping) or not hasattr(answers, "__len__"):
         raise _wrong_type(
-            own, f"for {describe_rows(batch)}", said, "an array of bool or of strings"
+            own, f"for {describe_rows(batch)}", answers, "an array of bool or of strings"
         )
-    if len(said) != len(batch):
+    if len(answers) != len(batch):
         raise FunctionError(
-            f"{_named(own)} returned {len(said):,} values for the {len(batch):,} documents of "
-            f"{describe_rows(batch)}; expected one for each"
+            f"{_describe_filter(own)} returned {len(answers):,} values for the "
+            f"{len(batch):,} documents of {describe_rows(batch)}; expected one for each"
         )
-    return [None if one is None else _verdict(own, batch, row, one) for row, one in enumerate(said)]
+    return [
+        None if one is None else _verdict(own, batch, row, one) for row, one in enumerate(answers)
+    ]
 
 
-def _call(own: CustomFilter, batch: pa.RecordBatch, row: int | None, *given: Any) -> Any:
+def _call(own: CustomFilter, batch: pa.RecordBatch, row: int | None, *arguments: Any) -> Any:
     function = load_function(own)
     try:
-        return function(*given, **json.loads(own.settings))
+        return function(*arguments, **json.loads(own.settings))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's function may raise anything
         failure = describe_failure(error, own.location.file)
         where = describe_rows(batch) if row is None else _place(batch, row)
     if row is None and len(batch) > 1:
         for one in range(len(batch)):  # which document it is
             _call(own, batch.slice(one, 1), None, batch.slice(one, 1))
-    raise FunctionError(f"{_named(own)} failed on {where}: {failure}")
+    raise FunctionError(f"{_describe_filter(own)} failed on {where}: {failure}")
 
 
-def _verdict(own: CustomFilter, batch: pa.RecordBatch, row: int, said: Any) -> Verdict:
-    if isinstance(said, str):
-        return escape_text(said, LONGEST_REASON) or None
-    if isinstance(said, bool | np.bool_):
-        return None if said else ""
-    raise _wrong_type(own, f"for {_place(batch, row)}", said, "True, False or a string, the reason")
+def _verdict(own: CustomFilter, batch: pa.RecordBatch, row: int, answer: Any) -> Verdict:
+    if isinstance(answer, str):
+        return escape_text(answer, LONGEST_REASON) or None
+    if isinstance(answer, bool | np.bool_):
+        return None if answer else ""
+    raise _wrong_type(
+        own, f"for {_place(batch, row)}", answer, "True, False or a string, the reason"
+    )
 
 
-def _wrong_type(own: CustomFilter, where: str, said: Any, expected: str) -> FunctionError:
-    shown = escape_text(repr(said), 60)
+def _wrong_type(own: CustomFilter, where: str, answer: Any, expected: str) -> FunctionError:
+    shown = escape_text(repr(answer), 60)
     return FunctionError(
-        f"{_named(own)} returned {shown} ({type(said).__name__}) {where}; expected {expected}"
+        f"{_describe_filter(own)} returned {shown} ({type(answer).__name__}) {where}; "
+        f"expected {expected}"
     )
 
 
@@ -128,9 +133,10 @@ def _unrepeatable(
     own: CustomFilter, batch: pa.RecordBatch, row: int, first: Verdict, then: Verdict
 ) -> FunctionError:
     return FunctionError(
-        f"{_named(own)} is no pure function: of {_place(batch, row)} it said {_words(first)}, and "
-        f"{_words(then)} when asked again in another order; it may depend on nothing but what it "
-        "is given: no random number, clock, counter or document from before"
+        f"{_describe_filter(own)} is no pure function: of {_place(batch, row)} it said "
+        f"{_words(first)}, and {_words(then)} when asked again in another order; it may "
+        "depend on nothing but what it is given: no random number, clock, counter or document "
+        "from before"
     )
 
 
@@ -140,7 +146,7 @@ def _words(verdict: Verdict) -> str:
     return f"that it goes ({verdict})" if verdict else "that it goes"
 
 
-def _named(own: CustomFilter) -> str:
+def _describe_filter(own: CustomFilter) -> str:
     return f"{own.location.key}: {own.name} ({own.location.file})"
 
 

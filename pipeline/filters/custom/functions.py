@@ -150,12 +150,12 @@ def _module(file: str, module: str, directory: str, file_hash: str) -> ModuleTyp
     loader = _SourceLoader(name, file, source)
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None
-    made = importlib.util.module_from_spec(spec)
+    loaded = importlib.util.module_from_spec(spec)
     forget_module(name)
-    if sys.modules.setdefault(name, made) is made:
-        _registered[name] = made
-    loader.exec_module(made)
-    return made
+    if sys.modules.setdefault(name, loaded) is loaded:
+        _registered[name] = loaded
+    loader.exec_module(loaded)
+    return loaded
 
 
 def add_to_path(directory: str) -> None:
@@ -184,18 +184,18 @@ def load_custom_filters(
 ) -> tuple[CustomFilter, ...]:
     """The functions that a config names, files relative to `base`. Raises ConfigError for one that
     is not there, does not take its settings or has the name of another one."""
-    found: dict[str, CustomFilter] = {}
+    filters: dict[str, CustomFilter] = {}
     for number, config in enumerate(configs):
         section = f"filters.custom.{number}"
         own = _load(config, base, section)
-        if own.name in found:
+        if own.name in filters:
             raise ConfigError(
                 f"{section}.function: {escape_text(config.function)}: another filter has the name "
-                f"{own.name} ({found[own.name].location.given}); the name is the reason of what is "
-                "dropped, so give one of the functions another name"
+                f"{own.name} ({filters[own.name].location.given}); the name is the reason of what "
+                "is dropped, so give one of the functions another name"
             )
-        found[own.name] = own
-    return tuple(found.values())
+        filters[own.name] = own
+    return tuple(filters.values())
 
 
 def _load(config: CustomFilterConfig, base: Path, section: str) -> CustomFilter:
@@ -207,34 +207,34 @@ def _load(config: CustomFilterConfig, base: Path, section: str) -> CustomFilter:
     return CustomFilter(name, file_hash, settings, config.batch, place)
 
 
-def _find(given: str, base: Path, key: str) -> tuple[FunctionPlace, str]:
+def _find(reference: str, base: Path, key: str) -> tuple[FunctionPlace, str]:
     distribution = ""
-    if is_plug_in(given):
-        plug_in = installed_filters().get(given)
+    if is_plug_in(reference):
+        plug_in = installed_filters().get(reference)
         if plug_in is None:
             raise ConfigError(
-                f"{key}: {given}: expected MODULE:FUNCTION, such as my_rules:keep, "
+                f"{key}: {reference}: expected MODULE:FUNCTION, such as my_rules:keep, "
                 f"FILE.py:FUNCTION, or the name of an entry point in the group {GROUP}"
-                f"{did_you_mean(given, installed_filters())}"
+                f"{did_you_mean(reference, installed_filters())}"
             )
         distribution = f"{plug_in.code.distribution} {plug_in.code.version}"
         where, name = plug_in.value.__module__, plug_in.value.__name__
     else:
-        where, name = split_function(given)
+        where, name = split_function(reference)
     if is_file(where):
         path = base / where
         if not path.is_file():
             near = did_you_mean(path.name, [p.name for p in path.parent.glob("*.py")])
             raise ConfigError(
-                f"{key}: {escape_text(given)}: there is no file {path} (a relative path starts at "
-                f"the directory of the config){near}"
+                f"{key}: {escape_text(reference)}: there is no file {path} (a relative path starts "
+                f"at the directory of the config){near}"
             )
-        return FunctionPlace(key=key, given=given, file=str(path.resolve())), name
+        return FunctionPlace(key=key, given=reference, file=str(path.resolve())), name
     directory = os.getcwd()
-    file = _module_file(where, directory, base, f"{key}: {escape_text(given)}")
+    file = _module_file(where, directory, base, f"{key}: {escape_text(reference)}")
     place = FunctionPlace(
         key=key,
-        given=given,
+        given=reference,
         file=file,
         module=where,
         directory=directory,
@@ -243,21 +243,21 @@ def _find(given: str, base: Path, key: str) -> tuple[FunctionPlace, str]:
     return place, name
 
 
-def _module_file(module: str, directory: str, base: Path, shown: str) -> str:
+def _module_file(module: str, directory: str, base: Path, where: str) -> str:
     add_to_path(directory)
     forget_module(module)
     try:
         spec = importlib.util.find_spec(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise ConfigError(f"{shown}: {describe_failure(error, '')}") from error
+            raise ConfigError(f"{where}: {describe_failure(error, '')}") from error
         spec = None
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{shown}: {describe_failure(error, '')}") from error
+        raise ConfigError(f"{where}: {describe_failure(error, '')}") from error
     if spec is None:
-        raise ConfigError(f"{shown}: {_missing(module, directory, base)}")
+        raise ConfigError(f"{where}: {_missing(module, directory, base)}")
     if spec.origin is None or not spec.origin.endswith(".py"):
-        raise ConfigError(f"{shown}: {module} has no Python file ({spec.origin}); expected one")
+        raise ConfigError(f"{where}: {module} has no Python file ({spec.origin}); expected one")
     return str(Path(spec.origin).resolve())
 
 
@@ -268,7 +268,7 @@ def _missing(module: str, directory: str, base: Path) -> str:
             f"no module {module} is on Python's path or in {directory}; for the file next to the "
             f"config write {beside}:FUNCTION"
         )
-    near = did_you_mean(module, [found.name for found in pkgutil.iter_modules([directory])])
+    near = did_you_mean(module, [info.name for info in pkgutil.iter_modules([directory])])
     return (
         f"no module {module} is on Python's path or in {directory}{near or ';'} install it, name "
         "its directory in PYTHONPATH, or write FILE.py:FUNCTION with a path relative to the config"
@@ -278,52 +278,52 @@ def _missing(module: str, directory: str, base: Path) -> str:
 def _function(module: ModuleType, name: str, place: FunctionPlace) -> Function:
     """The function of a module. Raises ConfigError unless its own code is in the module's file,
     whose hash says whether it changed."""
-    known = [n for n, value in vars(module).items() if callable(value) and not n.startswith("__")]
-    found = getattr(module, name, None)
-    if found is None:
-        raise ConfigError(f"{place.shown}: {place.file} has no {name}{did_you_mean(name, known)}")
-    if not callable(found):
-        kind = f"a value of type {type(found).__name__}"
+    names = [n for n, value in vars(module).items() if callable(value) and not n.startswith("__")]
+    function = getattr(module, name, None)
+    if function is None:
+        raise ConfigError(f"{place.shown}: {place.file} has no {name}{did_you_mean(name, names)}")
+    if not callable(function):
+        kind = f"a value of type {type(function).__name__}"
         raise ConfigError(f"{place.shown}: {name} is {kind}; expected a function")
-    code = getattr(inspect.unwrap(found), "__code__", None)
+    code = getattr(inspect.unwrap(function), "__code__", None)
     if code is not None and code.co_filename != place.file:
         raise ConfigError(
             f"{place.shown}: {name} is defined in {code.co_filename}; name that file, so that a "
             "change of it is seen, or call it in a function of your own"
         )
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
 
 
-def _check_signature(function: Function, config: CustomFilterConfig, shown: str) -> None:
+def _check_signature(function: Function, config: CustomFilterConfig, where: str) -> None:
     """Raises ConfigError when the function cannot be called with what a filter is given and these
     settings."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (ValueError, TypeError):  # compiled code need not have one
         return
-    given = GIVEN[config.batch]
-    wanted = f"def {config.function.rpartition(':')[2]}({', '.join(given)}, *, …)"
+    arguments = GIVEN[config.batch]
+    signature = f"def {config.function.rpartition(':')[2]}({', '.join(arguments)}, *, …)"
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     takes_more = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    if len(positional) < len(given) and not takes_more:
+    if len(positional) < len(arguments) and not takes_more:
         hint = "; for one that takes a batch write batch: true" if len(positional) == 1 else ""
         raise ConfigError(
-            f"{shown} takes {len(positional)} of the {len(given)} things it is given; expected "
-            f"{wanted}{hint}"
+            f"{where} takes {len(positional)} of the {len(arguments)} things it is given; expected "
+            f"{signature}{hint}"
         )
-    own = [p for p in parameters if p not in positional[: len(given)]]
-    named = {p.name: p for p in own if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    own = [p for p in parameters if p not in positional[: len(arguments)]]
+    settings = {p.name: p for p in own if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     takes_any = any(p.kind is p.VAR_KEYWORD for p in own)
     problems = [
-        f"there is no setting {escape_text(name)}{did_you_mean(name, named)}"
+        f"there is no setting {escape_text(name)}{did_you_mean(name, settings)}"
         for name in config.settings
-        if (name not in named and not takes_any) or name in given
+        if (name not in settings and not takes_any) or name in arguments
     ]
     problems += [
         f"settings.{name} is missing"
-        for name, p in named.items()
+        for name, p in settings.items()
         if p.default is p.empty and name not in config.settings
     ]
     if problems:
-        takes = ", ".join(named) or "no settings"
-        raise ConfigError(f"{shown}: {'; '.join(problems)} (it takes {takes})")
+        takes = ", ".join(settings) or "no settings"
+        raise ConfigError(f"{where}: {'; '.join(problems)} (it takes {takes})")

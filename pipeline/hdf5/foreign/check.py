@@ -108,15 +108,15 @@ class _Child:
     def examine(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """What was said of every file that could be examined."""
         answers: list[dict[str, Any]] = []
-        left = list(names)
-        while left:
+        remaining = list(names)
+        while remaining:
             begun, problem = "", ""
-            for answer in self._run(left):
+            for answer in self._run(remaining):
                 if "begin" in answer:
                     begun = answer["begin"]
                 elif "file" in answer:
                     answers.append(answer)
-                    left.remove(begun)
+                    remaining.remove(begun)
                 elif "problem" in answer:
                     problem = answer["problem"]
                 else:
@@ -124,11 +124,11 @@ class _Child:
                     self.report.notes += [FileFinding(**f) for f in answer["notes"]]
                     self.report.not_checked += answer["not_checked"]
                     return answers
-            if begun not in left:
+            if begun not in remaining:
                 raise InputError(f"the process that reads foreign files ended: {problem}")
             self.report.findings.append(FileFinding(begun, "limits", problem))
             self.report.not_checked.append(f"repeated and lost rows: {begun} could not be read")
-            left = left[left.index(begun) + 1 :]
+            remaining = remaining[remaining.index(begun) + 1 :]
         return answers
 
     def _run(self, names: list[str]) -> Iterator[dict[str, Any]]:
@@ -160,12 +160,12 @@ class _Child:
                 child.kill()
             yield {"problem": self._last_words(child.wait(), child.stderr.read())}
 
-    def _last_words(self, code: int, said: bytes) -> str:
-        if b"MemoryError" in said or b"llocate" in said:
+    def _last_words(self, code: int, output: bytes) -> str:
+        if b"MemoryError" in output or b"llocate" in output:
             return f"reading it needs more than {self.limits.memory_bytes:,} bytes of memory"
         if code < 0:
             return f"reading it crashed the HDF5 library (signal {-code})"
-        last = said.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {code}"]
+        last = output.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {code}"]
         return f"reading it failed: {last[0]}"
 
 

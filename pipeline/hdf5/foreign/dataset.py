@@ -52,17 +52,17 @@ class ForeignParams:
         places = [self.value, *(self.value.get(section) for section in _SECTIONS)]
         for name in names:
             for place in places:
-                found = place.get(name) if isinstance(place, Mapping) else None
-                if isinstance(found, int) and not isinstance(found, bool):
-                    return found
+                value = place.get(name) if isinstance(place, Mapping) else None
+                if isinstance(value, int) and not isinstance(value, bool):
+                    return value
         return None
 
     def groups(self) -> Groups:
         """Datasets and the features they are said to hold."""
-        found: list[tuple[str, tuple[str, ...]]] = []
-        while (key := f"data_{len(found)}_features") in self.value:
-            found.append((f"{DATASET}_{len(found)}", _names(self.value[key])))
-        return tuple(found) or ((DATASET, _names(self.value.get("features"))),)
+        groups: list[tuple[str, tuple[str, ...]]] = []
+        while (key := f"data_{len(groups)}_features") in self.value:
+            groups.append((f"{DATASET}_{len(groups)}", _names(self.value[key])))
+        return tuple(groups) or ((DATASET, _names(self.value.get("features"))),)
 
     def rows_are_in_order(self) -> bool:
         """Whether it says outright that rows were not shuffled."""
@@ -115,10 +115,10 @@ def disagreements(
             f"{DATA_PARAMS}: the sequence length is {stated}, but the files have {sequence_length}"
         )
         yield FileFinding("", "params", what)
-    yield from _listed_files(params, rows)
+    yield from _check_listed_files(params, rows)
 
 
-def _listed_files(params: ForeignParams, rows: Mapping[str, int]) -> Iterator[FileFinding]:
+def _check_listed_files(params: ForeignParams, rows: Mapping[str, int]) -> Iterator[FileFinding]:
     """`files` with rows and hashes, which our own parameters have."""
     listed = params.value.get("files")
     if not isinstance(listed, list):
@@ -176,12 +176,12 @@ class ForeignDataset(SampleDataset):
         corpus_length: int | None = None,
         vocab_size: int | None = None,
     ) -> None:
-        said = ForeignParams(directory, params)
+        declared = ForeignParams(directory, params)
         group = _only_group(directory, params)
         layout = _layout(directory, group)
-        stated = said.number("vocab_size")
-        eos_id = said.number("eos_id")
-        length = _length(said, group, corpus_length)
+        stated = declared.number("vocab_size")
+        eos_id = declared.number("eos_id")
+        length = _length(declared, group, corpus_length)
         super().__init__(
             directory,
             {
@@ -201,7 +201,7 @@ class ForeignDataset(SampleDataset):
                 "vocab_size": max(vocab_size or 0, stated or 0),
                 "eos_id": UNKNOWN_ID if eos_id is None else eos_id,
                 "rows_globally_shuffled": params.get("rows_globally_shuffled") is True,
-                "dataset_hash": params.get("dataset_hash") or _hash_of(group),
+                "dataset_hash": params.get("dataset_hash") or _hash_group(group),
             },
         )
         self.files = group.files
@@ -278,9 +278,9 @@ def _only_group(directory: Path, params: Mapping[str, Any]) -> DatasetGroup:
         )
     groups = open_groups(directory, dict(params))
     if len(groups) > 1:
-        held = "; ".join(f"{g.files.name}: {', '.join(g.features)}" for g in groups)
+        contents = "; ".join(f"{g.files.name}: {', '.join(g.features)}" for g in groups)
         raise InputError(
-            f"{directory}: features in {len(groups)} datasets ({held}); training reads one, "
+            f"{directory}: features in {len(groups)} datasets ({contents}); training reads one, "
             f"{DATASET!r}, with {', '.join(SAMPLE_FEATURES)} of one length"
         )
     return groups[0]
@@ -306,19 +306,19 @@ def _layout(directory: Path, group: DatasetGroup) -> ShardLayout:
     )
 
 
-def _length(said: ForeignParams, group: DatasetGroup, corpus_length: int | None) -> int:
+def _length(declared: ForeignParams, group: DatasetGroup, corpus_length: int | None) -> int:
     if group.files.row_shape:
         return group.files.row_shape[-1]
-    length = corpus_length or said.number("max_sequence_length", "max_seq_length")
+    length = corpus_length or declared.number("max_sequence_length", "max_seq_length")
     if length is None or length < 1:
         raise InputError(
-            f"{said.directory}: a corpus of tokens without rows; set max_sequence_length in its "
-            f"{DATA_PARAMS}, or name a params file, whose model.max_position_embeddings counts"
+            f"{declared.directory}: a corpus of tokens without rows; set max_sequence_length in "
+            f"its {DATA_PARAMS}, or name a params file, whose model.max_position_embeddings counts"
         )
     return length
 
 
-def _hash_of(group: DatasetGroup) -> str:
+def _hash_group(group: DatasetGroup) -> str:
     """What tells this data set from another one: names and bytes of its files."""
     names = [
         (each.path.name, _hash_once(each.path, *_state(each.path))) for each in group.files.files
@@ -327,8 +327,8 @@ def _hash_of(group: DatasetGroup) -> str:
 
 
 def _state(path: Path) -> tuple[int, int, int]:
-    found = path.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @functools.lru_cache(maxsize=1 << 16)

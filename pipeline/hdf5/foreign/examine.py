@@ -214,10 +214,10 @@ def main() -> None:
     if sum(len(report.facts.hashes) // 8 for report in reports) > MOST_HASHED_ROWS:
         not_checked.append(f"repeated rows: more than {pluralise(MOST_HASHED_ROWS, 'row')}")
     else:
-        across = [*copied_files(reports), *across]
-        notes = repeated_rows(reports)
-    found = {"across": across, "notes": notes}
-    _say({k: [asdict(f) for f in v] for k, v in found.items()} | {"not_checked": not_checked})
+        across = [*find_copied_files(reports), *across]
+        notes = find_repeated_rows(reports)
+    kinds = {"across": across, "notes": notes}
+    _say({k: [asdict(f) for f in v] for k, v in kinds.items()} | {"not_checked": not_checked})
 
 
 def _say(value: Any) -> None:
@@ -225,7 +225,7 @@ def _say(value: Any) -> None:
     sys.stdout.flush()
 
 
-def repeated_rows(reports: Sequence[FileReport]) -> list[FileFinding]:
+def find_repeated_rows(reports: Sequence[FileReport]) -> list[FileFinding]:
     """Rows with the very input ids of an earlier row: text that is there twice, as much text is."""
     hashes = np.concatenate([np.zeros(0, np.uint64), *map(_hashes, reports)])
     order = np.argsort(hashes, kind="stable")
@@ -242,24 +242,24 @@ def repeated_rows(reports: Sequence[FileReport]) -> list[FileFinding]:
     return []
 
 
-def copied_files(reports: Sequence[FileReport]) -> list[FileFinding]:
+def find_copied_files(reports: Sequence[FileReport]) -> list[FileFinding]:
     """Files of which another one has every row: the same file under another name, or rows that were
     written twice. One row alone may be a natural repeat, unless it is all of both files."""
     rows = [np.unique(_hashes(report)) for report in reports]
-    found = []
+    copies = []
     for number, own in enumerate(rows):
-        for other, known in enumerate(rows):
-            if other == number or not np.isin(own[:1], known).any():
+        for other, theirs in enumerate(rows):
+            if other == number or not np.isin(own[:1], theirs).any():
                 continue
             is_same = np.array_equal(_hashes(reports[number]), _hashes(reports[other]))
-            is_within = is_same or (len(own) > 1 and bool(np.isin(own, known).all()))
-            if is_within and (other < number or len(known) > len(own)):
+            is_within = is_same or (len(own) > 1 and bool(np.isin(own, theirs).all()))
+            if is_within and (other < number or len(theirs) > len(own)):
                 what = "the same content as" if is_same else "all of its rows are in"
                 what += f" {reports[other].name}"
                 count = reports[number].facts.rows
-                found.append(FileFinding(reports[number].name, "copied", what, count=count))
+                copies.append(FileFinding(reports[number].name, "copied", what, count=count))
                 break
-    return found
+    return copies
 
 
 def _hashes(report: FileReport) -> npt.NDArray[np.uint64]:

@@ -19,7 +19,7 @@ from pipeline.screening.detectors.captures import Capture, Captures, find_host, 
 from pipeline.screening.detectors.reservations import AI_CRAWLERS, Signal, read_signals
 from pipeline.screening.detectors.sweep import find_fields
 from pipeline.screening.evidence import Finding, encode_attributes, findings_table
-from pipeline.screening.registry.names import author_key, normalise_author
+from pipeline.screening.registry.names import make_author_key, normalise_author
 
 URL_KEYS = (
     *("url", "uri", "link", "href", "source", "warc-target-uri", "warc_target_uri", "target_uri"),
@@ -179,7 +179,7 @@ def _match_authors(batch: pa.Table, entries: Mapping[str, Capture]) -> Iterator[
     if not entries:
         return
     names = {normalise_author(name): name for name in entries}
-    keys = {author_key(name): name for name in entries}
+    keys = {make_author_key(name): name for name in entries}
     fields = find_fields(batch["meta"], AUTHOR_KEYS)
     values = fields.values().dictionary_encode()
     matches = [_match_name(value, names, keys) for value in values.dictionary.to_pylist()]
@@ -198,7 +198,7 @@ def _match_name(value: str, names: dict[str, str], keys: dict[tuple[str, str], s
         return ""
     if whole in names:
         return names[whole]
-    candidate = keys.get(author_key(value), "")
+    candidate = keys.get(make_author_key(value), "")
     abbreviated = any(
         len(name.split()[0]) == 1 for name in (whole, normalise_author(candidate) or "x y")
     )

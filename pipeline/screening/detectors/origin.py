@@ -229,7 +229,7 @@ def _list_strings(meta: str) -> Iterator[tuple[str, str]]:
             stack.extend((key, inner) for inner in value)
 
 
-def hash_file(path: Path) -> str:
+def digest_file(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hex. Raises InputError if it cannot be read."""
     try:
         with open(path, "rb") as file:
@@ -240,11 +240,11 @@ def hash_file(path: Path) -> str:
         ) from error
 
 
-def hash_text(text: str) -> str:
+def digest_text(text: str) -> str:
     """The SHA-256 of a text in UTF-8, with every run of white space as one blank and none at the
     ends.
 
-    >>> hash_text(" a\\n\\nb ") == hash_text("a b")
+    >>> digest_text(" a\\n\\nb ") == digest_text("a b")
     True
     """
     return hashlib.sha256(" ".join(text.split()).encode()).hexdigest()
@@ -254,7 +254,7 @@ def detect_artefacts(
     batch: pa.Table, lists: Sequence[ArtefactList], digests: Mapping[int, str]
 ) -> pa.Table:
     """FINDINGS of a batch: documents of listed files, and listed texts. `digests`: the
-    `hash_file` of raw files by path_id; a file that is not given is not compared."""
+    `digest_file` of raw files by path_id; a file that is not given is not compared."""
     tables = [findings_table(_search_texts(batch["text"], lists))]
     files = _index_entries((one, one.files) for one in lists)
     for number in pc.unique(batch["path_id"]).drop_null().to_pylist():
@@ -285,7 +285,7 @@ def _search_texts(texts: pa.ChunkedArray, lists: Iterable[ArtefactList]) -> Iter
     row = 0
     for chunk in view_texts(texts):
         for place in range(len(chunk)):
-            entry = entries.get(hash_text(chunk.text(place)))
+            entry = entries.get(digest_text(chunk.text(place)))
             if entry:
                 yield _make_artefact_finding(row, "text", entry)
             row += 1

@@ -20,7 +20,7 @@ from dedup.text import Texts, join_texts
 from pipeline.screening.detectors.sweep import Fields
 from pipeline.screening.detectors.title_words import COMMON_WORDS, fold_table, hash_word, hash_words
 from pipeline.screening.registry.names import (
-    author_key,
+    make_author_key,
     normalise_author,
     normalise_title,
     split_authors,
@@ -158,7 +158,7 @@ def make_title_arrays(works: pa.Table) -> pa.Table:
     parts = list(map(split_title, works["title_raw"].to_pylist()))
     titles = [normalise_title(part.title) for part in parts]
     names = [
-        [author_key(name)[0] for name in authors or split_authors(part.responsibility)]
+        [make_author_key(name)[0] for name in authors or split_authors(part.responsibility)]
         for part, authors in zip(parts, works["authors"].to_pylist(), strict=True)
     ]
     surnames = [" ".join(name.split()[-1] for name in of_work if name) for of_work in names]
@@ -229,7 +229,7 @@ def _hash_texts(texts: list[str]) -> tuple[U64, I64]:
 def _split_names(names: Sequence[str]) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
     split = []
     for name in names:
-        surname = author_key(name)[0]
+        surname = make_author_key(name)[0]
         first_names = normalise_author(name).removesuffix(surname).split()
         if surname:
             split.append((tuple(normalise_title(surname).split()), tuple(first_names)))

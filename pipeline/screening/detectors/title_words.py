@@ -12,9 +12,9 @@ import numpy as np
 from dedup.arrays import U8, U64
 from dedup.compiled import kernel
 from dedup.text import Whole
-from pipeline.screening.registry.names import normalise_title, word_set
+from pipeline.screening.registry.names import list_words, normalise_title
 
-COMMON_WORDS = word_set(
+COMMON_WORDS = list_words(
     "a about after again against age all am american among an ancient and animals another",
     "anthology are art as at autobiography baby back bad be beautiful beauty become before",
     "beginning being beside best better between beyond bible big biography birth black blood",
@@ -47,7 +47,7 @@ COMMON_WORDS = word_set(
 )
 """Words of titles at large. Not stop words: they count, only for less."""
 
-NOISE_WORDS = word_set(
+NOISE_WORDS = list_words(
     "annas annotated archive author azw3 book by djvu ebook ed edition editions epub fb2",
     "illustrated isbn lib libgen library mobi novel ocr org pdf press publisher retail scan txt",
     "unabridged vol volume z zlib",

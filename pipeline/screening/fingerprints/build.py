@@ -251,7 +251,7 @@ def _assemble(
     tables = {
         "works": index.add_parameters(_make_works_table(entries, grams, starts), parameters),
         "postings": pa.table({"hash": grams.hashes, "position": grams.places.astype(kind)}),
-        "filter": pa.table({"bits": index.make_filter(grams.hashes, size)}),
+        "filter": pa.table({"bits": index.build_filter(grams.hashes, size)}),
         "excluded": pa.table({"hash": hashes[order], "df": df[order]}),
         "texts": make_table(texts, index.TEXTS),
     }

@@ -76,7 +76,7 @@ def choose_bits(key: np.uint64) -> np.uint64:
 
 
 @kernel
-def make_filter(hashes: U64, size: int) -> U64:
+def build_filter(hashes: U64, size: int) -> U64:
     """A blocked Bloom filter over the hashes, (size,) uint64; size is a power of two."""
     filled = np.zeros(size, np.uint64)
     room = np.uint64(size - 1)

@@ -165,7 +165,7 @@ class Template:
         return "".join(t + v for t, v in zip(self.texts, words, strict=True))
 
 
-def parse_template(reason: str, readable: tuple[str, ...]) -> Template:
+def parse_reason(reason: str, readable: tuple[str, ...]) -> Template:
     """The template of a rule that has evidence of the `readable` namespaces. Raises ConditionError
     for an unknown name or a brace that belongs to none."""
     texts, names = _FIELD.split(reason)[::2], _FIELD.split(reason)[1::2]

@@ -21,8 +21,8 @@ from pipeline.screening.policy.rules import Policy, compile_rules
 
 def rank_decisions(decisions: pa.ChunkedArray | pa.Array) -> I64:
     """Index into DECISIONS of each of N decisions, (N,)."""
-    found: I64 = pc.index_in(decisions, value_set=pa.array(DECISIONS)).to_numpy().astype(np.int64)
-    return found
+    rank: I64 = pc.index_in(decisions, value_set=pa.array(DECISIONS)).to_numpy().astype(np.int64)
+    return rank
 
 
 def select_worst(*tables: pa.Table) -> pa.Table:

@@ -32,7 +32,7 @@ from pipeline.screening.policy.attributes import (
     find_attributes,
     list_detectors,
     make_test,
-    parse_template,
+    parse_reason,
 )
 
 Decision = Literal["allow", "review", "redact", "quarantine", "drop"]
@@ -161,7 +161,7 @@ def compile_rule(rule: PolicyRule) -> ReadyRule:
     if any(name in WORK_DETECTORS for name in readable):
         readable.append("work")
     try:
-        reason = parse_template(rule.reason, (*readable, "document"))
+        reason = parse_reason(rule.reason, (*readable, "document"))
     except ConditionError as error:
         raise RuleError("reason", str(error)) from error
     return ReadyRule(rule, present, absent, document, reason)

@@ -15,7 +15,7 @@ from pipeline.core.errors import escape_text
 from pipeline.core.words import did_you_mean
 from pipeline.screening.registry import identifiers
 from pipeline.screening.registry.names import normalise_title, split_authors, split_title
-from pipeline.screening.registry.works import CHOICES, WORK_ID, Work, work_id_of
+from pipeline.screening.registry.works import CHOICES, WORK_ID, Work, make_work_id
 
 _MONTHS = {
     name: number
@@ -31,30 +31,32 @@ _DAY_FIRST = re.compile(r"([0-9]{1,2})\s+([a-z]+)\.?,?\s+([0-9]{4})\Z")
 _SLASHES = re.compile(r"([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})\Z")
 
 
-def iso_date(text: str, month_first: bool = False) -> str | None:
+def normalise_date(text: str, month_first: bool = False) -> str | None:
     """`1992-08-05`, `1992-08` or `1992`; None for anything that is no date.
 
     08/05/1992 is read only where it is known that the month comes first.
 
-    >>> iso_date("1992-08-05"), iso_date("c1992."), iso_date("Aug. 5, 1992"), iso_date("May 1992")
-    ('1992-08-05', '1992', '1992-08-05', '1992-05')
-    >>> iso_date("08/05/1992"), iso_date("08/05/1992", month_first=True), iso_date("1992-02-30")
-    (None, '1992-08-05', None)
+    >>> [normalise_date(text) for text in ("1992-08-05", "c1992.", "Aug. 5, 1992", "May 1992")]
+    ['1992-08-05', '1992', '1992-08-05', '1992-05']
+    >>> normalise_date("08/05/1992"), normalise_date("08/05/1992", month_first=True)
+    (None, '1992-08-05')
+    >>> normalise_date("1992-02-30") is None
+    True
     """
-    found = text.strip().rstrip(".").lower()
-    found = re.sub(r"\A(?:c|©|\(c\)|copyright)\s*(?=[0-9])", "", found)
-    if match := _ISO.match(found):
-        return _checked(match[1], match[2], match[3])
-    if match := _MONTH_FIRST.match(found):
-        return _checked(match[3], _MONTHS.get(match[1], 0), match[2])
-    if match := _DAY_FIRST.match(found):
-        return _checked(match[3], _MONTHS.get(match[2], 0), match[1])
-    if (match := _SLASHES.match(found)) and month_first:
-        return _checked(match[3], match[1], match[2])
+    date_text = text.strip().rstrip(".").lower()
+    date_text = re.sub(r"\A(?:c|©|\(c\)|copyright)\s*(?=[0-9])", "", date_text)
+    if match := _ISO.match(date_text):
+        return _check_date(match[1], match[2], match[3])
+    if match := _MONTH_FIRST.match(date_text):
+        return _check_date(match[3], _MONTHS.get(match[1], 0), match[2])
+    if match := _DAY_FIRST.match(date_text):
+        return _check_date(match[3], _MONTHS.get(match[2], 0), match[1])
+    if (match := _SLASHES.match(date_text)) and month_first:
+        return _check_date(match[3], match[1], match[2])
     return None
 
 
-def _checked(year: str, month: str | int | None, day: str | None) -> str | None:
+def _check_date(year: str, month: str | int | None, day: str | None) -> str | None:
     try:
         whole = date(int(year), 1 if month is None else int(month), 1 if day is None else int(day))
     except ValueError:
@@ -72,7 +74,7 @@ def choose_finer(one: str, other: str) -> str | None:
     return longer if longer == shorter or longer.startswith(f"{shorter}-") else None
 
 
-Known = dict[str, Any]
+FieldValues = dict[str, Any]
 """Field of Work -> its value."""
 
 MAX_CELL = 10_000
@@ -130,32 +132,32 @@ class IncomingWork:
     remarks: tuple[Remark, ...] = field(default=())
 
 
-def work_of(entry: ListEntry, defaults: Mapping[str, str]) -> IncomingWork:
+def make_incoming_work(entry: ListEntry, defaults: Mapping[str, str]) -> IncomingWork:
     """The work that a line describes; `defaults` fill fields that it leaves empty.
 
     Raises EntryError.
     """
-    values = {**defaults, **{name: v for name, v in _cells(entry) if v}}
+    values = {**defaults, **{name: v for name, v in _list_cells(entry) if v}}
     remarks: list[str] = []
-    known: Known = {n: values[n] for n in _PLAIN if n in values}
-    known |= _title(values) | _choices(values) | _dates(entry, values, remarks)
-    known |= _identifiers(values, remarks)
-    given = frozenset(name for name, value in known.items() if value or name == "legal_hold")
+    fields: FieldValues = {n: values[n] for n in _PLAIN if n in values}
+    fields |= _read_title(values) | _read_choices(values) | _read_dates(entry, values, remarks)
+    fields |= _read_identifiers(values, remarks)
+    given = frozenset(name for name, value in fields.items() if value or name == "legal_hold")
     given |= {"work_id"} if values.get("work_id") else set()
-    proper = split_title(known["title_raw"]).title
-    identity = (proper, known["subtitle"], known["authors"], known.get("reg_no", ""))
-    work_id = values.get("work_id") or work_id_of(*identity)
+    proper = split_title(fields["title_raw"]).title
+    identity = (proper, fields["subtitle"], fields["authors"], fields.get("reg_no", ""))
+    work_id = values.get("work_id") or make_work_id(*identity)
     if not WORK_ID.match(work_id):
         raise EntryError(
             f"work_id {escape_text(work_id, 40)!r}: expected up to 64 letters, digits, '.', '_', "
             "'-'"
         )
-    told = tuple(Remark(entry.where, text) for text in remarks)
+    entry_remarks = tuple(Remark(entry.where, text) for text in remarks)
     text = values.get("text", "")
-    return IncomingWork(Work(work_id=work_id, **known), given, entry.where, text, told)
+    return IncomingWork(Work(work_id=work_id, **fields), given, entry.where, text, entry_remarks)
 
 
-def _cells(entry: ListEntry) -> list[tuple[str, str]]:
+def _list_cells(entry: ListEntry) -> list[tuple[str, str]]:
     cells = []
     for name, value in entry.values.items():
         text = value.strip() if name == "text" else " ".join(value.split())
@@ -169,7 +171,7 @@ def _cells(entry: ListEntry) -> list[tuple[str, str]]:
     return cells
 
 
-def _title(values: Mapping[str, str]) -> Known:
+def _read_title(values: Mapping[str, str]) -> FieldValues:
     raw = values.get("title_raw", "")
     if not raw:
         raise EntryError("no title")
@@ -178,14 +180,14 @@ def _title(values: Mapping[str, str]) -> Known:
     if not title_norm:
         raise EntryError(f"the title {escape_text(raw, 40)!r} has no letter or digit")
     first = parts.responsibility.split(" ; ")[0]  # before translators and others
-    named = re.sub(r"\A(?:written\s+)?by\s+", "", first, flags=re.IGNORECASE)
-    authors = split_authors(values.get("authors", "") or named)
+    statement = re.sub(r"\A(?:written\s+)?by\s+", "", first, flags=re.IGNORECASE)
+    authors = split_authors(values.get("authors", "") or statement)
     subtitle = values.get("subtitle", "") or parts.subtitle
     return {"title_raw": raw, "title_norm": title_norm, "subtitle": subtitle, "authors": authors}
 
 
-def _choices(values: Mapping[str, str]) -> Known:
-    found: Known = {}
+def _read_choices(values: Mapping[str, str]) -> FieldValues:
+    choices: FieldValues = {}
     for name, allowed in CHOICES.items():
         if name in values:
             value = re.sub(r"[\s-]+", "_", values[name].lower())
@@ -194,48 +196,50 @@ def _choices(values: Mapping[str, str]) -> Known:
                     f"{name} {escape_text(values[name], 40)!r}: expected one of "
                     f"{', '.join(allowed)}{did_you_mean(values[name], allowed)}"
                 )
-            found[name] = value
+            choices[name] = value
     if "legal_hold" in values:
         word = values["legal_hold"].lower()
         if word not in _TRUE | _FALSE:
             raise EntryError(f"legal_hold {escape_text(word, 40)!r}: expected true or false")
-        found["legal_hold"] = word in _TRUE
-    return found
+        choices["legal_hold"] = word in _TRUE
+    return choices
 
 
-def _dates(entry: ListEntry, values: Mapping[str, str], remarks: list[str]) -> Known:
-    found: Known = {}
+def _read_dates(entry: ListEntry, values: Mapping[str, str], remarks: list[str]) -> FieldValues:
+    dates: FieldValues = {}
     for name in ("reg_date", "pub_date", "effective_from", "effective_to"):
         if name not in values:
             continue
-        value = iso_date(values[name], entry.month_first)
-        shown = f"{name} {escape_text(values[name], 40)!r}: expected a date such as 1992-08-05"
+        value = normalise_date(values[name], entry.month_first)
+        problem = f"{name} {escape_text(values[name], 40)!r}: expected a date such as 1992-08-05"
         if value is not None:
-            found[name] = value
+            dates[name] = value
         elif name.startswith("effective"):
-            raise EntryError(shown)
+            raise EntryError(problem)
         else:
-            remarks.append(f"{shown}; left out")
-    return found
+            remarks.append(f"{problem}; left out")
+    return dates
 
 
-def _identifiers(values: Mapping[str, str], remarks: list[str]) -> Known:
-    found: Known = {}
+def _read_identifiers(values: Mapping[str, str], remarks: list[str]) -> FieldValues:
+    identifiers_by_name: FieldValues = {}
     for name, (normal, expected) in _SINGLE.items():
         parts = _BETWEEN.split(values.get(name, "")) if name == "reg_no" else [values.get(name, "")]
-        known = list(dict.fromkeys(n for part in parts if part for n in [normal(part)] if n))
-        if known:
-            found[name] = known[0]
-        if values.get(name) and not known:
-            shown = escape_text(values[name], 40)
-            remarks.append(f"{name} {shown!r}: expected {expected}; left out")
-        elif known[1:]:
-            remarks.append(f"{name}: {known[0]} is used, {', '.join(known[1:])} left out")
-    isbns, asins = _books(f"{values.get('isbn13', '')};{values.get('asin', '')}", remarks)
-    return found | {"isbn13": isbns, "asin": asins}
+        numbers = list(dict.fromkeys(n for part in parts if part for n in [normal(part)] if n))
+        if numbers:
+            identifiers_by_name[name] = numbers[0]
+        if values.get(name) and not numbers:
+            text = escape_text(values[name], 40)
+            remarks.append(f"{name} {text!r}: expected {expected}; left out")
+        elif numbers[1:]:
+            remarks.append(f"{name}: {numbers[0]} is used, {', '.join(numbers[1:])} left out")
+    isbns, asins = _read_book_numbers(
+        f"{values.get('isbn13', '')};{values.get('asin', '')}", remarks
+    )
+    return identifiers_by_name | {"isbn13": isbns, "asin": asins}
 
 
-def _books(text: str, remarks: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _read_book_numbers(text: str, remarks: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     isbns, asins = set(), set()
     for part in _BETWEEN.split(_BRACKETS.sub(" ", text)):
         for piece in [part] if identifiers.isbn13(part) else part.split():
@@ -244,8 +248,8 @@ def _books(text: str, remarks: list[str]) -> tuple[tuple[str, ...], tuple[str, .
             elif asin := identifiers.asin(piece):
                 asins.add(asin)
             elif any(map(str.isdigit, piece)):
-                shown = escape_text(piece.strip(), 40)
+                number = escape_text(piece.strip(), 40)
                 remarks.append(
-                    f"{shown!r}: neither an ISBN with a valid check digit nor an ASIN; left out"
+                    f"{number!r}: neither an ISBN with a valid check digit nor an ASIN; left out"
                 )
     return tuple(sorted(isbns)), tuple(sorted(asins))

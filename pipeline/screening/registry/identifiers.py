@@ -44,13 +44,13 @@ def isbn13(text: str) -> str | None:
         if sum((10 - place) * value for place, value in enumerate(values)) % 11:
             return None
         body = f"978{digits[:9]}"
-        return body + _isbn13_check(body)
-    if _ISBN13.fullmatch(digits) and _isbn13_check(digits[:12]) == digits[12]:
+        return body + _find_check_digit(body)
+    if _ISBN13.fullmatch(digits) and _find_check_digit(digits[:12]) == digits[12]:
         return digits
     return None
 
 
-def _isbn13_check(body: str) -> str:
+def _find_check_digit(body: str) -> str:
     total = sum(int(digit) * (3 if place % 2 else 1) for place, digit in enumerate(body))
     return str(-total % 10)
 
@@ -62,11 +62,11 @@ def doi(text: str) -> str | None:
     ('10.1000/abc.123', '10.1000/182', None)
     """
     label = _DOI_LABEL.match(text)
-    found = (text[label.end() :] if label else text).strip().rstrip(".,;:\"'")
+    number = (text[label.end() :] if label else text).strip().rstrip(".,;:\"'")
     for opening, closing in ("()", "[]", "<>"):
-        if found.endswith(closing) and found.count(closing) > found.count(opening):
-            found = found[:-1]
-    return found.lower() if _DOI.fullmatch(found) and not found.endswith("/") else None
+        if number.endswith(closing) and number.count(closing) > number.count(opening):
+            number = number[:-1]
+    return number.lower() if _DOI.fullmatch(number) and not number.endswith("/") else None
 
 
 def asin(text: str) -> str | None:
@@ -76,8 +76,8 @@ def asin(text: str) -> str | None:
     >>> asin("b00icn066a"), asin("0306406152")
     ('B00ICN066A', None)
     """
-    found = text.strip().upper()
-    return found if _ASIN.fullmatch(found) else None
+    number = text.strip().upper()
+    return number if _ASIN.fullmatch(number) else None
 
 
 def lccn(text: str) -> str | None:
@@ -86,13 +86,13 @@ def lccn(text: str) -> str | None:
     >>> lccn("n78-890351"), lccn("85-2 "), lccn(" 79139101 /AC/r932"), lccn("2001-1234567")
     ('n78890351', '85000002', '79139101', None)
     """
-    found = re.sub(r"\s", "", text).partition("/")[0].lower()
-    year, hyphen, serial = found.partition("-")
+    number = re.sub(r"\s", "", text).partition("/")[0].lower()
+    year, hyphen, serial = number.partition("-")
     if hyphen:
         if not re.fullmatch(r"[0-9]{1,6}", serial):
             return None
-        found = year + serial.zfill(6)
-    return found if _LCCN.fullmatch(found) else None
+        number = year + serial.zfill(6)
+    return number if _LCCN.fullmatch(number) else None
 
 
 def usco(text: str) -> str | None:
@@ -106,16 +106,16 @@ def usco(text: str) -> str | None:
     >>> usco("TX 0-000-001"), usco("TX 000-001"), usco("TX 0-000-000")
     ('TX0000000001', None, None)
     """
-    found = _USCO.fullmatch(text.strip())
-    if found is None:
+    match = _USCO.fullmatch(text.strip())
+    if match is None:
         return None
-    prefix = found[1].upper()
+    prefix = match[1].upper()
     if prefix.endswith("U"):
         prefix = prefix[:2] + "u"
-    digits = _SEPARATORS.sub("", found[2])
+    digits = _SEPARATORS.sub("", match[2])
     room = _USCO_LENGTH - len(prefix)
     number = digits.lstrip("0")
     if not number or len(number) > room:
         return None
-    is_told = len(digits) >= _USCO_WRITTEN or len(number) >= _USCO_SHORTEST
-    return prefix + number.zfill(room) if is_told else None
+    is_whole = len(digits) >= _USCO_WRITTEN or len(number) >= _USCO_SHORTEST
+    return prefix + number.zfill(room) if is_whole else None

@@ -20,14 +20,14 @@ from pipeline.screening.registry.entries import (
     ListEntry,
     Refusal,
     Remark,
-    iso_date,
-    work_of,
+    make_incoming_work,
+    normalise_date,
 )
 from pipeline.screening.registry.finding import find_one_work
 from pipeline.screening.registry.read_lists import read_csv, read_usco, read_works_list
 from pipeline.screening.registry.registry import Conflict, Merger
 from pipeline.screening.registry.texts import References
-from pipeline.screening.registry.works import CHOICES, Work, make_works, works_table
+from pipeline.screening.registry.works import CHOICES, Work, make_works, make_works_table
 
 if TYPE_CHECKING:
     from pipeline.screening.fingerprints.sketch import Sketch
@@ -78,14 +78,16 @@ def read_list_file(path: Path, form: str | None, salt: bytes) -> ListFile:
     digest = hashlib.sha256(data).hexdigest()
     if form == "sketches" or (form is None and data.startswith(_ARROW)):
         pairs = sketches.read_exchange(path, data, salt)
-        held = {entry.where: sketch for entry, sketch in pairs}
-        return ListFile(path, digest, "sketches", tuple(entry for entry, _ in pairs), held)
-    text = _decoded(path, data)
+        sketches_by_place = {entry.where: sketch for entry, sketch in pairs}
+        return ListFile(
+            path, digest, "sketches", tuple(entry for entry, _ in pairs), sketches_by_place
+        )
+    text = _decode(path, data)
     form = form or ("usco" if _RECORD.search(text[:_HEAD]) else "csv")
     return ListFile(path, digest, form, tuple(_READERS[form](path, text)), {})
 
 
-def _decoded(path: Path, data: bytes) -> str:
+def _decode(path: Path, data: bytes) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -141,7 +143,7 @@ class ImportResult:
 class _Lines:
     """The lines of all files: works with their file, and what is reported of the others."""
 
-    taken: list[tuple[IncomingWork, ListFile]] = field(default_factory=list)
+    accepted: list[tuple[IncomingWork, ListFile]] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
 
@@ -159,15 +161,15 @@ def import_works(files: Sequence[Path], directory: Path, settings: ImportOptions
         raise ConfigError("--salt-file: none of the files holds sketches; leave the option out")
     for source in sources:
         _parse(source, settings.defaults, lines)
-    with ExitStack() as held:
+    with ExitStack() as stack:
         if not settings.dry_run:
-            held.enter_context(journal.hold_lock(directory))
+            stack.enter_context(journal.hold_lock(directory))
             storage.sweep_temps(directory)
         return _merge_and_commit(lines, directory, settings)
 
 
 def _parse(source: ListFile, defaults: Mapping[str, str], lines: _Lines) -> None:
-    before, refused = len(lines.taken), len(lines.refusals)
+    before, refused = len(lines.accepted), len(lines.refusals)
     values = {"basis": source.basis, **defaults}
     for entry in source.entries:
         if isinstance(entry, Refusal):
@@ -176,13 +178,13 @@ def _parse(source: ListFile, defaults: Mapping[str, str], lines: _Lines) -> None
             lines.remarks.append(entry)
         else:
             try:
-                incoming = work_of(entry, values)
+                incoming = make_incoming_work(entry, values)
             except EntryError as error:
                 lines.refusals.append(Refusal(entry.where, str(error)))
             else:
                 lines.remarks += incoming.remarks
-                lines.taken.append((incoming, source))
-    if len(lines.taken) == before:
+                lines.accepted.append((incoming, source))
+    if len(lines.accepted) == before:
         first = next((f"; {r.where}: {r.why}" for r in lines.refusals[refused:]), "")
         raise InputError(f"{source.path}: no line of it describes a work{first}")
 
@@ -192,14 +194,14 @@ def _merge_and_commit(lines: _Lines, directory: Path, settings: ImportOptions) -
     merger = Merger(make_works(before.table) if before else (), settings.replacing)
     old = dict(merger.works)
     references = References(settings.texts, settings.sketch_only)
-    touched, taken = _merge(lines, merger, references)
-    table = works_table(merger.works.values())
+    touched, line_count = _merge(lines, merger, references)
+    table = make_works_table(merger.works.values())
     fresh = before is None or not table.equals(before.table)
     name = before.name if before else settings.name or directory.resolve().name
     version = (before.last.version if before else 0) + fresh
     if fresh and not settings.dry_run:
         references.keep(directory, merger.works.values())
-        sources = dict.fromkeys(source.basis for _, source in lines.taken)
+        sources = dict.fromkeys(source.basis for _, source in lines.accepted)
         on_disk.commit_version(directory, name, before, table, f"import {', '.join(sources)}")
     remarks = (*lines.remarks, *references.remarks)
     return ImportResult(
@@ -207,8 +209,8 @@ def _merge_and_commit(lines: _Lines, directory: Path, settings: ImportOptions) -
         version=version,
         fresh=fresh,
         works=len(table),
-        lines=taken,
-        **_counts(old, merger.works, touched),
+        lines=line_count,
+        **_count_changes(old, merger.works, touched),
         refusals=tuple(lines.refusals),
         conflicts=tuple(merger.conflicts),
         remarks=remarks,
@@ -218,28 +220,32 @@ def _merge_and_commit(lines: _Lines, directory: Path, settings: ImportOptions) -
 def _merge(lines: _Lines, merger: Merger, references: References) -> tuple[set[str], int]:
     """Add every line, then the texts that no line names; returns the ids of the works meant, and
     how many lines were taken."""
-    touched, taken = set(), 0
-    for incoming, source in lines.taken:
+    touched, line_count = set(), 0
+    for incoming, source in lines.accepted:
         sketch = source.sketches.get(incoming.where)
         try:
             whole = references.attach(incoming, source.path.parent, sketch)
             touched.add(merger.add(whole))
-            taken += 1
+            line_count += 1
         except EntryError as refused:
             lines.refusals.append(Refusal(incoming.where, str(refused)))
-    for line in references.named_like(list(merger.works.values())):
+    for line in references.find_by_name(list(merger.works.values())):
         touched.add(merger.add(line))
-    return touched, taken
+    return touched, line_count
 
 
-def _counts(old: Mapping[str, Work], new: Mapping[str, Work], touched: set[str]) -> dict[str, int]:
+def _count_changes(
+    old: Mapping[str, Work], new: Mapping[str, Work], touched: set[str]
+) -> dict[str, int]:
     added = [new[i] for i in touched if i not in old]
     pairs = [(old[i], new[i]) for i in touched if i in old]
     changed = [after for before, after in pairs if before != after]
-    gained = [(old.get(i), new[i]) for i in touched]
+    pairs_touched = [(old.get(i), new[i]) for i in touched]
 
     def gains(name: str) -> int:
-        return sum(bool(getattr(n, name)) and not (o and getattr(o, name)) for o, n in gained)
+        return sum(
+            bool(getattr(n, name)) and not (o and getattr(o, name)) for o, n in pairs_touched
+        )
 
     return {
         "added": len(added),
@@ -276,7 +282,7 @@ def sketch_work(
     if out.suffix != ".arrow":
         raise ConfigError(f"--out {out}: expected a name that ends in .arrow")
     try:
-        incoming = work_of(ListEntry(str(out), description), {})
+        incoming = make_incoming_work(ListEntry(str(out), description), {})
         text = "\n".join(texts.read_text(path) for path in files)
     except EntryError as refused:
         raise ConfigError(f"cannot describe the work: {refused}") from refused
@@ -320,43 +326,43 @@ class WorkEdit:
     changes: Mapping[str, tuple[Any, Any]]
 
 
-def set_fields(directory: Path, asked: str, values: Mapping[str, Any]) -> WorkEdit:
+def set_fields(directory: Path, work_name: str, values: Mapping[str, Any]) -> WorkEdit:
     """Set fields of one work: status, scope, tier, contact, basis, legal_hold, effective_from,
     effective_to. Values that are there already make no new version.
 
-    Raises ConfigError for a value that cannot be, InputError unless `asked` means one work.
+    Raises ConfigError for a value that cannot be, InputError unless `work_name` means one work.
     """
     on_disk.read_committed_version(directory)
     if not values:
         raise ConfigError("nothing to set: give --status, --legal-hold or another option")
-    checked = {name: _checked(name, value) for name, value in values.items()}
+    new_values = {name: _check_value(name, value) for name, value in values.items()}
     with journal.hold_lock(directory):
         storage.sweep_temps(directory)
         before = on_disk.read_committed_version(directory)
         works = {work.work_id: work for work in make_works(before.table)}
-        work = find_one_work(list(works.values()), asked)
+        work = find_one_work(list(works.values()), work_name)
         changes = {
             name: (getattr(work, name), value)
-            for name, value in checked.items()
+            for name, value in new_values.items()
             if getattr(work, name) != value
         }
         if not changes:
             return WorkEdit(work.work_id, before.last.version, {})
         works[work.work_id] = replace(work, **{name: new for name, (_, new) in changes.items()})
-        said = ", ".join(f"{name}={new}" for name, (_, new) in changes.items())
-        table = works_table(works.values())
+        settings = ", ".join(f"{name}={new}" for name, (_, new) in changes.items())
+        table = make_works_table(works.values())
         version = on_disk.commit_version(
-            directory, before.name, before, table, f"set {work.work_id} {said}"
+            directory, before.name, before, table, f"set {work.work_id} {settings}"
         )
     return WorkEdit(work.work_id, version.version, changes)
 
 
-def _checked(name: str, value: Any) -> Any:
+def _check_value(name: str, value: Any) -> Any:
     option = f"--{name.replace('_', '-')}"
     if name in CHOICES and value not in CHOICES[name]:
         raise ConfigError(f"{option} {value}: expected one of {', '.join(CHOICES[name])}")
     if name.startswith("effective") and value:
-        day = iso_date(value)
+        day = normalise_date(value)
         if day is None:
             raise ConfigError(f"{option} {value}: expected a date such as 2026-03-01")
         return day

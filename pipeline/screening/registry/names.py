@@ -10,26 +10,26 @@ from dataclasses import dataclass
 
 __all__ = [
     "Title",
-    "author_key",
+    "list_words",
+    "make_author_key",
     "normalise_author",
     "normalise_title",
     "split_authors",
     "split_title",
     "strip_noise",
-    "word_set",
 ]
 
 
-def word_set(*lines: str) -> frozenset[str]:
+def list_words(*lines: str) -> frozenset[str]:
     """All words of the lines."""
     return frozenset(word for line in lines for word in line.split())
 
 
-_FORMATS = word_set(
+_FORMATS = list_words(
     "azw azw3 cbr cbz chm djvu doc docx ebook epub epub3 fb2 htm html kfx lit lrf mobi odt pdb pdf",
     "prc rtf txt",
 )
-_NOISE = _FORMATS | word_set(
+_NOISE = _FORMATS | list_words(
     "retail scan scanned ocr unabridged uk us converted conv kindle z-lib zlib z-library libgen",
     "b-ok bibliotik org com net rar zip gz zst 7z",
 )
@@ -62,12 +62,12 @@ _UNDECOMPOSED = str.maketrans({
 _ACCENT = re.compile("[\N{COMBINING GRAVE ACCENT}-\N{COMBINING LATIN SMALL LETTER X}]")
 """Combining marks of Latin, Greek and Cyrillic; other scripts need theirs."""
 
-_PARTICLES = word_set(
+_PARTICLES = list_words(
     "af al ap av bin da dal das de del della den der des di dos du el ibn la las le lo los mac",
     "st saint san santa ten ter van vande vander vanden von zu zum zur",
 )
-_SUFFIXES = word_set("jr sr ii iii iv phd md dphil esq mba junior senior")
-_HONORIFICS = word_set("mr mrs ms miss dr prof professor sir dame lady lord rev reverend")
+_SUFFIXES = list_words("jr sr ii iii iv phd md dphil esq mba junior senior")
+_HONORIFICS = list_words("mr mrs ms miss dr prof professor sir dame lady lord rev reverend")
 _ROLES = re.compile(
     r"\A(?:written\s+)?by\s+|\s*[(\[][^)\]]*[)\]]|,?\s*\b(?:authors?|editors?|translators?)\s*\Z",
     re.IGNORECASE,
@@ -97,7 +97,7 @@ def split_title(text: str) -> Title:
     whole, *responsibility = _RESPONSIBILITY.split(" ".join(text.split()), maxsplit=1)
     other = _OTHER_TITLE.search(whole)
     plain = _SUBTITLE.search(whole)
-    cut = min((found for found in (other, plain) if found), key=lambda f: f.start(), default=None)
+    cut = min((match for match in (other, plain) if match), key=lambda f: f.start(), default=None)
     if cut is None or not cut.start() or cut.end() == len(whole):
         title, subtitle = whole, ""
     else:
@@ -105,11 +105,11 @@ def split_title(text: str) -> Title:
             whole[: cut.start()],
             whole[cut.start() :].lstrip(f" ;:,{_DASHES}"),
         )
-    by = _ended(responsibility[0]) if responsibility else ""
-    return Title(_ended(title) if by or subtitle else title.strip(), _ended(subtitle), by)
+    by = _strip_end(responsibility[0]) if responsibility else ""
+    return Title(_strip_end(title) if by or subtitle else title.strip(), _strip_end(subtitle), by)
 
 
-def _ended(area: str) -> str:
+def _strip_end(area: str) -> str:
     """An area without the full stop that ends a record; `etc.` and `Jr.` lose theirs too."""
     stripped = area.strip()
     return stripped if stripped.endswith("...") else stripped.removesuffix(".").rstrip()
@@ -124,18 +124,18 @@ def strip_noise(text: str) -> str:
     >>> strip_noise("Negrophobia (novel) [1992]"), strip_noise("(1984)")
     ('Negrophobia (novel)', '(1984)')
     """
-    found = text.replace("_", " ")
+    title = text.replace("_", " ")
     previous = None
-    while found != previous:
-        previous = found
-        found = _SUFFIX.sub("", found.strip())
-        found = _BRACKETED.sub(_without_noise, found)
-        found = _LOOSE.sub("", found)
-    found = " ".join(found.split())
-    return found if any(map(str.isalnum, found)) else " ".join(text.split())
+    while title != previous:
+        previous = title
+        title = _SUFFIX.sub("", title.strip())
+        title = _BRACKETED.sub(_replace_noise, title)
+        title = _LOOSE.sub("", title)
+    title = " ".join(title.split())
+    return title if any(map(str.isalnum, title)) else " ".join(text.split())
 
 
-def _without_noise(group: re.Match[str]) -> str:
+def _replace_noise(group: re.Match[str]) -> str:
     words = re.split(r"[\s,;/+]+|(?<=[a-z])\.(?=[a-z])", group[1].lower().strip())
     is_noise = all(word.strip(".") in _NOISE or _VERSION.fullmatch(word) for word in words)
     return " " if is_noise else group[0]
@@ -152,12 +152,12 @@ def normalise_title(text: str) -> str:
     >>> normalise_title("Pride & Prejudice"), normalise_title("Les Misérables")
     ('pride and prejudice', 'les miserables')
     """
-    found = _folded(strip_noise(text)).strip()
-    found = _ARTICLE_LAST.sub(r"\2 \1", found)
-    return _words_of(found.replace("&", " and "))
+    title = _fold(strip_noise(text)).strip()
+    title = _ARTICLE_LAST.sub(r"\2 \1", title)
+    return _join_words(title.replace("&", " and "))
 
 
-def _folded(text: str) -> str:
+def _fold(text: str) -> str:
     compatible = unicodedata.normalize("NFKC", text).casefold().translate(_APOSTROPHES)
     if compatible.isascii():
         return compatible
@@ -165,26 +165,26 @@ def _folded(text: str) -> str:
     return unicodedata.normalize("NFC", _ACCENT.sub("", apart))
 
 
-def _words_of(text: str, keep: str = "") -> str:
+def _join_words(text: str, keep: str = "") -> str:
     """Letters, digits and marks; anything else is one space."""
-    kept = (
+    characters = (
         c if c.isalnum() or c in keep or unicodedata.category(c)[0] == "M" else " " for c in text
     )
-    return " ".join("".join(kept).split())
+    return " ".join("".join(characters).split())
 
 
-def author_key(name: str) -> tuple[str, str]:
+def make_author_key(name: str) -> tuple[str, str]:
     """(surname, initial of the first name), folded, of a name in either order; ("", "") for none.
 
     Particles belong to the surname; dates, roles, honorifics and `Jr.` do not count.
 
-    >>> author_key("James, Darius, 1954-"), author_key("DARIUS JAMES"), author_key("Voltaire")
-    (('james', 'd'), ('james', 'd'), ('voltaire', ''))
-    >>> author_key("Ursula K. Le Guin"), author_key("Gogh, Vincent van")
+    >>> [make_author_key(name) for name in ("James, Darius, 1954-", "DARIUS JAMES", "Voltaire")]
+    [('james', 'd'), ('james', 'd'), ('voltaire', '')]
+    >>> make_author_key("Ursula K. Le Guin"), make_author_key("Gogh, Vincent van")
     (('le guin', 'u'), ('van gogh', 'v'))
     """
-    surname, given = _parts_of(name)
-    return surname, given[:1]
+    surname, first_names = _split_name(name)
+    return surname, first_names[:1]
 
 
 def normalise_author(name: str) -> str:
@@ -193,32 +193,32 @@ def normalise_author(name: str) -> str:
     >>> normalise_author("James, Darius, 1954-"), normalise_author("Tolkien, J.R.R.")
     ('darius james', 'j r r tolkien')
     """
-    surname, given = _parts_of(name)
-    return f"{given} {surname}".strip()
+    surname, first_names = _split_name(name)
+    return f"{first_names} {surname}".strip()
 
 
-def _parts_of(name: str) -> tuple[str, str]:
-    parts = [_name_words(part) for part in _ROLES.sub("", name.replace("_", " ")).split(",")]
+def _split_name(name: str) -> tuple[str, str]:
+    parts = [_list_name_words(part) for part in _ROLES.sub("", name.replace("_", " ")).split(",")]
     parts = [part for part in parts if part]
     if not parts:
         return "", ""
     if len(parts) > 1:
-        end = _particles_before(parts[1], len(parts[1]))
+        end = _find_particles(parts[1], len(parts[1]))
         return " ".join([*parts[1][end:], *parts[0]]), " ".join(parts[1][:end])
     words = parts[0]
-    start = _particles_before(words, len(words) - 1)
+    start = _find_particles(words, len(words) - 1)
     return " ".join(words[start:]), " ".join(words[:start])
 
 
-def _particles_before(words: list[str], place: int) -> int:
+def _find_particles(words: list[str], place: int) -> int:
     """Where the particles that end at `place` begin; the first word is none."""
     while place > 1 and words[place - 1] in _PARTICLES:
         place -= 1
     return place
 
 
-def _name_words(part: str) -> list[str]:
-    words = _words_of(_folded(part), keep="-").split()
+def _list_name_words(part: str) -> list[str]:
+    words = _join_words(_fold(part), keep="-").split()
     words = [w.strip("-") for w in words if any(map(str.isalpha, w))]
     while len(words) > 1 and words[0] in _HONORIFICS:
         words = words[1:]
@@ -237,11 +237,11 @@ def split_authors(text: str) -> tuple[str, ...]:
     (('James, Darius',), ())
     """
     parts = [" ".join(part.split()).strip(" ,") for part in _AND.split(text)]
-    names = [name for part in parts for name in _listed(part, len(parts))]
+    names = [name for part in parts for name in _split_at_commas(part, len(parts))]
     return tuple(dict.fromkeys(filter(None, names)))
 
 
-def _listed(part: str, parts: int) -> list[str]:
+def _split_at_commas(part: str, parts: int) -> list[str]:
     pieces = [piece.strip() for piece in part.split(",")]
     surname_first = pieces[0].partition(" ")[0].casefold() in _PARTICLES
     is_list = len(pieces) > 1 and len(pieces) + parts > 3 and all(" " in p for p in pieces)

@@ -59,22 +59,22 @@ _NAMES = {
 _FIELD_OF = {name.strip(): field for field, names in _NAMES.items() for name in names.split("|")}
 
 
-def field_of(column: str) -> str | None:
+def find_field(column: str) -> str | None:
     """The field that a column's name means.
 
-    >>> field_of("Author(s)"), field_of("ISBN / ASIN"), field_of("title_raw"), field_of("colour")
-    ('authors', 'isbn13', 'title_raw', None)
+    >>> [find_field(column) for column in ("Author(s)", "ISBN / ASIN", "title_raw", "colour")]
+    ['authors', 'isbn13', 'title_raw', None]
     """
-    return _FIELD_OF.get(_folded(column))
+    return _FIELD_OF.get(_fold(column))
 
 
 def find_nearest(column: str) -> str | None:
     """The known name of a column that is most like an unknown one, if any is."""
-    close = difflib.get_close_matches(_folded(column), _FIELD_OF, n=1, cutoff=0.7)
+    close = difflib.get_close_matches(_fold(column), _FIELD_OF, n=1, cutoff=0.7)
     return close[0].replace(" ", "_") if close else None
 
 
-def _folded(column: str) -> str:
+def _fold(column: str) -> str:
     return re.sub(r"[^a-z0-9]+", " ", column.lower().replace(".", "")).strip()
 
 
@@ -99,31 +99,31 @@ class _Header:
 
 def read_csv(path: Path, text: str) -> Iterator[ListEntry | Refusal]:
     """The entries of a CSV; a Refusal for a row of another length. Raises InputError."""
-    header = _header(path, text, preamble=1)
+    header = _find_header(path, text, preamble=1)
     for column in header.unknown:
         close = find_nearest(column)
         hint = f"did you mean {close!r}?" if close else "rename or remove it"
         where = f"{path}:{header.line}"
         raise InputError(f"{where}: unknown column {escape_text(column, 40)!r}; {hint}")
-    yield from _entries(path, text, header, month_first=False)
+    yield from _read_entries(path, text, header, month_first=False)
 
 
 def read_works_list(path: Path, text: str) -> Iterator[ListEntry | Refusal | Remark]:
     """The entries of a works list; a Refusal for a row of another length, and a Remark that names
     the columns passed over. Raises InputError."""
-    header = _header(path, text, preamble=_PREAMBLE)
+    header = _find_header(path, text, preamble=_PREAMBLE)
     if header.unknown:
         names = ", ".join(escape_text(column, 40) for column in header.unknown)
         yield Remark(f"{path.name}:{header.line}", f"columns ignored: {names}")
-    yield from _entries(path, text, header, month_first=True)
+    yield from _read_entries(path, text, header, month_first=True)
 
 
-def _header(path: Path, text: str, preamble: int) -> _Header:
+def _find_header(path: Path, text: str, preamble: int) -> _Header:
     lines = enumerate(io.StringIO(text, newline=""), 1)
     rows = [(number, row.strip()) for number, row in lines if row.strip()][:preamble]
     for number, row in rows:
         columns, fields, delimiter = max(
-            (_parsed(row, delimiter) for delimiter in _DELIMITERS),
+            (_parse_header(row, delimiter) for delimiter in _DELIMITERS),
             key=lambda parsed: sum(map(bool, parsed[1])),
         )
         if "title_raw" in fields:
@@ -132,22 +132,22 @@ def _header(path: Path, text: str, preamble: int) -> _Header:
                 where = f"{path}:{number}"
                 raise InputError(f"{where}: two columns mean {twice}; rename or remove one")
             return _Header(fields, columns, number, delimiter)
-    shown = escape_text(rows[0][1] if rows else "", 80)
+    first_row = escape_text(rows[0][1] if rows else "", 80)
     raise InputError(
         f"{path}:{rows[0][0] if rows else 1}: expected a header row with a column 'title', and "
-        f"others such as author, isbn, registration_number; found {shown!r}"
+        f"others such as author, isbn, registration_number; found {first_row!r}"
     )
 
 
-def _parsed(line: str, delimiter: str) -> tuple[tuple[str, ...], tuple[str | None, ...], str]:
+def _parse_header(line: str, delimiter: str) -> tuple[tuple[str, ...], tuple[str | None, ...], str]:
     try:
         columns = tuple(c.strip() for c in next(csv.reader([line], delimiter=delimiter), []))
     except csv.Error:
         columns = ()
-    return columns, tuple(map(field_of, columns)), delimiter
+    return columns, tuple(map(find_field, columns)), delimiter
 
 
-def _entries(
+def _read_entries(
     path: Path, text: str, header: _Header, month_first: bool
 ) -> Iterator[ListEntry | Refusal]:
     lines = io.StringIO(text, newline="")
@@ -173,7 +173,7 @@ def _entries(
         ) from None
 
 
-_TAKEN = {
+_FIELDS_BY_LABEL = {
     "registration number / date": "reg", "registration number/date": "reg",
     "registration number": "reg", "registration no.": "reg", "registration date": "reg_date",
     "effective date of registration": "reg_date", "date of registration": "reg_date",
@@ -195,7 +195,7 @@ _PASSED_OVER = (
     "copyright notes?|rights and permissions|issn|performer|contents|frequency|language|"
     "material type|deposit|cross reference|other registrations|voyager id|public catalog"
 )
-_LABELS = "|".join([*sorted(map(re.escape, _TAKEN), key=len, reverse=True), _PASSED_OVER])
+_LABELS = "|".join([*sorted(map(re.escape, _FIELDS_BY_LABEL), key=len, reverse=True), _PASSED_OVER])
 _LABEL = re.compile(
     rf"(\s*)(?:\d+[.)]\s+)?({_LABELS})\s*(?::\s*(.*)|\t+\s*(.*)|\s{{2,}}(\S.*))?\Z", re.IGNORECASE
 )
@@ -242,31 +242,31 @@ def read_usco(path: Path, text: str) -> Iterator[ListEntry | Refusal]:
 
     Raises InputError when it holds no record.
     """
-    found = False
-    for block in _blocks(text):
-        found = True
+    has_record = False
+    for block in _split_blocks(text):
+        has_record = True
         where = f"{path.name}:{block.line}"
-        values = _fields(block.values)
+        values = _make_fields(block.values)
         if values.get("title_raw"):
             yield ListEntry(where, values, month_first=True)
         else:
             number = escape_text(block.values.get("reg", ""), 60)
             yield Refusal(where, f"a record without 'Title:' (registration number {number!r})")
-    if not found:
+    if not has_record:
         raise InputError(
             f"{path}:1: expected records of the US Copyright Office with lines such as "
             "'Registration Number / Date: …' and 'Title: …'; found none"
         )
 
 
-def _blocks(text: str) -> Iterator[_Block]:
+def _split_blocks(text: str) -> Iterator[_Block]:
     block = _Block(1, 0)
     after_rule = False
     for number, line in enumerate(text.split("\n"), 1):
         if _PAGE.match(line) or _RULE.match(line):
             after_rule |= _PAGE.match(line) is None
             continue
-        label = _label(line.rstrip("\r"), block)
+        label = _read_label(line.rstrip("\r"), block)
         if label is None:
             if line.strip() and not after_rule:
                 block.go_on(line)
@@ -283,25 +283,25 @@ def _blocks(text: str) -> Iterator[_Block]:
         yield block
 
 
-def _label(line: str, block: _Block) -> tuple[str, str, int] | None:
+def _read_label(line: str, block: _Block) -> tuple[str, str, int] | None:
     """Field, value and indentation of a line that begins a field."""
-    found = _LABEL.match(line)
-    if found is None:
+    match = _LABEL.match(line)
+    if match is None:
         return None
-    name = _TAKEN.get(found[2].lower(), "ignored")
-    values = [part for part in found.groups()[2:] if part is not None]
-    indent = len(found[1])
+    name = _FIELDS_BY_LABEL.get(match[2].lower(), "ignored")
+    values = [part for part in match.groups()[2:] if part is not None]
+    indent = len(match[1])
     goes_on = bool(block.values) and indent > block.indent and name not in _FIRST
-    if goes_on or (not values and not found[2][0].isupper()):
+    if goes_on or (not values and not match[2][0].isupper()):
         return None
     return name, values[0].strip() if values else "", indent
 
 
-def _fields(values: dict[str, str]) -> dict[str, str]:
+def _make_fields(values: dict[str, str]) -> dict[str, str]:
     number, _, registered = values.get("reg", "").partition("/")
     imprint = values.get("imprint", "")
     publisher = _COLON.split(imprint, maxsplit=1)[-1] if _COLON.search(imprint) else ""
-    found = {
+    fields = {
         "title_raw": values.get("title_raw") or values.get("application_title", ""),
         "authors": values.get("authors", ""),
         "claimant": values.get("claimant", ""),
@@ -314,6 +314,6 @@ def _fields(values: dict[str, str]) -> dict[str, str]:
         "catalog_url": values.get("catalog_url", ""),
         "jurisdiction": "US",
     }
-    if not found["authors"] and not re.search(r"\s/\s*\S", found["title_raw"]):
-        found["authors"] = values.get("names", "")
-    return {name: " ".join(value.split()) for name, value in found.items() if value.strip()}
+    if not fields["authors"] and not re.search(r"\s/\s*\S", fields["title_raw"]):
+        fields["authors"] = values.get("names", "")
+    return {name: " ".join(value.split()) for name, value in fields.items() if value.strip()}

@@ -19,7 +19,13 @@ from pipeline.screening.registry import sketches, texts
 from pipeline.screening.registry import works as on_disk
 from pipeline.screening.registry.entries import EntryError, IncomingWork, choose_finer
 from pipeline.screening.registry.names import normalise_author, normalise_title
-from pipeline.screening.registry.works import WORKS, Work, make_works, work_id_of, works_table
+from pipeline.screening.registry.works import (
+    WORKS,
+    Work,
+    make_work_id,
+    make_works,
+    make_works_table,
+)
 
 if TYPE_CHECKING:
     from pipeline.screening.fingerprints.sketch import Sketch
@@ -51,35 +57,35 @@ class Merger:
         self.conflicts: list[Conflict] = []
         self._replacing = replacing
         self._owner: dict[str, str] = {}
-        self._named: dict[str, dict[str, None]] = {}
+        self._by_name: dict[str, dict[str, None]] = {}
         for work in works:
             self._keep(work)
 
     def add(self, incoming: IncomingWork) -> str:
         """Add one line; returns the id of the work that it describes. Raises EntryError when it
         could mean several works, or has the registration number of another."""
-        found = self._find(incoming)
-        owned = self._without_foreign(incoming, found or incoming.work.work_id)
-        if found is None:
-            self._keep(owned.work)
-            return owned.work.work_id
-        self._keep(self._merged(self.works[found], owned))
-        return found
+        work_id = self._find(incoming)
+        own_line = self._drop_foreign(incoming, work_id or incoming.work.work_id)
+        if work_id is None:
+            self._keep(own_line.work)
+            return own_line.work.work_id
+        self._keep(self._merge(self.works[work_id], own_line))
+        return work_id
 
     def add_apart(self, incoming: IncomingWork, why: str) -> str:
         """Add a line as a work of its own although it could mean others; returns its id, which no
         other work may have."""
-        work = self._without_foreign(incoming, incoming.work.work_id).work
+        work = self._drop_foreign(incoming, incoming.work.work_id).work
         self.conflicts.append(Conflict(incoming.where, work.work_id, "work", work.title_raw, why))
         self._keep(work)
         return work.work_id
 
     def _keep(self, work: Work) -> None:
         self.works[work.work_id] = work
-        for key in _keys(work):
+        for key in _list_keys(work):
             self._owner.setdefault(key, work.work_id)
         if work.authors:
-            self._named.setdefault(_name_of(work), {})[work.work_id] = None
+            self._by_name.setdefault(_make_name(work), {})[work.work_id] = None
 
     def _find(self, incoming: IncomingWork) -> str | None:
         work = incoming.work
@@ -93,44 +99,44 @@ class Merger:
                     "and authors differ; correct one of the two"
                 )
             return registered
-        for key in _keys(work):
+        for key in _list_keys(work):
             owner = self._owner.get(key)
             if owner is not None and not _are_apart(self.works[owner], work):
                 return owner
-        return work.work_id if work.work_id in self.works else self._find_named(work)
+        return work.work_id if work.work_id in self.works else self._find_by_name(work)
 
-    def _find_named(self, work: Work) -> str | None:
-        named = [i for i in self._named.get(_name_of(work), ()) if self._is_named(i, work)]
-        if len(named) > 1 and not work.reg_no:
+    def _find_by_name(self, work: Work) -> str | None:
+        work_ids = [i for i in self._by_name.get(_make_name(work), ()) if self._has_name(i, work)]
+        if len(work_ids) > 1 and not work.reg_no:
             raise EntryError(
-                f"could be {' or '.join(sorted(named)[:4])}; give its registration number, or the "
-                "work_id of one of them"
+                f"could be {' or '.join(sorted(work_ids)[:4])}; give its registration number, or "
+                "the work_id of one of them"
             )
-        alone = len(named) == 1 and not _are_apart(self.works[named[0]], work)
-        return named[0] if alone else None
+        alone = len(work_ids) == 1 and not _are_apart(self.works[work_ids[0]], work)
+        return work_ids[0] if alone else None
 
-    def _is_named(self, work_id: str, work: Work) -> bool:
-        known = self.works[work_id]
-        subtitles = {_subtitle(one) for one in (known, work) if one.subtitle}
-        return _name_of(known) == _name_of(work) and len(subtitles) < 2
+    def _has_name(self, work_id: str, work: Work) -> bool:
+        other = self.works[work_id]
+        subtitles = {_fold_subtitle(one) for one in (other, work) if one.subtitle}
+        return _make_name(other) == _make_name(work) and len(subtitles) < 2
 
-    def _without_foreign(self, incoming: IncomingWork, this: str) -> IncomingWork:
+    def _drop_foreign(self, incoming: IncomingWork, this: str) -> IncomingWork:
         """The line without the identifiers that belong to another work, each a conflict."""
         work = incoming.work
-        for key in _keys(work):
+        for key in _list_keys(work):
             owner = self._owner.get(key, this)
             if owner != this:
                 name, _, value = key.partition(":")
-                told = Conflict(incoming.where, this, name, f"{value} with work {owner}", value)
-                self.conflicts.append(told)
-                left: Any = ""
+                conflict = Conflict(incoming.where, this, name, f"{value} with work {owner}", value)
+                self.conflicts.append(conflict)
+                remaining: Any = ""
                 if name in _LISTS:
-                    left = tuple(other for other in getattr(work, name) if other != value)
-                changes = {name: left}
+                    remaining = tuple(other for other in getattr(work, name) if other != value)
+                changes = {name: remaining}
                 work = replace(work, **changes)
         return replace(incoming, work=work)
 
-    def _merged(self, old: Work, incoming: IncomingWork) -> Work:
+    def _merge(self, old: Work, incoming: IncomingWork) -> Work:
         new = incoming.work
         changes: dict[str, Any] = {
             name: tuple(sorted({*getattr(old, name), *getattr(new, name)})) for name in _LISTS
@@ -138,28 +144,28 @@ class Merger:
         changes["basis"] = _BASES.join(
             dict.fromkeys(b for work in (old, new) for b in work.basis.split(_BASES) if b)
         )
-        changes |= self._title(old, incoming) | self._authors(old, incoming)
+        changes |= self._merge_title(old, incoming) | self._merge_authors(old, incoming)
         for name in _DATES:
             one, other = getattr(old, name), getattr(new, name)
             both = choose_finer(one, other) if one and other else one or other
-            changes[name] = self._chosen(old, incoming, name) if both is None else both
+            changes[name] = self._choose_value(old, incoming, name) if both is None else both
         for name in sorted(incoming.given.difference(_OWN)):
-            changes[name] = self._chosen(old, incoming, name)
+            changes[name] = self._choose_value(old, incoming, name)
         return replace(old, **changes)
 
-    def _title(self, old: Work, incoming: IncomingWork) -> dict[str, Any]:
+    def _merge_title(self, old: Work, incoming: IncomingWork) -> dict[str, Any]:
         new = incoming.work
         same = old.title_norm == new.title_norm
-        if same and (not new.subtitle or _subtitle(old) == _subtitle(new)):
+        if same and (not new.subtitle or _fold_subtitle(old) == _fold_subtitle(new)):
             return {}
         if same and not old.subtitle:
             return {"title_raw": new.title_raw, "subtitle": new.subtitle}
         self._disagree(incoming, old.work_id, "title", old.title_raw, new.title_raw)
         return {name: getattr(new, name) for name in _TITLE} if self._replacing else {}
 
-    def _authors(self, old: Work, incoming: IncomingWork) -> dict[str, Any]:
+    def _merge_authors(self, old: Work, incoming: IncomingWork) -> dict[str, Any]:
         new = incoming.work
-        if not new.authors or _authors(old) == _authors(new):
+        if not new.authors or _fold_authors(old) == _fold_authors(new):
             return {}
         if not old.authors:
             return {"authors": new.authors}
@@ -167,7 +173,7 @@ class Merger:
         self._disagree(incoming, old.work_id, "authors", kept, other)
         return {"authors": new.authors} if self._replacing else {}
 
-    def _chosen(self, old: Work, incoming: IncomingWork, name: str) -> Any:
+    def _choose_value(self, old: Work, incoming: IncomingWork, name: str) -> Any:
         kept, other = getattr(old, name), getattr(incoming.work, name)
         if kept == other or other == "":
             return kept
@@ -191,26 +197,26 @@ def _are_apart(one: Work, other: Work) -> bool:
 
 
 def _are_others(one: Work, other: Work) -> bool:
-    authors = bool(one.authors and other.authors and _authors(one) != _authors(other))
+    authors = bool(one.authors and other.authors and _fold_authors(one) != _fold_authors(other))
     return authors and one.title_norm != other.title_norm
 
 
-def _keys(work: Work) -> list[str]:
+def _list_keys(work: Work) -> list[str]:
     """What distinguishes a work from others, the surest first."""
     keys = [f"reg_no:{work.reg_no}"] if work.reg_no else []
     keys += [f"{name}:{value}" for name in _LISTS for value in getattr(work, name)]
     return [*keys, f"doi:{work.doi}"] if work.doi else keys
 
 
-def _name_of(work: Work) -> str:
-    return "\n".join([work.title_norm, *_authors(work)])
+def _make_name(work: Work) -> str:
+    return "\n".join([work.title_norm, *_fold_authors(work)])
 
 
-def _subtitle(work: Work) -> str:
+def _fold_subtitle(work: Work) -> str:
     return normalise_title(work.subtitle) if work.subtitle else ""
 
 
-def _authors(work: Work) -> list[str]:
+def _fold_authors(work: Work) -> list[str]:
     return sorted(map(normalise_author, work.authors))
 
 
@@ -254,8 +260,8 @@ class Registry:
                 yield row["work_id"], row["tier"], sketches.load_sketch(place, sketch)
 
     def _find_keeper(self, digest: str, has: Callable[[Path, str], bool]) -> Path:
-        kept = (place for place in self.directories if has(place, digest))
-        return next(kept, self.directories[0])
+        keepers = (place for place in self.directories if has(place, digest))
+        return next(keepers, self.directories[0])
 
 
 def load_registry(path: Path) -> Registry:
@@ -267,10 +273,10 @@ def load_registry(path: Path) -> Registry:
     committed = on_disk.read_committed_version(path)
     version = committed.last.version
     table = committed.table
-    for digest in _distinct(table, "text_sha256"):
+    for digest in _list_distinct(table, "text_sha256"):
         if not texts.has_text(path, digest):
             raise IntegrityError(f"{path}: texts/{digest}.zst is missing; import it again")
-    for digest in _distinct(table, "sketch_hash"):
+    for digest in _list_distinct(table, "sketch_hash"):
         if not sketches.has_sketch(path, digest):
             raise IntegrityError(f"{path}: sketches/{digest}.arrow is missing; import it again")
     labels = [f"{committed.name} v{version}"] * len(table)
@@ -284,7 +290,7 @@ def load_registry(path: Path) -> Registry:
     )
 
 
-def _distinct(table: pa.Table, column: str) -> list[str]:
+def _list_distinct(table: pa.Table, column: str) -> list[str]:
     return sorted({value for value in table[column].to_pylist() if value})
 
 
@@ -299,19 +305,19 @@ def combine(registries: Sequence[Registry]) -> Registry:
         raise InputError("no registry of works to combine")
     if len(registries) == 1:
         return registries[0]
-    merger, held = Merger(), dict[str, list[str]]()
+    merger, labels_by_work = Merger(), dict[str, list[str]]()
     for registry in registries:
         for work in registry.work_list():
-            known = _apart(merger, work)
-            given = frozenset(n for n in WORKS.names if getattr(known, n)) | {"status"}
-            incoming = IncomingWork(known, given, f"{registry.label}:{work.work_id}")
+            own_work = _keep_apart(merger, work)
+            fields = frozenset(n for n in WORKS.names if getattr(own_work, n)) | {"status"}
+            incoming = IncomingWork(own_work, fields, f"{registry.label}:{work.work_id}")
             try:
                 work_id = merger.add(incoming)
             except EntryError as refused:
                 work_id = merger.add_apart(incoming, str(refused))
-            held.setdefault(work_id, []).append(registry.label)
-    table = works_table(merger.works.values())
-    labels = [", ".join(dict.fromkeys(held[i])) for i in table["work_id"].to_pylist()]
+            labels_by_work.setdefault(work_id, []).append(registry.label)
+    table = make_works_table(merger.works.values())
+    labels = [", ".join(dict.fromkeys(labels_by_work[i])) for i in table["work_id"].to_pylist()]
     works = table.append_column("registry", pa.array(labels, pa.string()))
     places = [place for registry in registries for place in registry.directories]
     name = "+".join(registry.label for registry in registries)
@@ -325,9 +331,9 @@ def combine(registries: Sequence[Registry]) -> Registry:
     )
 
 
-def _apart(merger: Merger, work: Work) -> Work:
+def _keep_apart(merger: Merger, work: Work) -> Work:
     other = merger.works.get(work.work_id)
     if other is None or other.title_norm == work.title_norm:
         return work
-    content = work_id_of(work.title_norm, work.subtitle, work.authors, work.reg_no)
+    content = make_work_id(work.title_norm, work.subtitle, work.authors, work.reg_no)
     return replace(work, work_id=content)

@@ -54,23 +54,23 @@ def read_salt(path: Path) -> bytes:
     return salt
 
 
-def salt_id(salt: bytes) -> str:
+def make_salt_id(salt: bytes) -> str:
     """What an exchange file says of its salt: enough to tell a wrong one, and no more."""
     digest = hashlib.sha256(b"wafermill salt id\0" + salt).hexdigest()
     return digest[:SALT_BYTES] if salt else ""
 
 
-def sketch_file(sketch: "Sketch") -> tuple[str, bytes]:
+def encode_sketch(sketch: "Sketch") -> tuple[str, bytes]:
     """The file that keeps a sketch, salt included: xxh3-128 and bytes."""
     from pipeline.screening.fingerprints.sketch import make_sketch_table
 
-    data = _arrow_bytes(make_sketch_table({"": sketch}))
+    data = _encode_table(make_sketch_table({"": sketch}))
     return storage.hash_bytes(data), data
 
 
 def keep_sketch(directory: Path, sketch: "Sketch") -> None:
     """Keep a sketch with a registry, once."""
-    digest, data = sketch_file(sketch)
+    digest, data = encode_sketch(sketch)
     if not has_sketch(directory, digest):
         storage.publish(_path(directory, digest), data)
 
@@ -92,7 +92,7 @@ def load_sketch(directory: Path, digest: str) -> "Sketch":
         raise IntegrityError(f"{path}: not a sketch of this version: {error}") from error
 
 
-def _arrow_bytes(table: pa.Table) -> bytes:
+def _encode_table(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
@@ -119,10 +119,10 @@ def write_exchange(path: Path, works: Sequence[Work], sketches: Mapping[str, "Sk
         "normalisation": NORMALISATION,
         "k": sorted({sketch.k for sketch in sketches.values()}),
         "s": sorted({sketch.s for sketch in sketches.values()}),
-        "salt_id": "".join(map(salt_id, salts)),
+        "salt_id": "".join(map(make_salt_id, salts)),
     }
     table = table.replace_schema_metadata({name: json.dumps(v) for name, v in parameters.items()})
-    storage.publish(path, _arrow_bytes(table))
+    storage.publish(path, _encode_table(table))
 
 
 def read_exchange(path: Path, data: bytes, salt: bytes) -> list[tuple[ListEntry, "Sketch"]]:
@@ -134,7 +134,7 @@ def read_exchange(path: Path, data: bytes, salt: bytes) -> list[tuple[ListEntry,
     """
     from pipeline.screening.fingerprints.sketch import EXCERPT_S, find_last_kept, read_sketches
 
-    table, parameters = _read(path, data)
+    table, parameters = _read_table(path, data)
     _check_salt(path, str(parameters.get("salt_id", "")), salt)
     try:
         sketches = read_sketches(table)
@@ -147,38 +147,38 @@ def read_exchange(path: Path, data: bytes, salt: bytes) -> list[tuple[ListEntry,
             f"{path}: its hashes do not fit its parameters; ask its sender for it again"
         )
     rows = table.select([*DESCRIPTION, "work_id"]).to_pylist()
-    found = []
+    pairs = []
     for number, row in enumerate(rows, 1):
         sketch = replace(sketches[row.pop("work_id")], salt=salt)
         values = {name: value for name, value in row.items() if value}
         values["tier"] = TIERS[0] if sketch.s <= EXCERPT_S else TIERS[1]
-        found.append((ListEntry(f"{path.name}:{number}", values), sketch))
-    return found
+        pairs.append((ListEntry(f"{path.name}:{number}", values), sketch))
+    return pairs
 
 
-def _read(path: Path, data: bytes) -> tuple[pa.Table, dict[str, Any]]:
+def _read_table(path: Path, data: bytes) -> tuple[pa.Table, dict[str, Any]]:
     try:
         table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
         table.validate(full=True)
         metadata = table.schema.metadata or {}
         parameters = {key.decode(): json.loads(value) for key, value in metadata.items()}
     except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
-        shown = escape_text(str(error).splitlines()[0] if str(error) else "", 100)
-        raise InputError(f"{path}: not an Arrow file of sketches: {shown}") from error
+        problem = escape_text(str(error).splitlines()[0] if str(error) else "", 100)
+        raise InputError(f"{path}: not an Arrow file of sketches: {problem}") from error
     missing = [n for n in ("work_id", *DESCRIPTION) if n not in table.column_names]
     wrong = [n for n in DESCRIPTION if n not in missing and table[n].type != pa.string()]
     if parameters.get("format") != FORMAT or missing or wrong:
-        shown = escape_text(", ".join([*missing, *wrong]) or "its format", 100)
+        problem = escape_text(", ".join([*missing, *wrong]) or "its format", 100)
         raise InputError(
-            f"{path}: not a file that `prep registry sketch` of this version writes ({shown})"
+            f"{path}: not a file that `prep registry sketch` of this version writes ({problem})"
         )
     return table, parameters
 
 
-def _check_salt(path: Path, wanted: str, salt: bytes) -> None:
-    if salt_id(salt) == wanted:
+def _check_salt(path: Path, expected: str, salt: bytes) -> None:
+    if make_salt_id(salt) == expected:
         return
-    if not wanted:
+    if not expected:
         raise ConfigError(f"{path}: its sketches are not salted; leave out --salt-file")
     if not salt:
         raise ConfigError(

@@ -44,21 +44,21 @@ def read_text(path: Path) -> str:
     return text
 
 
-def text_path(base: Path, given: str) -> Path:
+def find_text_file(base: Path, name: str) -> Path:
     """The file that a list names, which lies below `base`. Raises UnusableText."""
-    shown = escape_text(given, 80)
-    relative = PurePosixPath(given.replace("\\", "/"))
-    if relative.is_absolute() or ".." in relative.parts or "\0" in given:
-        raise UnusableText(f"text {shown}: expected a path below the directory of texts")
+    shown_name = escape_text(name, 80)
+    relative = PurePosixPath(name.replace("\\", "/"))
+    if relative.is_absolute() or ".." in relative.parts or "\0" in name:
+        raise UnusableText(f"text {shown_name}: expected a path below the directory of texts")
     path = base / relative
     if not path.is_file():
-        raise UnusableText(f"text {shown}: no such file below {base}")
+        raise UnusableText(f"text {shown_name}: no such file below {base}")
     if not path.resolve().is_relative_to(base.resolve()):
-        raise UnusableText(f"text {shown}: a link that leads out of the directory of texts")
+        raise UnusableText(f"text {shown_name}: a link that leads out of the directory of texts")
     return path
 
 
-def texts_by_name(
+def match_texts(
     base: Path, works: Iterable[Work], but: Set[Path]
 ) -> tuple[dict[str, Path], list[Path]]:
     """work_id -> the .txt file of `base` that is named like the work: its work_id, registration
@@ -68,33 +68,33 @@ def texts_by_name(
     """
     if not base.is_dir():
         raise InputError(f"{base}: no such directory of texts")
-    named: dict[str, set[str]] = {}
+    ids_by_name: dict[str, set[str]] = {}
     for work in works:
         titles = (work.title_norm, normalise_title(work.title_raw))
         for name in (work.work_id, work.reg_no, *work.isbn13, *titles):
             if name:
-                named.setdefault(name, set()).add(work.work_id)
-    found: dict[str, Path] = {}
-    left = []
+                ids_by_name.setdefault(name, set()).add(work.work_id)
+    texts: dict[str, Path] = {}
+    unmatched = []
     for path in sorted(set(base.glob("*.txt")).difference(but)):
         stem = path.stem
         keys = (stem, identifiers.usco(stem), identifiers.isbn13(stem), normalise_title(stem))
-        ids = next((named[key] for key in keys if key in named), set())
-        if len(ids) == 1 and (work_id := next(iter(ids))) not in found:
-            found[work_id] = path
+        ids = next((ids_by_name[key] for key in keys if key in ids_by_name), set())
+        if len(ids) == 1 and (work_id := next(iter(ids))) not in texts:
+            texts[work_id] = path
         else:
-            left.append(path)
-    return found, left
+            unmatched.append(path)
+    return texts, unmatched
 
 
-def sha256_of(text: str) -> str:
+def digest_reference(text: str) -> str:
     """sha256 of a text's UTF-8 bytes, hex."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def keep_text(directory: Path, text: str) -> str:
     """Keep a text with a registry, once; returns its sha256."""
-    digest = sha256_of(text)
+    digest = digest_reference(text)
     path = _path(directory, digest)
     if not path.is_file():
         options: dict[int, int] = {
@@ -136,7 +136,7 @@ class References:
         self._base, self._sketch_only = base, sketch_only
         self._files: dict[str, Path] = {}
         self._sketches: dict[str, Sketch] = {}
-        self._named: set[Path] = set()
+        self._used: set[Path] = set()
 
     def attach(self, incoming: IncomingWork, beside: Path, sketch: "Sketch | None") -> IncomingWork:
         """The line with the hash of its sketch, or of the text that it names; a text that cannot
@@ -146,23 +146,23 @@ class References:
         if not incoming.text:
             return incoming
         try:
-            path = text_path(self._base or beside, incoming.text)
-            self._named.add(path)
+            path = find_text_file(self._base or beside, incoming.text)
+            self._used.add(path)
             return self._with_text(incoming, path)
         except UnusableText as error:
             self.remarks.append(Remark(incoming.where, f"{error}; left out"))
             return incoming
 
-    def named_like(self, works: Iterable[Work]) -> Iterator[IncomingWork]:
+    def find_by_name(self, works: Iterable[Work]) -> Iterator[IncomingWork]:
         """Lines for the works whose text no list names, but whose name a file of `base` has."""
         if self._base is None:
             return
         every = {work.work_id: work for work in works}
-        found, left = texts_by_name(self._base, every.values(), self._named)
-        for path in left:
+        paths, unmatched = match_texts(self._base, every.values(), self._used)
+        for path in unmatched:
             name = escape_text(path.name, 80)
             self.remarks.append(Remark(name, "its name fits no work, or several; left out"))
-        for work_id, path in found.items():
+        for work_id, path in paths.items():
             line = IncomingWork(every[work_id], frozenset(), escape_text(path.name, 80))
             try:
                 yield self._with_text(line, path)
@@ -181,17 +181,17 @@ class References:
         text = read_text(path)
         if self._sketch_only:
             return self._with_sketch(incoming, sketches.make_sketch(text, incoming.work.tier))
-        digest = sha256_of(text)
+        digest = digest_reference(text)
         self._files[digest] = path
-        return _given(incoming, "text_sha256", digest)
+        return _set_field(incoming, "text_sha256", digest)
 
     def _with_sketch(self, incoming: IncomingWork, sketch: "Sketch") -> IncomingWork:
-        digest, _ = sketches.sketch_file(sketch)
+        digest, _ = sketches.encode_sketch(sketch)
         self._sketches[digest] = sketch
-        return _given(incoming, "sketch_hash", digest)
+        return _set_field(incoming, "sketch_hash", digest)
 
 
-def _given(incoming: IncomingWork, name: str, value: str) -> IncomingWork:
+def _set_field(incoming: IncomingWork, name: str, value: str) -> IncomingWork:
     changes: dict[str, Any] = {name: value}
     work = replace(incoming.work, **changes)
     return replace(incoming, work=work, given=incoming.given | {name})

@@ -86,7 +86,7 @@ WORKS = pa.schema([(field.name, _TYPES[field.type]) for field in fields(Work)])
 FIELDS = tuple(WORKS.names)
 
 
-def work_id_of(title: str, subtitle: str, authors: Sequence[str], reg_no: str) -> str:
+def make_work_id(title: str, subtitle: str, authors: Sequence[str], reg_no: str) -> str:
     """12 hex digits from what a work is: proper title, subtitle, authors and registration number,
     all normalised, so that spelling and the order of an author's names do not count."""
     names = sorted(map(normalise_author, authors))
@@ -94,7 +94,7 @@ def work_id_of(title: str, subtitle: str, authors: Sequence[str], reg_no: str) -
     return hash_bytes(canonical_json(identity))[:_ID_DIGITS]
 
 
-def works_table(works: Iterable[Work]) -> pa.Table:
+def make_works_table(works: Iterable[Work]) -> pa.Table:
     """Works as WORKS, by work_id."""
     rows = sorted(works, key=lambda work: work.work_id)
     columns = {name: [getattr(row, name) for row in rows] for name in FIELDS}
@@ -170,14 +170,14 @@ def read_committed_version(directory: Path) -> CommittedVersion:
         name, last = str(value["name"]), history[-1]
     except (KeyError, TypeError, IndexError) as error:
         raise IntegrityError(f"{path}: damaged ({error!r})") from error
-    return CommittedVersion(name, history, _table(_works_path(directory, last), last))
+    return CommittedVersion(name, history, _read_table(_works_path(directory, last), last))
 
 
 def read_version(directory: Path, version: Version, newest: Version) -> pa.Table:
     """The works of an earlier version. Raises IntegrityError."""
     if version == newest:
-        return _table(_works_path(directory, version), version)
-    return _table(_version_path(directory, version.version), version)
+        return _read_table(_works_path(directory, version), version)
+    return _read_table(_version_path(directory, version.version), version)
 
 
 def check_registry_directory(directory: Path) -> None:
@@ -200,8 +200,8 @@ def commit_version(
     if before is not None:
         old = storage.read_verified(_works_path(directory, before.last), before.last.hash)
         storage.publish(_version_path(directory, before.last.version), old)
-    written = storage.publish(directory / WORKS_FILE, parquet_output(WORKS_FILE, table).data)
-    version = Version(len(history) + 1, table.num_rows, written.hash, table_hash(table), change)
+    published = storage.publish(directory / WORKS_FILE, parquet_output(WORKS_FILE, table).data)
+    version = Version(len(history) + 1, table.num_rows, published.hash, table_hash(table), change)
     value: dict[str, Any] = {"name": name, "history": [asdict(v) for v in (*history, version)]}
     write_sealed(directory / REGISTRY, {"format": FORMAT, **value})
     return version
@@ -213,13 +213,13 @@ def _version_path(directory: Path, version: int) -> Path:
 
 def _works_path(directory: Path, version: Version) -> Path:
     """works.parquet, or where an import that was interrupted has put its last version."""
-    current, kept = directory / WORKS_FILE, _version_path(directory, version.version)
-    if kept.is_file() and not (current.is_file() and storage.hash_file(current) == version.hash):
-        return kept
+    current, earlier = directory / WORKS_FILE, _version_path(directory, version.version)
+    if earlier.is_file() and not (current.is_file() and storage.hash_file(current) == version.hash):
+        return earlier
     return current
 
 
-def _table(path: Path, version: Version) -> pa.Table:
+def _read_table(path: Path, version: Version) -> pa.Table:
     import pyarrow.parquet as pq
 
     data = storage.read_verified(path, version.hash)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup.text import join_texts
-from pipeline.cleaning.repair import spans_of
+from pipeline.cleaning.repair import list_spans
 from pipeline.cleaning.scan import CONTINUED, DOCUMENT
 
 
@@ -31,7 +31,7 @@ texts = st.lists(st.text(st.sampled_from("aé中😀\n"), max_size=40), max_size
 @given(texts, st.integers(1, 9))
 def test_cuts(some: list[str], most: int) -> None:
     flat = join_texts(pa.array(some, pa.large_string()))
-    spans = spans_of(flat, most)
+    spans = list_spans(flat, most)
     expected = [segments(text, most) for text in some]
     found = [
         flat.data[start:end].tobytes().decode()

@@ -34,7 +34,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_characters_outside_the_maps_are_left_alone_by_every_fixer() -> None:
-    changed = known_ftfy.changed_characters()
+    changed = known_ftfy.list_changed_characters()
     left_out = {*changed, *range(0x80, 0xA0), *range(0xD800, 0xE000)}
     rest = "".join(c for c in every_character() if ord(c) not in left_out)
     for fixer in known_ftfy.FIXERS:
@@ -47,7 +47,7 @@ def test_maps_give_plain_text_that_is_left_alone_too() -> None:
     written = np.flatnonzero(rows[:, tables.ACTION] == tables.WRITE)
     assert len(written) > 110
     for code in written.tolist():
-        fixed = known_ftfy.changed_characters()[code]
+        fixed = known_ftfy.list_changed_characters()[code]
         assert fixed.isascii() and fixed.isprintable() and len(fixed) <= len(chr(code).encode())
         assert all(fixer(fixed) == fixed for fixer in known_ftfy.FIXERS)
 

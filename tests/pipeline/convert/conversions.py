@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from pipeline.convert.options import ConvertOptions
-from pipeline.convert.plan import plan_of
+from pipeline.convert.plan import choose_plan
 from pipeline.convert.run import ConvertSummary, run_conversion
 from pipeline.sources.streams import zstd
 from pipeline.tokenizers.definition import load_definition, reference_tokenizer
@@ -29,7 +29,7 @@ TEXTS = [
 def to(form: str, out: Path, *inputs: Path, **how: Any) -> ConvertSummary:
     """Convert in this process."""
     options = ConvertOptions(inputs=tuple(map(str, inputs)), to=form, out=out, workers=0, **how)  # type: ignore[arg-type]
-    return run_conversion(plan_of(options), out)
+    return run_conversion(choose_plan(options), out)
 
 
 def write_texts(directory: Path) -> Path:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pipeline.convert.options import ConvertOptions
-from pipeline.convert.plan import plan_of
+from pipeline.convert.plan import choose_plan
 from pipeline.convert.run import run_conversion
 from pipeline.core import failpoint
 from pipeline.core.errors import ConfigError, InputError, ResourceError
@@ -118,5 +118,5 @@ def test_bad_records_stop_or_are_counted(tmp_path: Path) -> None:
 def test_workers_change_nothing(texts: Path, tmp_path: Path) -> None:
     to("corpus", tmp_path / "0", texts)
     options = ConvertOptions(inputs=(str(texts),), to="corpus", out=tmp_path / "1", workers=1)
-    run_conversion(plan_of(options), tmp_path / "1")
+    run_conversion(choose_plan(options), tmp_path / "1")
     assert tree_hash(tmp_path / "0") == tree_hash(tmp_path / "1")

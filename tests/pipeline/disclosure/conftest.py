@@ -18,7 +18,7 @@ import pytest
 from pipeline.core.manifest import read_sealed, write_sealed
 from pipeline.core.storage import hash_file
 from pipeline.disclosure.about import About, load_about
-from pipeline.disclosure.disclosure import Disclosure, Form, published_files
+from pipeline.disclosure.disclosure import Disclosure, Form, list_published_files
 from pipeline.disclosure.publish import read_disclosure_facts, read_run_manifests
 from pipeline.runs.events import append_event
 from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA, make_table
@@ -135,7 +135,7 @@ class RichRun:
     def disclosure(self, *, public: bool = True, about: About | None = None) -> Disclosure:
         run = read_run_manifests(self.directory)
         said = load_about(self.about_file) if about is None else about
-        files = published_files(self.directory, run.manifest["files"])
+        files = list_published_files(self.directory, run.manifest["files"])
         return Disclosure(read_disclosure_facts(run), said, public, files)
 
 
@@ -262,7 +262,7 @@ def plain_disclosure(small_run: Any) -> Callable[..., Disclosure]:
 
     def make(public: bool = True) -> Disclosure:
         run = read_run_manifests(small_run.directory)
-        files = published_files(small_run.directory, run.manifest["files"])
+        files = list_published_files(small_run.directory, run.manifest["files"])
         return Disclosure(read_disclosure_facts(run), About(), public, files)
 
     return make

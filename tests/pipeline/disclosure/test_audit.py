@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.disclosure.about import About
 from pipeline.disclosure.audit import audit_page
-from pipeline.disclosure.disclosure import Disclosure, preview
+from pipeline.disclosure.disclosure import Disclosure, cut_preview
 from pipeline.report import page as wording
 
 from .conftest import AUTHOR, OPTED_OUT, PASSAGE, REVIEWER, TITLE, WORKS, RichRun
@@ -51,7 +51,7 @@ def test_the_internal_edition_shows_fifteen_words(rich_run: RichRun) -> None:
     assert TITLE in text
     assert AUTHOR in text
     assert OPTED_OUT in text
-    assert preview(PASSAGE) in text
+    assert cut_preview(PASSAGE) in text
     assert " ".join(PASSAGE.split()[:16]) not in text
     assert "can contain personal data" in text
 
@@ -94,6 +94,6 @@ def test_hostile_labels_stay_text(rich_run: RichRun) -> None:
 
 
 def test_a_preview_is_capped_in_words_and_letters() -> None:
-    assert preview("漢" * 400) == "漢" * 30 + " …"
-    assert preview("a " * 15) == " ".join("a" * 15)
-    assert "\x1b" not in preview("one \x1b[31m two")
+    assert cut_preview("漢" * 400) == "漢" * 30 + " …"
+    assert cut_preview("a " * 15) == " ".join("a" * 15)
+    assert "\x1b" not in cut_preview("one \x1b[31m two")

@@ -27,7 +27,7 @@ from pipeline.report.side_by_side import (
     find_first_difference,
     shorten_row,
 )
-from pipeline.runs.origin import recipe_of
+from pipeline.runs.origin import make_recipe
 from pipeline.runs.records import RunRecords
 
 Prep = Callable[..., Any]
@@ -279,11 +279,11 @@ def test_hostile_texts_are_shown_as_text(unverified: Path, prep: Prep) -> None:
 
 
 def test_recipe_in_words() -> None:
-    assert recipe_of({}) is None
+    assert make_recipe({}) is None
     preset = asdict(PRESETS["fineweb"])
     signatures = StageManifest("signatures", "", {"settings": {"preset": preset, "key": "url"}}, ())
     rules = {"settings": {"verify": "exact", "threshold": 0.75}}
-    found = recipe_of({"signatures": signatures, "clusters": StageManifest("", "", rules, ())})
+    found = make_recipe({"signatures": signatures, "clusters": StageManifest("", "", rules, ())})
     assert found and found.words.startswith("fineweb: ")
     assert found.words.endswith("; or the same meta.url; a duplicate from exact J = 0.75")
 

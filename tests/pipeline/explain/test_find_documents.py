@@ -22,7 +22,7 @@ from pipeline.explain.find import (
 )
 from pipeline.runs import layout
 from pipeline.screening.evidence import EVIDENCE_SCHEMA
-from pipeline.screening.registry.works import Work, works_table
+from pipeline.screening.registry.works import Work, make_works_table
 
 ISBN, REG = "9780306406157", "TX0003372564"
 WORK = Work(
@@ -72,7 +72,7 @@ def screened(
     columns = [f for f in EVIDENCE_SCHEMA if f.name != "doc_id"]
     table = pa.Table.from_pylist(rows, pa.schema(columns))
     pq.write_table(table, out / "evidence.parquet")
-    works = works_table([WORK, OTHER])
+    works = make_works_table([WORK, OTHER])
     (out / layout.WORKS).parent.mkdir(exist_ok=True)
     with pa.ipc.new_file(str(out / layout.WORKS), works.schema) as writer:
         writer.write_table(works)

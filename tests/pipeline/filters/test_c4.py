@@ -58,7 +58,7 @@ def test_sentences(line: str, ended: int, sentences: int) -> None:
 
 def test_which_word_it_was() -> None:
     words = ("bad", "bad apple")
-    assert c4.first_word("A BAD Apple, a bad one", words) == "bad apple"
-    assert c4.first_word("badly", words) == ""
+    assert c4.find_first_word("A BAD Apple, a bad one", words) == "bad apple"
+    assert c4.find_first_word("badly", words) == ""
     texts = pa.chunked_array([["bad"], ["badly", "so bad, apple"]], pa.large_string())
     assert c4.holds_word(texts, words).tolist() == [True, False, True]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.packing.rows import byte_lengths_of, take_rows
+from pipeline.packing.rows import measure_byte_lengths, take_rows
 
 KINDS = {
     "uint16": (pa.large_list(pa.uint16()), st.lists(st.integers(0, 2**16 - 1), max_size=6)),
@@ -35,4 +35,4 @@ def test_take(kind: str, data: st.DataObject) -> None:
 @example([])
 def test_byte_lengths(texts: list[str]) -> None:
     column = pa.chunked_array([pa.array(texts, pa.large_string())])
-    assert byte_lengths_of(column).tolist() == [len(text.encode()) for text in texts]
+    assert measure_byte_lengths(column).tolist() == [len(text.encode()) for text in texts]

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedup.text import join_texts
-from pipeline.explain.text_scan import MOST_PLACES, RowPlaces, find_matching_rows, query_of
+from pipeline.explain.text_scan import MOST_PLACES, RowPlaces, find_matching_rows, make_query
 from pipeline.screening.fingerprints.literals import find_near
 from pipeline.screening.fingerprints.words import find_words
 
 
 def places_in(texts: list[str], query: str) -> list[RowPlaces]:
     return find_matching_rows(
-        pa.chunked_array([pa.array(texts, pa.large_string())]), query_of(query)
+        pa.chunked_array([pa.array(texts, pa.large_string())]), make_query(query)
     )
 
 
@@ -84,9 +84,9 @@ def test_chunks_and_slices_change_no_place() -> None:
     array = pa.array(["a needle", *texts], pa.large_string())[1:]
     expected = [(0, 0), (3, 4), (3, 20)]
     for chunks in ([array], [array[:2], array[2:2], array[2:]]):
-        found = find_matching_rows(pa.chunked_array(chunks), query_of("a needle"))
+        found = find_matching_rows(pa.chunked_array(chunks), make_query("a needle"))
         assert [(row.row, place.start) for row in found for place in row.places] == expected
-    assert find_matching_rows(pa.chunked_array([], pa.large_string()), query_of("a")) == []
+    assert find_matching_rows(pa.chunked_array([], pa.large_string()), make_query("a")) == []
 
 
 def test_parts_of_words_are_told_apart() -> None:

@@ -75,13 +75,13 @@ from pathlib import Path
 from pipeline.config.prep import load_config
 from pipeline.core.errors import InputError
 from pipeline.sources import files
-from pipeline.sources.record import rules_of
+from pipeline.sources.record import make_rules
 config = load_config(sys.argv[1]).config
 (found,), _ = files.find("in", config.inputs[0].path, Path(sys.argv[1]).parent)
 reader = files.HashingReader(found.location)
 before = int(next(l for l in open("/proc/self/status") if l.startswith("VmHWM")).split()[1])
 try:
-    for _ in files.read_records(found, reader, rules_of(config.inputs[0], config)):
+    for _ in files.read_records(found, reader, make_rules(config.inputs[0], config)):
         pass
 except InputError as error:
     print(error)

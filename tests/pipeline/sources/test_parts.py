@@ -28,7 +28,7 @@ from pipeline.sources.part import LineCount, Part, cut_lines, read_part
 from pipeline.sources.record import BadRecord, Record, RecordRules
 from pipeline.sources.streams import StreamStart, decompress_blocks, zstd
 from pipeline.sources.text import BOM
-from pipeline.stages.pieces import PiecesJob, _pieces, reading_of
+from pipeline.stages.pieces import PiecesJob, _pieces, make_reading
 from pipeline.stages.plan import ReadPlan
 from tests.pipeline.packed import PACKED, cut_into
 
@@ -102,7 +102,7 @@ def parts_of(
 ) -> tuple[Part, ...]:
     ((file,), _) = files.find("in", str(path), path.parent, kind)
     record = run_task(PiecesJob(0, file, rules, size, "fail"), root)
-    reading = reading_of(
+    reading = make_reading(
         ReadPlan((file,), 0, size, (0,)), PiecesOutput(StageManifest("pieces", "", {}, (record,)))
     )
     parts = tuple(part for task in reading.tasks for part in task)

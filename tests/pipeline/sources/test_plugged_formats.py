@@ -18,7 +18,7 @@ import pytest
 from pipeline.core.errors import ConfigError, FunctionError
 from pipeline.core.plugins import PlugInCode
 from pipeline.sources.files import PluggedFile
-from pipeline.sources.formats import format_named, plugged_formats
+from pipeline.sources.formats import find_named_format, load_plugged_formats
 from pipeline.sources.record import Place, Record, RecordRules, TypedField
 from tests.pipeline.plugins import example, install, installed_here, only_line, prep_with
 
@@ -186,11 +186,11 @@ def read(
 
     def read_items(items: list[Any]) -> list[Any]:
         monkeypatch.setattr("read_here.read_by_line", lambda *given: items)
-        stream: Any = format_named("tsv")
+        stream: Any = find_named_format("tsv")
         return list(stream.read("raw/a.tsv", iter([b"x"]), rules, None))
 
-    with installed_here(tmp_path, "read_here", plugged_formats):
-        format_named("tsv")
+    with installed_here(tmp_path, "read_here", load_plugged_formats):
+        find_named_format("tsv")
         yield read_items
 
 
@@ -223,7 +223,7 @@ def test_records_are_checked(items: Any, message: str, read: Callable[[Any], lis
 
 def test_another_installation(read: object) -> None:
     """A file that another version began to read is a wrong installation, never a bad file."""
-    assert format_named("tsv").name == "tsv"
+    assert find_named_format("tsv").name == "tsv"
     code = PlugInCode("my-formats", "0.9", "abc")
     old = PluggedFile("web", "a.tsv", 1, "raw/a.tsv", code=code)
     expected = r"the reader of raw/a\.tsv of my-formats 0\.9, code abc, but on .* it is my-fo"

@@ -19,7 +19,12 @@ import pytest
 from pipeline.core.errors import ConfigError, FunctionError
 from pipeline.core.plugins import PlugIn, PlugInCode
 from pipeline.sources import output_format
-from pipeline.sources.output_format import OutputFormat, PluggedForm, choose_form, plugged_outputs
+from pipeline.sources.output_format import (
+    OutputFormat,
+    PluggedForm,
+    choose_form,
+    load_plugged_outputs,
+)
 from tests.pipeline.plugins import example, install, installed_here, only_line, prep_with
 from tests.pipeline.takedown.conftest import write_claim
 from tests.pipeline.trees import differences
@@ -187,7 +192,7 @@ def installed(tmp_path: Path) -> Iterator[Callable[[str], None]]:
         def put(name: str) -> None:
             code = {"put_output.py": CODE.replace('name="csv"', f"name={name!r}")}
             install(tmp_path, "my-output", {GROUP: {name: "put_output:CSV"}}, code)
-            stack.enter_context(installed_here(tmp_path, "put_output", plugged_outputs))
+            stack.enter_context(installed_here(tmp_path, "put_output", load_plugged_outputs))
 
         yield put
 
@@ -203,7 +208,7 @@ def installed(tmp_path: Path) -> Iterator[Callable[[str], None]]:
 def test_names(name: str, message: str, installed: Callable[[str], None]) -> None:
     installed(name)
     with pytest.raises(ConfigError, match=f"my-output 1.0: its .* {message}"):
-        plugged_outputs()
+        load_plugged_outputs()
 
 
 def test_a_failure_in_a_run(
@@ -214,8 +219,10 @@ def test_a_failure_in_a_run(
     form = choose_form("csv")
     assert isinstance(form, PluggedForm)
     rows = pa.table({"key": ["a", "b"], "text": ["x", "\x00"]})
-    broken = replace(plugged_outputs()["csv"].value, write=refuse_nul)
-    monkeypatch.setitem(plugged_outputs(), "csv", replace(plugged_outputs()["csv"], value=broken))
+    broken = replace(load_plugged_outputs()["csv"].value, write=refuse_nul)
+    monkeypatch.setitem(
+        load_plugged_outputs(), "csv", replace(load_plugged_outputs()["csv"], value=broken)
+    )
     with pytest.raises(FunctionError, match=r"on cleaned/0\.csv, document b: ValueError: NUL"):
         form.write(rows, "cleaned/0.csv")
     other = PluggedForm("csv", PlugInCode("my-output", "0.9", "abc"))

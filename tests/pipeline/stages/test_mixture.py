@@ -21,7 +21,7 @@ from pipeline.stages.mixture import (
     ALL,
     DocumentTokens,
     check_sources,
-    copies_of,
+    draw_copies,
     fill_quotas,
     quota_of_epochs,
     targets,
@@ -67,7 +67,7 @@ def plain_copies(key: np.ndarray, epochs: Fraction) -> int:
 def test_epochs_against_plain_python(epochs: float, count: int) -> None:
     key_N2 = keys(count)
     part = DocumentTokens(key_N2, np.zeros(count, np.int64), np.ones(count, np.int64))
-    found = copies_of(part, (quota_of_epochs(epochs),), SEED)
+    found = draw_copies(part, (quota_of_epochs(epochs),), SEED)
     expected = [plain_copies(key, Fraction(epochs)) for key in key_N2]
     assert found.tolist() == expected
 
@@ -75,7 +75,7 @@ def test_epochs_against_plain_python(epochs: float, count: int) -> None:
 @given(st.lists(st.floats(0, 4), min_size=2, max_size=2))
 def test_more_epochs_only_add_copies(epochs: list[float]) -> None:
     part = DocumentTokens(keys(40), np.zeros(40, np.int64), np.ones(40, np.int64))
-    less, more = (copies_of(part, (quota_of_epochs(e),), SEED) for e in sorted(epochs))
+    less, more = (draw_copies(part, (quota_of_epochs(e),), SEED) for e in sorted(epochs))
     assert (less <= more).all()
 
 
@@ -83,7 +83,7 @@ def test_a_share_of_documents() -> None:
     """2.25 epochs of many documents are 2.25 copies on average, each document 2 or 3."""
     count = 20_000
     part = DocumentTokens(keys(count), np.zeros(count, np.int64), np.ones(count, np.int64))
-    copies = copies_of(part, (quota_of_epochs(2.25),), SEED)
+    copies = draw_copies(part, (quota_of_epochs(2.25),), SEED)
     assert set(copies.tolist()) == {2, 3}
     assert abs(copies.mean() - 2.25) < 5 * (0.25 * 0.75 / count) ** 0.5
 
@@ -108,7 +108,7 @@ def test_fill_comes_within_a_document(
             yield DocumentTokens(whole.key_N2[at], source[at], tokens[at])
 
     quotas = fill_quotas(target, totals, parts, SEED)
-    copies = copies_of(whole, quotas, SEED).astype(np.int64)
+    copies = draw_copies(whole, quotas, SEED).astype(np.int64)
     got = np.bincount(source, tokens * copies, 3).astype(np.int64)
     for s in range(3):
         assert got[s] <= target[s]
@@ -132,7 +132,7 @@ def test_one_more_document_only_thins_out_its_source(
         part = DocumentTokens(keys(len(rows)), source, tokens)
         totals = np.bincount(source, tokens, 3).astype(np.int64)
         target = np.where(totals > 0, target, 0)
-        return copies_of(part, fill_quotas(target, totals, lambda: iter([part]), SEED), SEED)
+        return draw_copies(part, fill_quotas(target, totals, lambda: iter([part]), SEED), SEED)
 
     target = np.full(3, wanted)
     before, after = copies(rows, target), copies([*rows, new], target)

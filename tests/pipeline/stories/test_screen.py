@@ -20,7 +20,7 @@ from pipeline.demo import planted, quickstart
 from pipeline.disclosure.publish import write_disclosure
 from pipeline.runs import layout
 from pipeline.screening.reviews import record_review
-from pipeline.stories.rescan import matched_works, plan_rescan, rescan_run
+from pipeline.stories.rescan import list_matched_works, plan_rescan, rescan_run
 from pipeline.stories.selection import demo_registry
 from pipeline.stories.verify import verify_run
 from pipeline.tokenizers.definition import load_definition, reference_tokenizer
@@ -188,7 +188,7 @@ def test_works_that_are_registered_later(
     assert json.loads(estimate.out)["works"] == 1 and not (out / layout.RESCANS).exists()
     asked = plan_rescan(out, [demo_registry()])
     first = rescan_run(asked, 0)
-    [work] = matched_works(asked)
+    [work] = list_matched_works(asked)
     assert (work.documents, work.kept, work.detectors) == (2, 2, ("text_match",))
     tokens = [document(out, name)["tokens"] for name in ("sheets.txt", "minutes.txt")]
     assert work.tokens == sum(tokens)

@@ -19,7 +19,7 @@ from pipeline.runs.events import verify_events
 from pipeline.stories.verify import verify_run
 from pipeline.takedown.apply import apply
 from pipeline.takedown.claim import load_claim
-from pipeline.takedown.copies import outside_copies
+from pipeline.takedown.copies import list_outside_copies
 from pipeline.takedown.record import read_takedowns, takedown_file
 
 from .conftest import (
@@ -126,7 +126,7 @@ def test_what_is_elsewhere_is_named_and_not_changed(
 ) -> None:
     raw = {path: path.read_bytes() for path in (corpus.root / "raw").rglob("*") if path.is_file()}
     plan = planned(copied, tmp_path, documents=keys_of(copied, "kept", 2))
-    found = outside_copies(plan.taken, [tmp_path / "model"], [tmp_path / "export"])
+    found = list_outside_copies(plan.taken, [tmp_path / "model"], [tmp_path / "export"])
     named = [copy.what for copy in found]
     assert named[-3:] == ["weights", "export", "backups"]
     assert set(named[:-3]) == {"raw shard"}

@@ -22,7 +22,7 @@ from pipeline.takedown.apply import SignOff, apply
 from pipeline.takedown.claim import load_claim
 from pipeline.takedown.copies import open_run_tables
 from pipeline.takedown.plan import TakedownPlan, plan_takedown
-from pipeline.takedown.scrub import with_shards
+from pipeline.takedown.scrub import replace_shards
 
 SIGNED = SignOff("Jane Doe", date(2026, 3, 2), "mask")
 RULES = ("--set", "read.max_bad_share=10 %")
@@ -227,7 +227,7 @@ def _replace(run: Path, path: str, table: pa.Table) -> None:
         new = type(shard)(
             path=path, size=done.size, hash=done.hash, content_hash=shard.content_hash
         )
-        write_manifest(place, with_shards(manifest, {path: new}))
+        write_manifest(place, replace_shards(manifest, {path: new}))
     top = read_sealed(run / "manifest.json")
     for file in top["files"]:
         if file["path"] in (path, "manifests/evidence.json"):

@@ -85,9 +85,9 @@ def index_subject(files: list[str]) -> Subject:
     """An index of the first file, to which the others are added."""
     from pipeline.config.prep import DedupConfig
     from pipeline.stories import index as dedup_index
-    from pipeline.stories.earlier import settings_of
+    from pipeline.stories.earlier import make_settings
 
-    settings = settings_of(DedupConfig(), "text")
+    settings = make_settings(DedupConfig(), "text")
     work = dedup_index.IndexOptions(workers=0, max_bad_share=1.0)
 
     def grow(root: Path) -> None:

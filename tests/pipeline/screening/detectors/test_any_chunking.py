@@ -17,7 +17,7 @@ from pipeline.screening.detectors.origin import (
     OriginIndex,
     detect_artefacts,
     detect_origin,
-    hash_text,
+    digest_text,
 )
 from pipeline.screening.evidence import FINDINGS
 
@@ -36,7 +36,7 @@ SOURCES = st.sampled_from(["", "Books3", "libgen.rs", "Wikipedia (en)"])
 DOCUMENTS = st.lists(st.tuples(TEXTS, METAS, SOURCES, st.integers(0, 2)), max_size=6)
 LISTED = ArtefactList.model_validate({
     "name": "own", "version": "1",
-    "texts": ({"sha256": hash_text("é"), "family": "acme", "basis": "Order of 2031"},),
+    "texts": ({"sha256": digest_text("é"), "family": "acme", "basis": "Order of 2031"},),
 })  # fmt: skip
 ORIGINS, MARKERS = OriginIndex((load_shipped_origins(),)), MarkerIndex((load_shipped_origins(),))
 DETECTORS: dict[str, Detect] = {

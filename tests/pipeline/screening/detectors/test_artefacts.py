@@ -11,8 +11,8 @@ from pipeline.core.errors import InputError
 from pipeline.screening.detectors.lists import ArtefactList, load_shipped_artefacts
 from pipeline.screening.detectors.origin import (
     detect_artefacts,
-    hash_file,
-    hash_text,
+    digest_file,
+    digest_text,
 )
 
 MakeBatch = Callable[..., pa.Table]
@@ -30,7 +30,7 @@ def list_of(files: list[str] | None = None, texts: list[str] | None = None) -> A
 
 def test_documents_of_a_listed_file(make_batch: MakeBatch, tmp_path: Path) -> None:
     (tmp_path / "raw").write_bytes(b"archive" * 1000)
-    digest = hash_file(tmp_path / "raw")
+    digest = digest_file(tmp_path / "raw")
     assert digest == hashlib.sha256(b"archive" * 1000).hexdigest()
     digests = {3: digest, 4: "0" * 64}
     batch = make_batch(["a"] * 4, path_ids=[3, 4, 3, 5])
@@ -43,7 +43,7 @@ def test_documents_of_a_listed_file(make_batch: MakeBatch, tmp_path: Path) -> No
 
 
 def test_listed_texts_whatever_their_white_space(make_batch: MakeBatch) -> None:
-    lists = (list_of(texts=[hash_text("One é line.")]),)
+    lists = (list_of(texts=[digest_text("One é line.")]),)
     batch = make_batch(["one é line.", " One\té \n line.\N{NO-BREAK SPACE}", "One é line"])
     table = detect_artefacts(batch, lists, {})
     assert list(zip(table["row"].to_pylist(), table["kind"].to_pylist(), strict=True)) == [
@@ -57,4 +57,4 @@ def test_the_shipped_list_finds_nothing(make_batch: MakeBatch) -> None:
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot read it to compare its digest"):
-        hash_file(tmp_path / "none")
+        digest_file(tmp_path / "none")

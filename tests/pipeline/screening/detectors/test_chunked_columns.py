@@ -13,7 +13,7 @@ from pipeline.screening.detectors.optout import detect_optouts
 from pipeline.screening.detectors.title_index import build_title_index
 from pipeline.screening.detectors.titles import detect_titles
 from pipeline.screening.evidence import FINDINGS
-from pipeline.screening.registry.works import Work, works_table
+from pipeline.screening.registry.works import Work, make_works_table
 
 MakeBatch = Callable[..., pa.Table]
 _DAY = "2024-05-01"
@@ -22,7 +22,7 @@ CAPTURES = arrange_captures([
     Capture(kind="author", value="Ada Brontë", captured_at=_DAY),
     Capture(kind="document", value="00" * 15 + "01", captured_at=_DAY),
 ])  # fmt: skip
-WORKS = works_table(
+WORKS = make_works_table(
     [Work(work_id="w", title_raw="Quimbledon", title_norm="quimbledon", authors=("Ada Brontë",))]
 )
 DETECTORS: dict[str, Callable[[pa.Table], pa.Table]] = {

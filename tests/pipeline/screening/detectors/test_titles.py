@@ -18,7 +18,7 @@ from pipeline.screening.detectors.title_words import fold_table, hash_word, hash
 from pipeline.screening.detectors.titles import detect_titles
 from pipeline.screening.evidence import FINDINGS
 from pipeline.screening.registry.names import normalise_title, split_authors, split_title
-from pipeline.screening.registry.works import Work, work_id_of, works_table
+from pipeline.screening.registry.works import Work, make_work_id, make_works_table
 from pipeline.sources.streams import zstd
 
 WORKS = {
@@ -36,7 +36,7 @@ def _index(works: dict[str, list[str]]) -> TitleIndex:
     rows = []
     for title, authors in works.items():
         part = split_title(title)
-        work_id = work_id_of(part.title, part.subtitle, authors, "")
+        work_id = make_work_id(part.title, part.subtitle, authors, "")
         names = tuple(authors)
         rows.append(
             Work(
@@ -47,7 +47,7 @@ def _index(works: dict[str, list[str]]) -> TitleIndex:
                 authors=names,
             )
         )
-    return build_title_index(works_table(rows))
+    return build_title_index(make_works_table(rows))
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +166,7 @@ def test_many_works_of_one_title() -> None:
         )
         for n in range(999)
     ]
-    index = build_title_index(works_table(rows))
+    index = build_title_index(make_works_table(rows))
     (found,) = _detected(index, ({"title": "Zorg Blat", "author": "Ivo Pell700"}, ""))
     assert found["work_id"] == "w700"
 

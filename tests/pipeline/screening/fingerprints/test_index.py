@@ -22,9 +22,9 @@ from pipeline.screening.fingerprints.find import find_passages
 from pipeline.screening.fingerprints.index import (
     TABLES,
     FingerprintIndex,
+    build_filter,
     choose_bits,
     find_first,
-    make_filter,
     pack_words,
     unpack_words,
 )
@@ -235,7 +235,7 @@ def test_stored_words() -> None:
 def test_filter_passes_what_it_holds() -> None:
     rng = np.random.default_rng(2)
     hashes = np.unique(rng.integers(0, 1 << 61, 4000, np.uint64))
-    bits = make_filter(hashes, 512)
+    bits = build_filter(hashes, 512)
 
     def passes(key: np.uint64) -> bool:
         wanted = choose_bits(key)

@@ -15,7 +15,7 @@ from pipeline.core.journal import hold_lock
 from pipeline.core.manifest import read_sealed, write_sealed
 from pipeline.screening.registry import WORKS, Work, combine, load_registry
 from pipeline.screening.registry.importing import ImportResult
-from pipeline.screening.registry.works import make_works, works_table
+from pipeline.screening.registry.works import make_works, make_works_table
 
 Bring = Callable[..., ImportResult]
 Write = Callable[[str, str], Path]
@@ -253,7 +253,7 @@ def test_damage_is_found(works_csv: Path, write: Write, bring: Bring, tmp_path: 
         path.write_bytes(data)
 
     def other_table(claims: Path) -> None:
-        table = works_table(load_registry(claims).work_list()[:1])
+        table = make_works_table(load_registry(claims).work_list()[:1])
         pq.write_table(table, claims / "works.parquet")
 
     def other_format(claims: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_table_gives_its_works_again(works_csv: Path, bring: Bring, tmp_path: 
     bring(tmp_path / "claims", works_csv)
     registry = load_registry(tmp_path / "claims")
     table = registry.works.select(WORKS.names)
-    assert works_table(make_works(table)).equals(table)
+    assert make_works_table(make_works(table)).equals(table)
     assert table["work_id"].to_pylist() == sorted(table["work_id"].to_pylist())
     assert set(registry.works["registry"].to_pylist()) == {"claims v1"}
 

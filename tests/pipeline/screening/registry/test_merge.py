@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.screening.registry.entries import EntryError, IncomingWork, ListEntry, work_of
+from pipeline.screening.registry.entries import (
+    EntryError,
+    IncomingWork,
+    ListEntry,
+    make_incoming_work,
+)
 from pipeline.screening.registry.registry import Conflict, Merger
 from pipeline.screening.registry.works import Work
 
@@ -16,7 +21,7 @@ TX, OTHER_TX = "TX0003111222", "TX0003111333"
 
 def line(title: str, where: str = "list.csv:2", **values: str) -> IncomingWork:
     cells = {"title_raw": title, "authors": "Ida Marsh", **values}
-    return work_of(ListEntry(where, cells), {})
+    return make_incoming_work(ListEntry(where, cells), {})
 
 
 def merged(*lines: IncomingWork, replacing: bool = False) -> tuple[list[Work], list[Conflict]]:

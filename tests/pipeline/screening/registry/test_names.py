@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pipeline.screening.registry.names import (
     Title,
-    author_key,
+    make_author_key,
     normalise_author,
     normalise_title,
     split_authors,
@@ -94,18 +94,18 @@ def test_titles_that_differ() -> None:
     ],
 )  # fmt: skip
 def test_author_in_either_order(key: tuple[str, str], names: list[str]) -> None:
-    assert {name: author_key(name) for name in names} == dict.fromkeys(names, key)
+    assert {name: make_author_key(name) for name in names} == dict.fromkeys(names, key)
 
 
 def test_authors_that_differ() -> None:
     names = ["Ida Marsh", "Otto Marsh", "Ida Marshall", "Marsh", "Ida van Marsh", "Henry James"]
-    assert len({author_key(name) for name in names}) == len(names)
+    assert len({make_author_key(name) for name in names}) == len(names)
 
 
 WORD = st.text("abcdefghijklmnopqrstuvwxyzéßøñ", min_size=2, max_size=8).filter(
     lambda word: (
-        author_key(f"Xx {word}")[0] == author_key(word)[0] == normalise_title(word)
-        and author_key(f"{word} Xx") == ("xx", normalise_title(word)[:1])
+        make_author_key(f"Xx {word}")[0] == make_author_key(word)[0] == normalise_title(word)
+        and make_author_key(f"{word} Xx") == ("xx", normalise_title(word)[:1])
     )
 )
 """Words with no meaning of their own in a name: no honorific, suffix, particle or role."""
@@ -114,7 +114,7 @@ WORD = st.text("abcdefghijklmnopqrstuvwxyzéßøñ", min_size=2, max_size=8).fil
 @given(WORD, WORD)
 def test_the_order_of_a_name_does_not_count(first: str, last: str) -> None:
     natural, library = f"{first} {last}", f"{last.upper()}, {first}"
-    assert author_key(natural) == author_key(library)
+    assert make_author_key(natural) == make_author_key(library)
     assert normalise_author(natural) == normalise_author(library)
 
 
@@ -123,7 +123,7 @@ def test_normal_forms_stay(text: str) -> None:
     once = normalise_title(text)
     assert normalise_title(once) == once
     assert all(split_authors(text)) and strip_noise(text) == strip_noise(strip_noise(text))
-    author_key(text)
+    make_author_key(text)
     split_title(text)
 
 

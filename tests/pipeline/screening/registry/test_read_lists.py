@@ -12,7 +12,7 @@ from pipeline.screening.registry.entries import (
     ListEntry,
     Refusal,
     Remark,
-    work_of,
+    make_incoming_work,
 )
 from pipeline.screening.registry.read_lists import read_csv, read_works_list
 
@@ -21,7 +21,7 @@ PATH = Path("/somewhere/list.csv")
 
 def works(text: str, read: Callable[..., object] = read_csv) -> list[IncomingWork]:
     entries = list(read(PATH, text))  # type: ignore[call-overload]
-    return [work_of(entry, {}) for entry in entries if isinstance(entry, ListEntry)]
+    return [make_incoming_work(entry, {}) for entry in entries if isinstance(entry, ListEntry)]
 
 
 @pytest.mark.parametrize("delimiter", [",", "\t", ";", "|"])
@@ -131,13 +131,13 @@ def test_works_list() -> None:
 )
 def test_lines_that_are_refused(cells: dict[str, str], why: str) -> None:
     with pytest.raises(EntryError) as caught:
-        work_of(ListEntry("list.csv:2", cells), {})
+        make_incoming_work(ListEntry("list.csv:2", cells), {})
     assert why in str(caught.value)
 
 
 def test_of_two_registration_numbers_one_is_left_out() -> None:
     cells = {"title_raw": "Salt", "reg_no": "TX 3-111-222; TX 3-111-333"}
-    found = work_of(ListEntry("list.csv:2", cells), {})
+    found = make_incoming_work(ListEntry("list.csv:2", cells), {})
     assert found.work.reg_no == "TX0003111222"
     assert [r.text for r in found.remarks] == [
         "reg_no: TX0003111222 is used, TX0003111333 left out"
@@ -149,7 +149,7 @@ def test_values_that_are_left_out() -> None:
         "title_raw": "Salt", "isbn13": "0306406153, 9780306406157", "reg_no": "A 123",
         "pub_date": "08/05/1992", "doi": "n/a", "lccn": "x",
     }  # fmt: skip
-    found = work_of(ListEntry("list.csv:2", cells), {})
+    found = make_incoming_work(ListEntry("list.csv:2", cells), {})
     assert found.work.isbn13 == ("9780306406157",)
     assert (found.work.reg_no, found.work.pub_date, found.work.lccn) == ("", "", "")
     texts = " | ".join(remark.text for remark in found.remarks)
@@ -166,7 +166,7 @@ def test_values_that_are_left_out() -> None:
 def test_ids_depend_on_the_work_not_on_spelling() -> None:
     def work_id(title: str, author: str, number: str = "") -> str:
         cells = {"title_raw": title, "authors": author, "reg_no": number}
-        return work_of(ListEntry("x:1", cells), {}).work.work_id
+        return make_incoming_work(ListEntry("x:1", cells), {}).work.work_id
 
     one = work_id("The Tin Orchard: a novel", "Marsh, Ida", "TX 3-111-222")
     assert one == work_id("THE TIN ORCHARD : A Novel / Ida Marsh.", "", "TX0003111222")

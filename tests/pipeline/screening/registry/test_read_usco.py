@@ -13,7 +13,7 @@ from pipeline.screening.registry.entries import (
     IncomingWork,
     ListEntry,
     Refusal,
-    work_of,
+    make_incoming_work,
 )
 from pipeline.screening.registry.read_lists import read_csv, read_usco, read_works_list
 
@@ -21,7 +21,7 @@ PATH = Path("/somewhere/exhibit.txt")
 
 
 def works(text: str) -> list[IncomingWork]:
-    return [work_of(e, {}) for e in read_usco(PATH, text) if isinstance(e, ListEntry)]
+    return [make_incoming_work(e, {}) for e in read_usco(PATH, text) if isinstance(e, ListEntry)]
 
 
 def test_records(records_txt: Path) -> None:
@@ -108,7 +108,8 @@ PIECES = st.sampled_from([
 
 @given(st.lists(PIECES | st.text(max_size=5), max_size=20).map("".join))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    """Nothing else than what the readers and `work_of` promise to raise; every entry has a line."""
+    """Nothing else than what the readers and `make_incoming_work` promise to raise; every entry has
+    a line."""
     for read in (read_usco, read_csv, read_works_list):
         try:
             entries = list(read(PATH, text))
@@ -118,4 +119,4 @@ def test_any_text_is_read_or_refused(text: str) -> None:
             assert 1 <= int(entry.where.split(":")[1]) <= text.count("\n") + text.count("\r") + 1
             if isinstance(entry, ListEntry):
                 with contextlib.suppress(EntryError):
-                    assert work_of(entry, {}).work.title_norm
+                    assert make_incoming_work(entry, {}).work.title_norm
