@@ -59,12 +59,12 @@ def list_published_files(directory: Path, files: list[dict[str, Any]]) -> tuple[
         path = str(file["path"])
         if is_data_set(path):
             media = next((m for suffix, m in _MEDIA.items() if path.endswith(suffix)), "text/plain")
-            sha256 = _hash_file(directory / path, file["hash"])
+            sha256 = _compute_sha256(directory / path, file["hash"])
             files_found.append(PublishedFile(path, file["size"], sha256, media))
     return tuple(files_found)
 
 
-def _hash_file(path: Path, expected: str) -> str:
+def _compute_sha256(path: Path, expected: str) -> str:
     """sha256 of a file that has the xxh3-128 of the manifest."""
     sha, xxh = hashlib.sha256(), xxhash.xxh3_128()
     try:

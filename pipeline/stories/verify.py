@@ -25,8 +25,7 @@ from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Inputs
 from pipeline.engine.verified import verify_files
 from pipeline.hdf5.format import CORPUS, SAMPLE, VSL
-from pipeline.hdf5.read import SampleDataset, open_dataset
-from pipeline.hdf5.verify import SplitContents, check_split
+from pipeline.hdf5.read import SampleDataset, SplitContents, check_split, open_dataset
 from pipeline.lineage.forward import check_inverse
 from pipeline.lineage.shards import check_lineage, read_lineage
 from pipeline.runs import layout, views

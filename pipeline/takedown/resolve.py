@@ -164,7 +164,7 @@ def _search_shards(run: RunTables, loaded: LoadedClaim, resolution: _FoundRows) 
             "cannot be looked for; name documents or sources, or let `prep run` read the raw "
             "shards again"
         )
-    text_keys = [_hash_text(text) for _, text in texts]
+    text_keys = [_make_text_keys(text) for _, text in texts]
     passages = _PassageFinder([text for _, text in texts]) if texts else None
     for table in run.open_text_shards():
         for url in urls:
@@ -192,7 +192,7 @@ def _search_shards(run: RunTables, loaded: LoadedClaim, resolution: _FoundRows) 
     resolution.nothing += [item for item, count in hits.items() if not count]
 
 
-def _hash_text(text: str) -> pa.Array:
+def _make_text_keys(text: str) -> pa.Array:
     """The keys of a text, as it is or cleaned as the pipeline cleans texts."""
     from pipeline.cleaning import clean_array
 

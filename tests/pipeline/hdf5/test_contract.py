@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from pipeline.core.errors import IntegrityError
 from pipeline.core.storage import hash_bytes
 from pipeline.hdf5.chunks import shard_image
-from pipeline.hdf5.read import SampleDataset
-from pipeline.hdf5.verify import SplitContents, check_split
+from pipeline.hdf5.read import SampleDataset, SplitContents, check_split
 
 EOS, VOCABULARY, LENGTH = 999, 1000, 24
 Array = np.ndarray[Any, Any]

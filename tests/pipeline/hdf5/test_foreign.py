@@ -16,8 +16,7 @@ from pipeline.hdf5 import HDF5Dataset
 from pipeline.hdf5.foreign import check
 from pipeline.hdf5.foreign.check import ChildLimits, ForeignReport, check_directory
 from pipeline.hdf5.foreign.rows import WHY, LineageSpans, find_lost_or_repeated
-from pipeline.hdf5.read import open_dataset
-from pipeline.hdf5.verify import check_split
+from pipeline.hdf5.read import check_split, open_dataset
 
 EOS, VOCABULARY, LENGTH = 999, 1000, 32
 Array = np.ndarray[Any, Any]

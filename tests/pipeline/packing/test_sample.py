@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from pipeline.core import rng
 from pipeline.core.rng import permute
-from pipeline.hdf5.read import open_dataset
-from pipeline.hdf5.verify import check_split
+from pipeline.hdf5.read import check_split, open_dataset
 
 
 def brute_force(stream: list[int], length: int, eos: int) -> list[list[list[int]]]:
