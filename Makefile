@@ -30,9 +30,11 @@ demo: $(BASE) ## prepare real text from your own Python environment, then train 
 	$(BIN)/train generate --model_dir runs/tiny --prompt "import " --max-new-tokens 24 --temperature 0.8
 
 # The tests start hundreds of processes; where Python may not write byte code (PYTHONDONTWRITEBYTECODE,
-# usual in containers), each would compile all that it imports.
+# usual in containers), each would compile all that it imports, and each of those that run tests, on
+# a new machine, all kernels.
 test: $(DEV) ## the whole test suite but soak tests, on every core; one test more, as some wait
 	$(BIN)/python -m compileall -q pipeline dedup trainer wafer_backend
+	$(BIN)/python -m tests.compile_kernels
 	$(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist worksteal
 
 check: $(DEV) ## lint, format, types, import rules, links of the documentation

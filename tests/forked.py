@@ -1,6 +1,8 @@
 """Forks of this process, which may be killed without ending the tests, and which spare the seconds
 that a fresh `prep` takes to import everything, load its kernels and read its vocabulary."""
 
+import functools
+import json
 import os
 import signal
 import sys
@@ -10,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pipeline
 from pipeline.commands import app
 from pipeline.core import failpoint
 
@@ -45,11 +48,25 @@ def forked(call: Callable[[], object], plan: str = "", log: str = "", seconds: i
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@functools.cache
+def load_everything() -> None:
+    """Prepare a few words in this process: what that imports and loads its forks have then."""
+    text = "A sentence of eight words for the kernels. " * 30
+    with tempfile.TemporaryDirectory() as place:
+        (Path(place) / "a.jsonl").write_text(
+            "".join(json.dumps({"text": f"{n} {text}"}) + "\n" for n in range(4))
+        )
+        config = {"name": "a", "inputs": [{"name": "a", "path": f"{place}/a.jsonl"}]}
+        pipeline.run(config, f"{place}/run", 0)
+        pipeline.verify(f"{place}/run")
+
+
 def prep_in_fork(
     *arguments: object, cwd: Path | None = None, fault: str = "", before: str = ""
 ) -> Ended:
     """The `prep` command in a fork; `fault` is a fault plan, `before` a program that runs there
     first."""
+    load_everything()
     with tempfile.TemporaryDirectory() as place:
         out, err = Path(place) / "out", Path(place) / "err"
 

@@ -12,6 +12,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from tests.programs import Program, script
 from tests.scripts import load
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -129,11 +130,10 @@ def test_the_page_is_up_to_date() -> None:
     assert written == script.document(), "run `python docs/make_api.py`"
 
 
-def fresh(program: str | Path, *arguments: object, cwd: Path) -> str:
+def fresh(program: str, cwd: Path) -> str:
     """What a program prints that a user starts elsewhere."""
-    words = ["-c", program] if isinstance(program, str) else [str(program)]
     done = subprocess.run(
-        [sys.executable, *words, *map(str, arguments)],
+        [sys.executable, "-c", program],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
@@ -160,7 +160,10 @@ print(pipeline.verify.__name__, callable(pipeline.verify))
 
 def test_the_example_as_a_user_runs_it(tmp_path: Path) -> None:
     """Plan, run, verify, read, search, trace, train, evaluate, load and generate, quietly."""
-    said = fresh(REPOSITORY / "examples" / "api.py", tmp_path, cwd=tmp_path).splitlines()
+    example = Program(script(REPOSITORY / "examples" / "api.py", tmp_path))
+    printed, complaints = example.communicate(timeout=240)
+    assert (example.returncode, complaints) == (0, "")
+    said = printed.splitlines()
     assert said[0].startswith("to do: ")
     assert "verified hashes" in said and "verified lineage" in said
     assert "documents: {'kept': 60, 'duplicate': 1}" in said

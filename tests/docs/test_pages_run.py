@@ -3,13 +3,11 @@
 The everyday test runs what takes seconds; `python -m pytest -m slow tests/docs` runs the rest.
 """
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-import pipeline
 from tests.docs.page_commands import Block, Page, read_page, run_commands, simple_commands
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -41,18 +39,6 @@ def states() -> dict[Path, Path]:
     return {}
 
 
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Run once in this process, so that forks need not import and load kernels again."""
-    place = tmp_path_factory.mktemp("loaded")
-    text = "A sentence of eight words for the kernels. " * 30
-    lines = [json.dumps({"text": f"{n} {text}"}) + "\n" for n in range(4)]
-    (place / "a.jsonl").write_text("".join(lines))
-    (place / "a.yaml").write_text("name: a\ninputs: [{name: a, path: a.jsonl}]\n")
-    pipeline.run(place / "a.yaml", place / "run")
-    pipeline.verify(place / "run")
-
-
 def start(page: Page, directory: Path, states: dict[Path, Path], make: Path) -> None:
     """Put into `directory` what the page before it left."""
     if page.after is None:
@@ -72,7 +58,6 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pages")
 
 
-@pytest.mark.usefixtures("loaded")
 @pytest.mark.parametrize("page", EVERY_DAY, ids=name)
 def test_a_page_runs(page: Page, tmp_path: Path, states: dict[Path, Path], kept: Path) -> None:
     start(page, tmp_path, states, kept)

@@ -40,9 +40,12 @@ def test_workers(
 @pytest.mark.parametrize(
     "environment",
     [
-        {"LC_ALL": "C", "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "1", "PYTHONUTF8": "0"},
-        {"LC_ALL": "tr_TR.UTF-8", "TZ": "America/St_Johns", "PYTHONHASHSEED": "4242",
+        {"LC_ALL": "C", "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "1", "PYTHONUTF8": "0",
          "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "ARROW_NUM_THREADS": "1"},
+        pytest.param(
+            {"LC_ALL": "tr_TR.UTF-8", "TZ": "America/St_Johns", "PYTHONHASHSEED": "4242"},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["C-Tokyo", "Turkish-Newfoundland"],
 )  # fmt: skip

@@ -22,9 +22,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.commands.app import app, run_app
+from pipeline.commands.app import app, main, run_app
 from pipeline.core import failpoint, storage
 from pipeline.sources.streams import zstd
+from tests.forked import load_everything
+from tests.programs import Program
 
 SWEEP = Path(__file__).with_name("crash_sweep")
 PREP = Path(sys.executable).with_name("prep")
@@ -179,6 +181,18 @@ def prep(
     return call
 
 
+def prep_program(*arguments: object, fault: str = "") -> Program:
+    """The `prep` command in a fork that leads a group of its own."""
+    load_everything()
+
+    def call() -> None:
+        os.setsid()
+        sys.argv = ["prep", *map(str, arguments)]
+        main()
+
+    return Program(call, WAFERMILL_FAILPOINT=fault)
+
+
 def _heed_interrupts() -> None:
     """A suite that was itself started in the background has SIGINT ignored, and so its children."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -186,9 +200,9 @@ def _heed_interrupts() -> None:
 
 @dataclass
 class Started:
-    """`prep run` as a process group of its own."""
+    """`prep run` as a process group of its own: a fresh process with workers, else a fork."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | Program
     out: Path
 
     def wait_for(self, relative: str, seconds: float = 180) -> None:
@@ -215,6 +229,9 @@ def start(collection: Collection) -> Iterator[Callable[..., Started]]:
 
     def call(out: Path, workers: int, fault: str = "", before: str = "") -> Started:
         command = [PREP, "run", collection.config, "--out", out, "--workers", workers]
+        if not workers and not before:
+            running.append(Started(prep_program(*command[1:], fault=fault), out))
+            return running[-1]
         shell = before + 'exec "$@"'
         process = subprocess.Popen(
             ["bash", "-c", shell, "bash", *map(str, command)],

@@ -13,22 +13,23 @@ import pytest
 from tests.reliability.compressed_bytes import COMPRESSORS
 
 CHUNKS, ROWS = 3000, 3
+CHUNKS_EVERY_DAY = 800
 LAYOUTS = Path("/proc/sys/kernel/randomize_va_space")
 
 
-def rows_like_text(path: Path, msl: int) -> Path:
-    """(3000, 3, 3, MSL) int32: chunks of `sample` rows; Zipf's tokens, with phrases that return."""
+def rows_like_text(path: Path, msl: int, count: int = CHUNKS) -> Path:
+    """(count, 3, 3, MSL) int32: chunks of rows, Zipf's tokens with phrases that return."""
     generator = np.random.default_rng(7)
-    total = CHUNKS * ROWS * msl + 1
+    total = count * ROWS * msl + 1
     stream = (generator.zipf(1.3, total) % 50257).astype(np.int32)
     starts = generator.integers(0, total - 20, (total // 60, 2))
     for length, (source, target) in zip(
         generator.integers(3, 20, len(starts)), starts, strict=True
     ):
         stream[target : target + length] = stream[source : source + length]
-    chunks = np.ones((CHUNKS, ROWS, 3, msl), np.int32)
-    chunks[:, :, 0] = stream[:-1].reshape(CHUNKS, ROWS, msl)
-    chunks[:, :, 2] = stream[1:].reshape(CHUNKS, ROWS, msl)
+    chunks = np.ones((count, ROWS, 3, msl), np.int32)
+    chunks[:, :, 0] = stream[:-1].reshape(count, ROWS, msl)
+    chunks[:, :, 2] = stream[1:].reshape(count, ROWS, msl)
     np.save(path, chunks)
     return path
 
@@ -57,9 +58,14 @@ def assert_one_hash(seen: dict[str, Counter[str]], processes: int) -> None:
     assert all(found.total() == processes for found in seen.values())
 
 
-@pytest.mark.parametrize("processes", [4, pytest.param(40, marks=pytest.mark.slow)])
-def test_fresh_processes_compress_to_the_same_bytes(tmp_path: Path, processes: int) -> None:
-    path = rows_like_text(tmp_path / "chunks.npy", 512)
+@pytest.mark.parametrize(
+    ("processes", "chunks"),
+    [(3, CHUNKS_EVERY_DAY), pytest.param(40, CHUNKS, marks=pytest.mark.slow)],
+)
+def test_fresh_processes_compress_to_the_same_bytes(
+    tmp_path: Path, processes: int, chunks: int
+) -> None:
+    path = rows_like_text(tmp_path / "chunks.npy", 512, chunks)
     assert_one_hash(hashes(path, tuple(COMPRESSORS), processes), processes)
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.core import storage
-from tests.reliability.conftest import PREP, WORDS
+from tests.programs import Program
+from tests.reliability.conftest import PREP, WORDS, prep_program
 from tests.reliability.test_dask_faults import wait_until_gone
 
 pytestmark = pytest.mark.crash
@@ -25,23 +26,26 @@ FORMS = {
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """4 MB of text in two files, so that a conversion takes a second beside its start."""
+    """2 MB of text in two files, so that a conversion takes half a second beside its start."""
     directory, rng = tmp_path_factory.mktemp("texts"), random.Random(3)
     for name in ("a.jsonl", "b.jsonl"):
-        lines = (json.dumps({"text": " ".join(rng.choices(WORDS, k=300))}) for _ in range(1000))
+        lines = (json.dumps({"text": " ".join(rng.choices(WORDS, k=300))}) for _ in range(500))
         (directory / name).write_text("\n".join(lines) + "\n")
     return directory
 
 
-def start(texts: Path, out: Path, form: str, workers: int) -> subprocess.Popen[str]:
-    command = (PREP, "convert", texts, "--to", form, "--out", out, "--workers", workers)
+def start(texts: Path, out: Path, form: str, workers: int) -> subprocess.Popen[str] | Program:
+    """A fresh process with workers, else a fork, at the head of a group of its own."""
+    command = ("convert", texts, "--to", form, "--out", out, "--workers", workers, *FORMS[form])
+    if not workers:
+        return prep_program(*command)
     return subprocess.Popen(
-        [str(part) for part in (*command, *FORMS[form])], stdout=subprocess.DEVNULL,
+        [str(part) for part in (PREP, *command)], stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
 
 
-def finish(process: subprocess.Popen[str]) -> float:
+def finish(process: subprocess.Popen[str] | Program) -> float:
     began = time.monotonic()
     _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err

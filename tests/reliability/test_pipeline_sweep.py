@@ -15,13 +15,13 @@ Sweep = Callable[..., dict[str, Any]]
 
 
 @pytest.mark.timeout(600)
-def test_every_97th_fault_point(sweep: Sweep, collection: Any, clean: Any, chaos_seed: int) -> None:
-    result = sweep(
-        "pipeline", "--config", collection.config, "--every", 97, "--offset", chaos_seed % 97
-    )
+def test_some_fault_points(sweep: Sweep, collection: Any, clean: Any, chaos_seed: int) -> None:
+    """Others every day."""
+    options = ("--every", 211, "--offset", chaos_seed % 211)
+    result = sweep("pipeline", "--config", collection.config, *options)
     assert result["bad"] == []
     assert result["clean"] == clean.tree_hash
-    assert result["kills"] >= result["points"] // 97
+    assert result["kills"] >= result["points"] // 211 > 3
     assert {f"task.start.{stage}" for stage in stages_by_default()} <= set(result["names"])
 
 

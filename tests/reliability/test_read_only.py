@@ -2,8 +2,8 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -11,33 +11,31 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core import storage
-from tests.forked import Ended
+from tests.forked import Ended, forked, load_everything, prep_in_fork
+from tests.reliability import namespaces
 
-ROOT = Path(__file__).resolve().parents[2]
-
-MOUNT = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" || exit 77; exec "$@"'
-CALLS = """
-import json, sys
-from dataclasses import astuple
-from tests.forked import prep_in_fork
-print(json.dumps([astuple(prep_in_fork(*call)) for call in json.loads(sys.argv[1])]))
-"""
 Mounted = Callable[..., list[Ended]]
 
 
 @pytest.fixture
-def mounted(out: Path) -> Mounted:
-    """Run `prep` commands in a process that sees the copy of an undisturbed run read-only, each in
-    a fork of it."""
-    if subprocess.run(["unshare", "-Urm", "true"], capture_output=True).returncode:
+def mounted(out: Path, tmp_path: Path) -> Mounted:
+    """Run `prep` commands in a fork that sees the copy of an undisturbed run read-only, each in a
+    fork of it."""
+    if not namespaces.are_allowed():
         pytest.skip("needs user and mount namespaces")
+    answers = tmp_path / "answers.json"
+    load_everything()
+
+    def run(*commands: tuple[object, ...]) -> None:
+        namespaces.enter()
+        subprocess.run(["mount", "--bind", out, out], check=True)
+        subprocess.run(["mount", "-o", "remount,bind,ro", out], check=True)
+        ended = [astuple(prep_in_fork(*command)) for command in commands]
+        answers.write_text(json.dumps(ended))
 
     def call(*commands: tuple[object, ...]) -> list[Ended]:
-        calls = json.dumps([[str(part) for part in command] for command in commands])
-        line = ["unshare", "-Urm", "sh", "-c", MOUNT, str(out), sys.executable, "-c", CALLS, calls]
-        done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
-        assert done.returncode == 0, done.stderr
-        return [Ended(*ended) for ended in json.loads(done.stdout)]
+        assert forked(lambda: run(*commands)) == 0
+        return [Ended(*ended) for ended in json.loads(answers.read_bytes())]
 
     return call
 

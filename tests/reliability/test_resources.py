@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from pipeline.core import storage
+from tests.forked import forked, load_everything, prep_in_fork
+from tests.reliability import namespaces
 
 Prep = Callable[..., Any]
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -59,17 +61,6 @@ def test_an_io_error_abandons_the_attempt_and_is_never_retried(
     undamaged(out)
 
 
-FULL_DISK = """
-mount -t tmpfs -o size=$SIZE tmpfs "$DISK"
-"$@" >/dev/null 2>"$ERR"; code=$?
-test -z "$(find "$DISK" -name '.tmp-*')" || code=99
-mount -o remount,size=20m "$DISK"
-"$@" >/dev/null 2>>"$ERR" || code=98
-cp -r "$DISK/run" "$COPY"
-exit $code
-"""
-
-
 @pytest.mark.parametrize(
     "size",
     [
@@ -78,21 +69,30 @@ exit $code
     ],
 )
 def test_a_disk_that_is_really_full(
-    collection: Any, tmp_path: Path, prep: Prep, size: str, undamaged: Any
+    collection: Any, tmp_path: Path, size: str, undamaged: Any
 ) -> None:
-    if subprocess.run(["unshare", "-Urm", "true"], capture_output=True).returncode:
+    if not namespaces.are_allowed():
         pytest.skip("needs user and mount namespaces")
     disk, errors, copy = tmp_path / "disk", tmp_path / "errors", tmp_path / "copy"
     disk.mkdir()
-    command = [Path(sys.executable).with_name("prep"), "run", collection.config]
-    command += ["--out", disk / "run", "--workers", "0"]
-    settings = {"SIZE": size, "DISK": disk, "ERR": errors, "COPY": copy}
-    done = subprocess.run(
-        ["unshare", "-Urm", "bash", "-c", FULL_DISK, "bash", *map(str, command)],
-        env={**os.environ, **{k: str(v) for k, v in settings.items()}},
-    )
+    command = ("run", collection.config, "--out", disk / "run", "--workers", 0)
+    load_everything()
+
+    def run() -> None:
+        namespaces.enter()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], check=True)
+        stopped = prep_in_fork(*command)
+        errors.write_text(stopped.err)
+        assert not list(disk.rglob(f"{storage.TEMP_MARK}*"))
+        subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
+        resumed = prep_in_fork(*command)
+        assert resumed.code == 0, resumed.err
+        shutil.copytree(disk / "run", copy)
+        sys.exit(stopped.code)
+
+    code = forked(run)
     message = errors.read_text()
-    assert done.returncode == 5, message
+    assert code == 5, message
     assert f"{disk}/run/" in message
     assert "no room to write" in message
     assert "Traceback" not in message
@@ -113,7 +113,7 @@ def test_a_full_dev_shm(
 ) -> None:
     """Where worker processes share semaphores: one line when there is no room for them. 24 pages
     are enough for two workers, and nothing else is written there."""
-    if subprocess.run(["unshare", "-Urm", "true"], capture_output=True).returncode:
+    if not namespaces.are_allowed():
         pytest.skip("needs user and mount namespaces")
     out, temporary = tmp_path / "run", tmp_path / "tmp"
     temporary.mkdir()

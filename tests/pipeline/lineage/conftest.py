@@ -1,6 +1,7 @@
 """Runs in every format, and the owner of every token of their HDF5 rows by brute force: from the
 bytes of the rows alone, and from the batches that the trainer itself reads."""
 
+import functools
 import itertools
 import json
 from collections import defaultdict
@@ -191,7 +192,12 @@ class Watched:
 
 def batches(run: Run, last_step: int = LAST_STEP) -> dict[int, list[int]]:
     """step -> rows of the data set, as the trainer reads them."""
-    watched = Watched(run.directory)
+    return _batches(run.directory, last_step)
+
+
+@functools.cache
+def _batches(directory: Path, last_step: int) -> dict[int, list[int]]:
+    watched = Watched(directory)
     data = TrainingData(watched, seed=SEED, schedule=SCHEDULE)  # type: ignore[arg-type]
     found = {}
     for step in range(1, last_step + 1):

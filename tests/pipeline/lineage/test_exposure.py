@@ -49,9 +49,9 @@ def expected_steps(run: Run, docs: list[int]) -> tuple[dict[int, set[int]], set[
     context = set()
     for step, rows in batches(run).items():
         for doc in docs:
-            if labelled[doc] & set(rows):
+            if not labelled[doc].isdisjoint(rows):
                 steps[doc].add(step)
-        if shown & set(rows):
+        if not shown.isdisjoint(rows):
             context.add(step)
     return steps, context
 

@@ -42,7 +42,7 @@ def test_rows_and_steps_are_those_of_the_words(run: Run, model_dir: Path) -> Non
         for row in pa.ipc.open_file(path).read_all().select(["doc_key", "text"]).to_pylist()
     }
     rng, seen = random.Random(4), 0
-    for doc in rng.sample(train_documents(run), 12):
+    for doc in rng.sample(train_documents(run), 8):
         key = run.documents["doc_key"][doc].as_py()
         words = texts[key].split()
         first = rng.randrange(max(1, len(words) - 8))

@@ -1,11 +1,8 @@
-"""Custom filters in a run: the example of docs/filters.md on 0, 1 and 2 workers, what a changed
+"""Custom filters in a run: the example of docs/filters.md with and without workers, what a changed
 file runs again, and the errors of the command."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_s
 from pipeline.stories.loop import Manifest
 from pipeline.stories.preparation import run_preparation
 from pipeline.stories.verify import verify_run
+from tests.forked import Ended, prep_in_fork
 
 Prep = Callable[..., Any]
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -63,13 +61,9 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def command(home: Path, out: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """`prep clean` in a process of its own, in the directory of the example."""
-    words = [sys.executable, "-m", "pipeline", "clean", "--config", "rules.yaml", "--out", out]
-    return subprocess.run(
-        [*map(str, words), *map(str, arguments)], cwd=home, capture_output=True, text=True,
-        timeout=120, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-    )  # fmt: skip
+def command(home: Path, out: Path, *arguments: object) -> Ended:
+    """`prep clean` in a fork, in the directory of the example, whose modules it can import."""
+    return prep_in_fork("clean", "--config", "rules.yaml", "--out", out, *arguments, cwd=home)
 
 
 def test_the_example(home: Path, tmp_path: Path, prep: Prep) -> None:
@@ -116,25 +110,27 @@ def test_the_manifest_and_the_plan_say_what_was_used(
     }  # fmt: skip
 
 
-def test_any_number_of_workers(home: Path, tmp_path: Path) -> None:
+def test_any_number_of_workers(
+    home: Path, tmp_path: Path, prep_process: Callable[..., Any]
+) -> None:
     """Real processes, which import the file, and a module of the current directory."""
     trees = []
     many = "".join((home / "web.jsonl").read_text() for _ in range(20))
     (home / "web.jsonl").write_text(many)
-    for workers in (0, 1, 2):
+    for workers in (0, 2):
         out = tmp_path / f"out-{workers}"
         of_module = (
             ("--set", "filters.custom.0.function=my_rules:mostly_letters") if workers else ()
         )
-        ended = command(
-            home, out, "--workers", workers, "--set", "read.task_bytes=1024", *of_module
-        )
-        assert ended.returncode == 0, ended.stderr
+        options = ("--workers", workers, "--set", "read.task_bytes=1024", *of_module)
+        words = ("clean", "--config", "rules.yaml", "--out", out, *options)
+        ended = prep_process(*words, cwd=home) if workers else command(home, out, *options)
+        assert ended.code == 0, ended.err
         assert len(list((out / layout.CLEANED).iterdir())) > 2
         files = [p for p in out.rglob("*") if p.is_file() and p.parts[-1] != ".lock"]
         files = [p for p in files if "journal" not in p.parts]
         trees.append({p.relative_to(out): p.read_bytes() for p in files})
-    assert trees[0] == trees[1] == trees[2]
+    assert trees[0] == trees[1]
 
 
 def test_a_changed_file_runs_again_what_depends_on_it(home: Path, tmp_path: Path) -> None:
@@ -188,8 +184,8 @@ def test_files_of_the_command_line(home: Path, tmp_path: Path, prep: Prep) -> No
         "filters.custom=[{function: my_rules.py:no_notice, batch: true, settings: {phrase: ''}}]"
     )
     alone = command(home, tmp_path / "alone", "--set", named, "--min-length", 0)
-    assert alone.returncode == 3
-    assert "no document is left" in alone.stderr, "every text holds no text"
+    assert alone.code == 3
+    assert "no document is left" in alone.err, "every text holds no text"
 
 
 def test_in_a_whole_preparation(home: Path, tmp_path: Path, prep: Prep) -> None:
@@ -213,19 +209,26 @@ def test_in_a_whole_preparation(home: Path, tmp_path: Path, prep: Prep) -> None:
     assert len(rows(tmp_path / "reported" / layout.EVIDENCE)) == 6
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("return 1 / (len(text) - 14) < 9", r"mostly_letters \(.*my_rules\.py\) failed on "
-         r"web/web\.jsonl:2 \(document [0-9a-f]{32}\): .*my_rules\.py:2: ZeroDivisionError: "),
-        ("return len(text)", r"returned \d+ \(int\) for web/web\.jsonl:1 "),
-        ("least.append(text); return len(least) < 3", r"is no pure function: of web/web\.jsonl:"),
-    ],
+ERRORS = (
+    ("return 1 / (len(text) - 14) < 9", r"mostly_letters \(.*my_rules\.py\) failed on "
+     r"web/web\.jsonl:2 \(document [0-9a-f]{32}\): .*my_rules\.py:2: ZeroDivisionError: "),
+    ("return len(text)", r"returned \d+ \(int\) for web/web\.jsonl:1 "),
+    ("least.append(text); return len(least) < 3", r"is no pure function: of web/web\.jsonl:"),
 )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "workers"),
+    [
+        *((*error, 0) for error in ERRORS),
+        (*ERRORS[0], 2),
+        *(pytest.param(*error, 2, marks=pytest.mark.slow) for error in ERRORS[1:]),
+    ],
+)
 def test_errors_of_a_function(
-    body: str, message: str, workers: int, home: Path, tmp_path: Path
-) -> None:
+    body: str, message: str, workers: int, home: Path, tmp_path: Path,
+    prep_process: Callable[..., Any],
+) -> None:  # fmt: skip
     """One line from any process, and no traceback."""
     if "append" in body:
         body = body.replace("least.append", "SEEN.append").replace("len(least)", "len(SEEN)")
@@ -233,14 +236,16 @@ def test_errors_of_a_function(
         f"def mostly_letters(text, meta, *, least):\n    {body}\n\nSEEN = []\n"
     )
     rule = "filters.custom.0.function=bad_rules:mostly_letters"
-    ended = command(home, tmp_path / "out", "--workers", workers, "--set", rule)
-    assert ended.returncode == 3
-    said = [line for line in ended.stderr.splitlines() if line.startswith("prep: ")]
+    words = ("--config", "rules.yaml", "--out", tmp_path / "out", "--set", rule)
+    start = prep_process if workers else prep_in_fork
+    ended = start("clean", *words, "--workers", workers, cwd=home)
+    assert ended.code == 3
+    said = [line for line in ended.err.splitlines() if line.startswith("prep: ")]
     message = message.replace("my_rules", "bad_rules")
     assert len(said) == 1 and re.search(rf"filters\.custom\.0\.function: .*{message}", said[0]), (
         said
     )
-    assert "Traceback" not in ended.stderr
+    assert "Traceback" not in ended.err
 
 
 @pytest.mark.parametrize(
@@ -259,9 +264,9 @@ def test_errors_before_anything_is_written(
     override: str, message: str, home: Path, tmp_path: Path
 ) -> None:
     ended = command(home, tmp_path / "out", "--set", override)
-    assert ended.returncode == 2, ended.stderr
-    assert re.search(message, ended.stderr), ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
+    assert ended.code == 2, ended.err
+    assert re.search(message, ended.err), ended.err
+    assert len(ended.err.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dedup.compiled import find_kernel_directory
 from pipeline.sources.streams import zstd
 from pipeline.tokenizers.battery import random_strings
 from pipeline.tokenizers.definition import TokenizerDefinition, load_definition
@@ -18,13 +19,23 @@ from pipeline.tokenizers.training import TrainingSettings, save_tokenizer, train
 Texts = list[str]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def verdict_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Verdicts of these tests never reach the user's cache."""
+@pytest.fixture(scope="session")
+def verdict_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache for verdicts, with the compiled kernels of the user's."""
+    directory = tmp_path_factory.mktemp("cache")
+    if kernels := find_kernel_directory():
+        kernels.parent.mkdir(parents=True, exist_ok=True)
+        (directory / "kernels").symlink_to(kernels.parent)
+    return directory
+
+
+@pytest.fixture(scope="module", autouse=True)
+def verdict_cache(verdict_directory: Path) -> Iterator[None]:
+    """Verdicts of these tests never reach the user's cache. Of these alone: what other tests start
+    would compile all kernels again."""
     with pytest.MonkeyPatch.context() as patch:
-        directory = tmp_path_factory.mktemp("cache")
-        patch.setenv("WAFERMILL_CACHE", str(directory))
-        yield directory
+        patch.setenv("WAFERMILL_CACHE", str(verdict_directory))
+        yield
 
 
 @pytest.fixture(scope="session")
