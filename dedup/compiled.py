@@ -6,24 +6,32 @@ the kernel's own package: any change in them starts a new, empty cache, and a ke
 of its own package and of this one. Where the user's cache cannot be written, every process compiles
 for itself.
 
+numba is imported when the first kernel is called: it takes as long as Python, numpy and pyarrow
+together, and many commands compute nothing.
+
 Kernels take flat numpy arrays and type their scalar constants (`np.uint64(3)`): numba makes a
 float64 of a uint64 and a plain Python int. They release the global lock.
 """
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, update_wrapper
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
+from threading import RLock
 from typing import Any, TypeVar, cast
-
-import numba
 
 from dedup.user_cache import user_cache
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).parent
+
+_LOCK = RLock()
+"""Of numba's settings, which are those of the process."""
 
 
 @cache
@@ -36,7 +44,7 @@ def _digest(package: Path) -> bytes:
 
 def source_digest(package: Path) -> str:
     """16 hex digits that name the state of what the kernels of a package are compiled from."""
-    parts = (numba.__version__.encode(), _digest(PACKAGE), _digest(package))
+    parts = (version("numba").encode(), _digest(PACKAGE), _digest(package))
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
@@ -62,19 +70,76 @@ def _is_writable(directory: Path) -> bool:
     return os.access(directory, os.W_OK | os.X_OK)
 
 
-def kernel(function: Function) -> Function:
-    """Decorate a kernel, which may call those of its own package and of this one.
+class _Kernel:
+    """A function that numba gets to see when it is first called, or called by another kernel."""
 
-    It compiles at the first call with new argument types, keeps the result and runs it without the
-    global lock. No bounds are checked: a kernel's docstring states how long its arrays must be.
-    """
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._dispatcher: Any = None
+        update_wrapper(self, function)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return (self._dispatcher or self._made())(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        """What numba tells of it, such as `signatures` and `stats`."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._made(), name)
+
+    def __reduce__(self) -> str:
+        return self.__qualname__  # type: ignore[no-any-return]
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self._made()._numba_type_
+
+    def _made(self) -> Any:
+        with _LOCK:
+            if self._dispatcher is None:
+                self._dispatcher = _declare(self._function)
+        return self._dispatcher
+
+
+def _declare(function: Callable[..., Any]) -> Any:
+    import numba
+
+    _import_arrays()
     directory = find_kernel_directory(Path(function.__code__.co_filename).parent)
     settings: Any = numba.config
     before = settings.CACHE_DIR
     settings.CACHE_DIR = str(directory or "")
     try:
         is_kept = directory is not None and _is_writable(directory)
-        compile_it: Any = numba.njit(nogil=True, cache=is_kept, boundscheck=False)
-        return cast(Function, compile_it(function))
+        return numba.njit(nogil=True, cache=is_kept, boundscheck=False)(function)
     finally:
         settings.CACHE_DIR = before
+
+
+@cache
+def _import_arrays() -> None:
+    """Import what numba knows of arrays, as it does at the first call of a kernel. It would import
+    all of scipy.linalg to see whether it is there; what multiplies matrices still does."""
+    linalg: Any = __import__("numba.np.linalg", fromlist=["linalg"])
+    before = getattr(linalg, "ensure_blas", None)
+    if before is None or "scipy.linalg" in sys.modules:
+        return
+    linalg.ensure_blas = _find_scipy
+    try:
+        __import__("numba.np.arraymath")
+    finally:
+        linalg.ensure_blas = before
+
+
+def _find_scipy() -> None:
+    if find_spec("scipy") is None:
+        raise ImportError("scipy is not installed")
+
+
+def kernel(function: Function) -> Function:
+    """Decorate a kernel, which may call those of its own package and of this one.
+
+    It compiles at the first call with new argument types, keeps the result and runs it without the
+    global lock. No bounds are checked: a kernel's docstring states how long its arrays must be.
+    """
+    return cast(Function, _Kernel(function))

@@ -1,6 +1,6 @@
 """`python -m pipeline` is `prep`."""
 
-from pipeline.commands.app import main
+if __name__ == "__main__":  # worker processes import this file, and need none of the below
+    from pipeline.commands.app import main
 
-if __name__ == "__main__":
     main()

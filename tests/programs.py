@@ -2,17 +2,22 @@
 codes and output of their own, without the seconds of CPU that a fresh one takes to import torch."""
 
 import atexit
+import importlib
 import logging
 import multiprocessing
 import os
 import runpy
 import signal
+import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from pipeline.core import failpoint
 
@@ -120,6 +125,44 @@ def script(path: Path, *arguments: object) -> Callable[[], object]:
         runpy.run_path(str(path), run_name="__main__")
 
     return call
+
+
+def _main_in_fork(module: str, environment: dict[str, str]) -> None:
+    """Between fork and exec, which then is not called: `main` of a module, with the pipes of the
+    child as its only open files. Never returns."""
+    code = 1
+    try:
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # also tells the parent that all went well
+        sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
+        os.environ.clear()
+        os.environ.update(environment)
+        code = importlib.import_module(module).main() or 0
+    except BaseException:  # noqa: BLE001 - the child has nobody above
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _forking(start: Callable[..., Any]) -> Callable[..., Any]:
+    """`subprocess.run` or `Popen`, for a command `python … -m MODULE` without arguments."""
+
+    def call(command: Sequence[str], *, env: dict[str, str], **options: Any) -> Any:
+        assert command[0] == sys.executable and command[-2] == "-m", command
+        return start(command, preexec_fn=lambda: _main_in_fork(command[-1], env), **options)
+
+    return call
+
+
+FORKING = SimpleNamespace(
+    Popen=_forking(subprocess.Popen),
+    run=_forking(subprocess.run),
+    PIPE=subprocess.PIPE,
+    TimeoutExpired=subprocess.TimeoutExpired,
+)
+"""In place of `subprocess` in a module that reads foreign files in a child process: the child is a
+fork of this process, which spares it its imports. Pipes, limits and exit codes are real."""
 
 
 def _text(handle: int) -> str:

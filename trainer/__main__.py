@@ -1,6 +1,6 @@
 """`python -m trainer` is `train`."""
 
-from trainer.cli import main
+if __name__ == "__main__":  # worker processes import this file, and need none of the below
+    from trainer.cli import main
 
-if __name__ == "__main__":
     main()

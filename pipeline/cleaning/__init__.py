@@ -47,6 +47,13 @@ Limits: ftfy's default configuration with NFC only. One suspect character sends 
 to a million characters, to ftfy. The first call on a machine compiles for about 10 s.
 """
 
-from pipeline.cleaning.clean import clean_array, clean_text, short_mask, slow_because
+from typing import TYPE_CHECKING
+
+from pipeline.core.lazy import export_lazily
+
+if TYPE_CHECKING:
+    from pipeline.cleaning.clean import clean_array, clean_text, short_mask, slow_because
 
 __all__ = ["clean_array", "clean_text", "short_mask", "slow_because"]
+
+__getattr__, __dir__ = export_lazily(__name__, __all__, {".clean": " ".join(__all__)})

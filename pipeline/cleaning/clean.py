@@ -174,6 +174,7 @@ def _write(source: U8, scanned: ScanResult, tables: Tables, output: GrowingBuffe
 
 CASED = 0x20000
 """Code points from here on have no case and are no white space."""
+_BLOCK = 0x100
 _DROPPED, _ONE, _TWO, _BLANK = range(4)
 
 
@@ -197,7 +198,11 @@ def short_mask(texts: TextArray, min_length: int) -> npt.NDArray[np.bool_]:
 def _counts() -> U8:
     """(CASED,) uint8: what a character counts."""
     every = every_character()[:CASED]
-    counts = np.fromiter((len(character.lower()) for character in every), np.uint8, CASED)
+    counts = np.ones(CASED, np.uint8)
+    for block in range(0, CASED, _BLOCK):
+        characters = every[block : block + _BLOCK]
+        if len(characters.lower()) > _BLOCK:
+            counts[block : block + _BLOCK] = [len(character.lower()) for character in characters]
     counts[[match.start() for match in re.finditer(r"\s", every)]] = _BLANK
     counts[[ord(mark) for mark in string.punctuation]] = _DROPPED
     return counts

@@ -3,7 +3,6 @@
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
@@ -105,6 +104,8 @@ app = typer.Typer(
 
 def _print_version(is_on: bool) -> None:
     if is_on:
+        from importlib.metadata import version
+
         out.print(f"wafermill {version('wafermill')}")
         raise typer.Exit
 

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 
-from pipeline.config.model import Bytes
 from pipeline.core.address_space import check_address_space
 from pipeline.core.storage import check_local
 from pipeline.runs.references import read_number
@@ -34,6 +32,10 @@ def complete_runs(incomplete: str) -> Iterator[str]:
 def parse_size(value: str | int) -> int:
     """Bytes of an option such as `1048576`, `64MiB` or `64 MB`, for
     `typer.Option(parser=parse_size)`."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from pipeline.config.model import Bytes
+
     try:
         plain = isinstance(value, int) or value.isdigit()
         return TypeAdapter(Bytes).validate_python(int(value) if plain else value)

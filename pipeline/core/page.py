@@ -7,10 +7,12 @@ are spelled out (`\\x1b`, `\\u202e`), then the text is HTML-escaped.
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 __all__ = ["is_hidden", "page_environment", "spell_hidden", "spell_out"]
 
@@ -19,9 +21,10 @@ _HIDDEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}  # Unicode categories that do not
 
 def page_environment(
     packages: Sequence[str], filters: Mapping[str, Callable[..., Any]]
-) -> Environment:
+) -> "Environment":
     """Where pages are made: a template of the first of `packages` that has one of its name, with
     `filters` and both guards."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     def template(name: str) -> str:
         files = [resources.files(package).joinpath(name) for package in packages]

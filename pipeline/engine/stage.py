@@ -12,15 +12,15 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from pipeline.core.ids import table_hash
 from pipeline.core.manifest import Shard
 from pipeline.core.storage import hash_bytes
 from pipeline.engine.shared import Shared
 from pipeline.engine.verified import verify_once
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,10 @@ class Inputs:
         verify_once(path, shard.hash)
         return path
 
-    def table(self, shard: Shard, columns: list[str] | None = None) -> pa.Table:
+    def table(self, shard: Shard, columns: list[str] | None = None) -> "pa.Table":
         """An Arrow IPC shard, memory-mapped (so unread columns cost nothing)."""
+        import pyarrow as pa
+
         table = pa.ipc.open_file(pa.memory_map(str(self.path(shard)))).read_all()
         return table.select(columns) if columns is not None else table
 
@@ -94,8 +96,12 @@ class Stage:
     are put back before one of it runs; a stage that says no does not cause that."""
 
 
-def arrow_output(path: str, table: pa.Table) -> Output:
+def arrow_output(path: str, table: "pa.Table") -> Output:
     """An Arrow IPC file (uncompressed, memory-mappable)."""
+    import pyarrow as pa
+
+    from pipeline.core.ids import table_hash
+
     counter = pa.MockOutputStream()
     _write_ipc(counter, table)
     buffer = pa.allocate_buffer(counter.size())  # at once: one that grows is copied as it does
@@ -103,7 +109,9 @@ def arrow_output(path: str, table: pa.Table) -> Output:
     return Output(path, [memoryview(buffer)], table_hash(table))
 
 
-def _write_ipc(sink: pa.NativeFile, table: pa.Table) -> None:
+def _write_ipc(sink: "pa.NativeFile", table: "pa.Table") -> None:
+    import pyarrow as pa
+
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
 
@@ -115,13 +123,16 @@ that ascend, or use few of their bits."""
 
 def parquet_output(
     path: str,
-    table: pa.Table,
+    table: "pa.Table",
     encodings: Mapping[str, str] | None = None,
     rows_per_group: int | None = None,
 ) -> Output:
     """A parquet file (zstd) for people and query engines; columns without an encoding have a
     dictionary. A reader of few rows decodes the row groups that hold them."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
+
+    from pipeline.core.ids import table_hash
 
     sink = pa.BufferOutputStream()
     dictionaries = [n for n in table.column_names if n not in encodings] if encodings else True

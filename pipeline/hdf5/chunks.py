@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import deflate
-import h5py
 import numpy as np
 import numpy.typing as npt
 
@@ -65,8 +64,7 @@ Bytes = npt.NDArray[np.uint8]
 
 DEFLATE_LEVEL = 1
 
-DEFLATE, SHUFFLE = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE
-FLETCHER32 = h5py.h5z.FILTER_FLETCHER32
+DEFLATE, SHUFFLE, FLETCHER32 = 1, 2, 3  # the numbers that HDF5 gives its own filters
 KNOWN = frozenset({DEFLATE, SHUFFLE, FLETCHER32})
 _ZLIB_HEADER, _ADLER = 2, 4
 _CHECKSUM = 4
@@ -153,6 +151,8 @@ def shard_image(array: Array, compression: Compression = "gzip") -> bytes:
     The bytes depend on the values, the compression and the versions of h5py and deflate only.
     Raises ValueError for another shape or dtype.
     """
+    import h5py
+
     array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     find_layout(array.shape, array.dtype.str)
     if not array.size:

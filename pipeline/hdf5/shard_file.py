@@ -10,9 +10,8 @@ import os
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import h5py
 import numpy as np
 import numpy.typing as npt
 
@@ -21,12 +20,14 @@ from pipeline.core.errors import InputError, IntegrityError
 from pipeline.hdf5.chunks import FLETCHER32, KNOWN, DamagedChunk, undo_filters
 from pipeline.hdf5.format import DATASET
 
+if TYPE_CHECKING:
+    import h5py
+
 Rows = npt.NDArray[np.int64]
 
 _BLOCK_BYTES = 1 << 20
 """Bytes read at once from a dataset that has no chunks."""
 _MOST_CHUNK_BYTES = 1 << 30
-_FIRST_PLUGIN = h5py.h5z.FILTER_RESERVED
 _HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError)
 
 
@@ -52,7 +53,7 @@ class ShardFile:
         closing = weakref.finalize(self, os.close, self._handle)
         closing.atexit = False  # a thread may still read while the interpreter ends
 
-    def _describe(self, data: h5py.Dataset) -> None:
+    def _describe(self, data: "h5py.Dataset") -> None:
         self.shape: tuple[int, ...] = data.shape
         self.dtype: np.dtype[Any] = data.dtype
         self.filters = _filters(data)
@@ -68,7 +69,7 @@ class ShardFile:
         needs_check = FLETCHER32 in self.filters and not self._trusted
         self._plain = self._direct and not needs_check and set(self.filters) <= {FLETCHER32}
 
-    def _find_chunks(self, data: h5py.Dataset) -> bool:
+    def _find_chunks(self, data: "h5py.Dataset") -> bool:
         """Where every chunk stands; False when the library has to read them."""
         count = -(-self.rows // self.rows_per_chunk)
         if not self._chunked:
@@ -182,18 +183,22 @@ class ShardFile:
             raise IntegrityError(f"{self.path}: damaged: it ends before chunk {index}")
 
 
-def open_hdf5(path: Path) -> h5py.File:
+def open_hdf5(path: Path) -> "h5py.File":
     """Open a file for reading, whoever else has it open: through a handle of our own, since the
     library refuses a file that this process has open with other locking flags. Raises OSError."""
+    import h5py
+
     return h5py.File(open(path, "rb"), "r")
 
 
-def safe_dataset(path: Path, file: h5py.File, name: str = DATASET) -> h5py.Dataset:
+def safe_dataset(path: Path, file: "h5py.File", name: str = DATASET) -> "h5py.Dataset":
     """A dataset whose data stands in this very file and needs no plugin.
 
     Raises InputError for links to other objects or files, data kept in other files, virtual
     datasets and filters that plain h5py does not bring along.
     """
+    import h5py
+
     link = file.get(name, getlink=True)
     if link is None or not isinstance(link, h5py.HardLink):
         what = "no dataset" if link is None else f"a {type(link).__name__} instead of a dataset"
@@ -208,7 +213,7 @@ def safe_dataset(path: Path, file: h5py.File, name: str = DATASET) -> h5py.Datas
     if data.shape[0] and data.id.get_storage_size() == 0:
         raise InputError(f"{path}: declares {data.shape[0]:,} rows but stores none of them")
     for code in _filters(data):
-        if code >= _FIRST_PLUGIN and code != h5py.h5z.FILTER_LZF:
+        if code >= h5py.h5z.FILTER_RESERVED and code != h5py.h5z.FILTER_LZF:
             raise InputError(
                 f"{path}: {name!r} needs the filter plugin {code}, which is refused; "
                 "write it with gzip, lzf or no compression"
@@ -216,7 +221,7 @@ def safe_dataset(path: Path, file: h5py.File, name: str = DATASET) -> h5py.Datas
     return data
 
 
-def _filters(data: h5py.Dataset) -> tuple[int, ...]:
+def _filters(data: "h5py.Dataset") -> tuple[int, ...]:
     """Codes of the filters, in the order they are applied on writing."""
     creation = data.id.get_create_plist()
     return tuple(creation.get_filter(place)[0] for place in range(creation.get_nfilters()))

@@ -10,9 +10,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment
 from markupsafe import Markup, escape
 
 from pipeline.core.page import is_hidden, page_environment, spell_out
@@ -24,6 +23,9 @@ from pipeline.core.words import (
     pluralise,
 )
 from pipeline.report.cluster_summary import SizeBin
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 NO_MATCH = (
     "No match is not evidence of absence: only the lists and works named here were looked for, "
@@ -115,7 +117,7 @@ def render_page(template: str, **values: Any) -> bytes:
 
 
 @functools.cache
-def report_environment(package: str = _PACKAGE) -> Environment:
+def report_environment(package: str = _PACKAGE) -> "Environment":
     """The templates of `package`, those of the report for names that it has not."""
     return page_environment(
         (package, _PACKAGE),

@@ -10,9 +10,8 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from typing import Any
-
-import ftfy
 
 from pipeline.cleaning.mask import read_mask_versions as mask_software
 from pipeline.config.prep import Config
@@ -141,7 +140,7 @@ def clean_stage(
         tasks=tuple(tasks),
         settings={"min_length": clean.min_length, "fix_text": clean.fix_text, "mask": clean.mask},
         software={
-            "ftfy": ftfy.__version__,
+            "ftfy": version("ftfy"),
             "unicode": unicodedata.unidata_version,
             **mask_software(clean.mask),
             **readers,

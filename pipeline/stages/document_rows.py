@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.arrays import Mask
-from pipeline.cleaning import clean_array, short_mask
+from pipeline import cleaning
 from pipeline.cleaning.mask import KINDS, Kind, mask_texts
 from pipeline.core.errors import InputError, escape_text
 from pipeline.core.ids import key_of_prefix, path_prefix, text_keys
@@ -160,7 +160,7 @@ class DocumentRows:
         records = [item for item in items if isinstance(item, Record)]
         self.unlabelled[file.input] += sum(record.source is None for record in records)
         texts = self._cleaned(records, places.filter(pa.array(good)))
-        short = short_mask(texts, self.cleaning.min_length)
+        short = cleaning.short_mask(texts, self.cleaning.min_length)
         sizes = pc.binary_length(texts).to_numpy().astype(np.uint64)
         self._count(items, places["source"].to_pylist(), good, sizes, short)
         rows_to_keep = np.flatnonzero(good)[~short]
@@ -177,7 +177,7 @@ class DocumentRows:
         texts = pa.array([record.text for record in records], pa.large_string())
         rules = self.cleaning
         if rules.fix_text:
-            texts = clean_array(texts)
+            texts = cleaning.clean_array(texts)
         if rules.mask:
             texts, counts = mask_texts(texts, rules.mask, rules.phone_regions)
             self.masked.append(_select_masked(places, counts))

@@ -26,7 +26,9 @@ from pipeline.core.shipped import gpt2_vocabulary
 from pipeline.core.storage import hash_bytes, read_at_most
 
 GPT2 = "gpt2"
-_GPT2_EOS = "<|endoftext|>"
+_GPT2_EOS, _GPT2_EOS_ID = "<|endoftext|>", 50256
+_GPT2_HASH = "fb8c86e3fee5ecf887dc2f81ca1cce8f"
+"""Of the shipped vocabulary's JSON in its one form."""
 _LARGEST_FILE = 1 << 28
 _SENTENCEPIECE = (".model", ".spm")
 _SIBLINGS = ("tokenizer_config.json", "special_tokens_map.json")
@@ -93,7 +95,10 @@ def load_definition(
 
 @functools.lru_cache(maxsize=4)
 def _define_shipped(eos: str | int, special_tokens: tuple[str, ...]) -> TokenizerDefinition:
-    return _define(GPT2, _with_tokens_in_text(GPT2, _gpt2_json(), special_tokens), eos)
+    content = _gpt2_json()
+    if eos != _GPT2_EOS or special_tokens:
+        return _define(GPT2, _with_tokens_in_text(GPT2, content, special_tokens), eos)
+    return restore_definition(GPT2, _canonical(content).encode(), _GPT2_EOS_ID)
 
 
 def _with_tokens_in_text(
@@ -116,13 +121,22 @@ def _with_tokens_in_text(
 @functools.lru_cache(maxsize=4)
 def restore_definition(name: str, data: bytes, eos_id: int) -> TokenizerDefinition:
     """The definition whose JSON was kept as `data`, for example in a run directory."""
+    if eos_id == _GPT2_EOS_ID and hash_bytes(data) == _GPT2_HASH:
+        # `tokenizers` would take long to say the same of it
+        return TokenizerDefinition(
+            name=name,
+            json=data.decode(),
+            vocab_size=_GPT2_EOS_ID + 1,
+            eos_token=_GPT2_EOS,
+            eos_id=_GPT2_EOS_ID,
+        )
     return _define(name, json.loads(data), eos_id)
 
 
 def _define(name: str, content: dict[str, Any], eos: str | int | None) -> TokenizerDefinition:
     _check_model(name, content)
-    content = {**_without_control_pieces(content), "truncation": None, "padding": None}
-    text = json.dumps(content, sort_keys=True, ensure_ascii=False)
+    content = _without_control_pieces(content)
+    text = _canonical(content)
     try:
         tokenizer = _parse(text)
     except Exception as error:  # what `tokenizers` raises
@@ -137,6 +151,11 @@ def _define(name: str, content: dict[str, Any], eos: str | int | None) -> Tokeni
     return TokenizerDefinition(
         name=name, json=text, vocab_size=size, eos_token=token, eos_id=number
     )
+
+
+def _canonical(content: dict[str, Any]) -> str:
+    settings = {**content, "truncation": None, "padding": None}
+    return json.dumps(settings, sort_keys=True, ensure_ascii=False)
 
 
 def _check_model(name: str, content: dict[str, Any]) -> None:

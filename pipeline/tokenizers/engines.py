@@ -88,7 +88,9 @@ class Fastokens:
     def __init__(self, definition: TokenizerDefinition) -> None:
         _use_one_thread()
         self._tokenizer = import_module("fastokens").Tokenizer.from_json_str(definition.json)
-        folds_case = "(?i" in json.dumps(json.loads(definition.json).get("pre_tokenizer"))
+        folds_case = "(?i" in definition.json and "(?i" in json.dumps(
+            json.loads(definition.json).get("pre_tokenizer")
+        )
         self._oracle = Reference(definition) if folds_case else None
 
     def encode(self, texts: Sequence[str]) -> FlatTokens:

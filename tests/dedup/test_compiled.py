@@ -60,6 +60,26 @@ def test_any_source_names_the_directory(tmp_path: Path, monkeypatch: pytest.Monk
         assert names[0] == names[2] != names[1]
 
 
+def test_numba_waits_for_the_first_kernel(tmp_path: Path) -> None:
+    """It learns of a kernel when that is called, and of scipy.linalg where it multiplies."""
+    code = """
+import pickle, sys, threading
+import numpy as np
+from dedup.polynomial import fmix64
+again = pickle.loads(pickle.dumps(fmix64))
+before = "numba" in sys.modules
+answers = []
+calls = [threading.Thread(target=lambda: answers.append(fmix64(np.uint64(1)))) for _ in range(4)]
+for call in calls: call.start()
+for call in calls: call.join()
+print(again is fmix64, before, len(set(answers)), "scipy.linalg" in sys.modules)
+import numba
+product = numba.njit(lambda a, b: a @ b)(np.eye(2), np.full((2, 2), 3.0))
+print(product.tolist())
+"""
+    assert python(code, tmp_path) == "True False 1 False\n[[3.0, 3.0], [3.0, 3.0]]"
+
+
 def test_import_is_light(tmp_path: Path) -> None:
     heavy = "{'numba', 'numpy', 'datasketch', 'pyarrow'}"
     code = f"import sys, dedup; dedup.PRESETS; print(sorted(set(sys.modules) & {heavy}))"
@@ -72,11 +92,10 @@ def test_warm_up_runs_every_kernel(tmp_path: Path) -> None:
     code = """
 import importlib, pkgutil
 import dedup.find
-from numba.core.dispatcher import Dispatcher
 dedup.find.warm_up()
 modules = [importlib.import_module(f"dedup.{m.name}") for m in pkgutil.iter_modules(dedup.__path__)]
-kernels = [k for m in modules for k in vars(m).values() if isinstance(k, Dispatcher)]
-print(len(kernels) > 40, [k.py_func.__qualname__ for k in kernels if not k.signatures])
+kernels = [k for m in modules for k in vars(m).values() if isinstance(k, dedup.compiled._Kernel)]
+print(len(kernels) > 40, [k.__qualname__ for k in kernels if not k.signatures])
 """
     assert python(code, tmp_path) == "True []"
 

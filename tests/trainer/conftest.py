@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -85,9 +86,6 @@ PARAMS: dict[str, Any] = {
 }
 
 
-_warm: list[bool] = []
-
-
 @dataclass
 class Trainer:
     """Runs requests in this process or in a forked one that may be killed."""
@@ -124,12 +122,8 @@ class Trainer:
     def train_forked(self, out: str, fault: str = "", **changes: Any) -> int:
         """Run in a child process with a fault plan; returns its wait status as an exit code.
 
-        A killed child gives -SIGKILL. The parent trains a step first, once: what torch imports on
-        first use is then imported in every child.
+        A killed child gives -SIGKILL.
         """
-        if not _warm:
-            self.train("warm-up", num_steps=1)
-            _warm.append(True)
         child = os.fork()
         if child == 0:
             self._in_child(self.request(out, **changes), fault)
@@ -175,14 +169,30 @@ class Trainer:
         return lines, validation, last.name, (last / "manifest.json").read_text()
 
 
-@pytest.fixture
-def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trainer:
-    """A trainer over a fresh tiny data set (50 training rows, 9 validation rows)."""
+@pytest.fixture(scope="session")
+def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny data set (50 training rows, 9 validation rows); read only. One step is trained on it
+    here: what torch and `train` import on first use is then imported in every fork of this process.
+    """
     torch.set_num_threads(1)
-    monkeypatch.setenv("WAFERMILL_JOBS", str(tmp_path / "jobs"))
-    data = tmp_path / "prepared"
+    root = tmp_path_factory.mktemp("trainer")
+    data = root / "prepared"
     write_split(data / "hdf5" / "train", rows(50, seed=1))
     write_split(data / "hdf5" / "validation", rows(9, seed=2))
+    first = Trainer(root, data, root / "params.yaml")
+    first.configure()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WAFERMILL_JOBS", str(root / "jobs"))
+        first.train("out", num_steps=1, mode="train_and_eval")
+    return data
+
+
+@pytest.fixture
+def trainer(tmp_path: Path, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> Trainer:
+    """A trainer over a copy of the tiny data set."""
+    torch.set_num_threads(1)
+    monkeypatch.setenv("WAFERMILL_JOBS", str(tmp_path / "jobs"))
+    data = shutil.copytree(tiny_data, tmp_path / "prepared")
     made = Trainer(tmp_path, data, tmp_path / "params.yaml")
     made.configure()
     return made

@@ -1,5 +1,6 @@
 """Optimizers and schedulers of other packages, by the example of docs/extending.md."""
 
+import importlib
 import json
 import os
 import re
@@ -9,6 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pipeline.core.errors import ConfigError
+from tests.programs import Program
+from trainer import cli
+from trainer.config import load_params
+from wafer_backend.optim import registry
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 OPTIMIZER = {
@@ -29,9 +36,9 @@ def read_example() -> tuple[str, str]:
 
 @pytest.fixture
 def install(tmp_path):
-    """Install a package of entry points and a module; returns the environment of a process."""
+    """Install a package of entry points and a module; returns the directory it is in."""
 
-    def put(entry_points: str, module: str, version: str = "1.2.3") -> dict[str, str]:
+    def put(entry_points: str, module: str, version: str = "1.2.3") -> Path:
         site = tmp_path / "site"
         information = site / "my_package-1.dist-info"
         information.mkdir(parents=True, exist_ok=True)
@@ -40,25 +47,46 @@ def install(tmp_path):
         )
         (information / "entry_points.txt").write_text(entry_points)
         (site / "my_package.py").write_text(module)
-        paths = [str(site), str(Path(__file__).parents[2])]
-        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        return site
 
     return put
 
 
-def run(trainer, environment: dict[str, str], *more: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable, "-m", "trainer", "CSX", "--params", trainer.params, "--num_csx", "2",
-        "--mode", "train", "--model_dir", trainer.root / "out", "--data", trainer.data, *more,
-    ]  # fmt: skip
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+def arguments(trainer, steps: int) -> list[str]:
+    words = ("CSX", "--params", trainer.params, "--num_csx", 2, "--mode", "train", "--model_dir",
+             trainer.root / "out", "--data", trainer.data, "--num_steps", steps)  # fmt: skip
+    return [*map(str, words)]
+
+
+def find_plug_ins(site: Path) -> None:
+    """In a fork, which has asked for plug-ins before: those of `site` are there from now on."""
+    sys.path.insert(0, str(site))
+    importlib.invalidate_caches()
+    registry.list_optimizers.cache_clear()
+    registry.list_schedulers.cache_clear()
+
+
+def run_again(trainer, site: Path, steps: int) -> Program:
+    """`train` in a fork that finds the package."""
+
+    def call() -> None:
+        find_plug_ins(site)
+        cli.app(arguments(trainer, steps))
+
+    ended = Program(call)
+    ended.wait()
+    return ended
 
 
 def test_a_package_adds_an_optimizer_and_a_scheduler(trainer, install):
     trainer.configure(optimizer=OPTIMIZER)
     entry_points, module = read_example()
-    environment = install(entry_points, module)
-    ended = run(trainer, environment, "--num_steps", "5")
+    paths = [str(install(entry_points, module)), str(Path(__file__).parents[2])]
+    ended = subprocess.run(
+        [sys.executable, "-m", "trainer", *arguments(trainer, 5)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     rates = [line["learning_rate"] for line in trainer.metrics("out")]
     assert rates == [0.0, 5e-3, 1e-2, 5e-3, 1e-3]
@@ -72,33 +100,27 @@ def test_a_package_adds_an_optimizer_and_a_scheduler(trainer, install):
     state = json.loads((checkpoint / "state.json").read_text())
     assert state["plug_ins"] == recorded["plug_ins"]
 
-    other = install(entry_points, module, version="1.2.4")
-    ended = run(trainer, other, "--num_steps", "6")
-    assert ended.returncode == 2
-    assert "plug_ins.Signum was 'my-package 1.2.3, code" in ended.stderr
-    assert run(trainer, install(entry_points, module), "--num_steps", "6").returncode == 0
+    again = run_again(trainer, install(entry_points, module, version="1.2.4"), 6)
+    assert again.returncode == 2
+    assert "plug_ins.Signum was 'my-package 1.2.3, code" in again.err
+    assert run_again(trainer, install(entry_points, module), 6).returncode == 0
 
 
-READ = """
-import json, sys
-from trainer.config import load_params
-from pipeline.core.errors import ConfigError
-for changes in json.loads(sys.argv[2]):
-    params = json.loads(sys.argv[1])
-    params["optimizer"].update(changes)
-    try:
-        load_params(params)
-        print("read")
-    except ConfigError as error:
-        print(error)
-"""
-
-
-def explain(environment: dict[str, str], params: Any, *changes: dict[str, Any]) -> list[str]:
+def explain(site: Path, params: Any, *changes: dict[str, Any]) -> list[str]:
     """What is said of params with each of these changes of section optimizer."""
-    command = [sys.executable, "-c", READ, json.dumps(params), json.dumps(changes)]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return ended.stdout.splitlines()
+
+    def call() -> None:
+        find_plug_ins(site)
+        for change in changes:
+            try:
+                load_params({**params, "optimizer": {**params["optimizer"], **change}})
+                print("read")
+            except ConfigError as error:
+                print(error)
+
+    ended = Program(call)
+    assert ended.wait() == 0, ended.err
+    return ended.out.splitlines()
 
 
 def params_of(trainer) -> Any:

@@ -15,7 +15,6 @@ from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
-from rapidfuzz import fuzz, process
 
 from dedup.text import view_texts
 from pipeline.screening.detectors import title_index
@@ -240,6 +239,8 @@ def _match_first_names(
 
 def _compare_titles(name: title_index.WorkName, reading: tuple[str, ...]) -> _ComparedTitle:
     """The best of the work's titles for a reading. With two rare words the reading may say more."""
+    from rapidfuzz import fuzz
+
     best = _ComparedTitle(0.0, 0, False)
     for title in name.titles:
         rest = drop_noise(reading, frozenset(title.words))
@@ -257,9 +258,11 @@ def _compare_titles(name: title_index.WorkName, reading: tuple[str, ...]) -> _Co
 
 
 def _is_in(word: str, words: tuple[str, ...]) -> bool:
-    return word in words or bool(
-        process.extractOne(word, words, scorer=fuzz.ratio, score_cutoff=_SAME_WORD)
-    )
+    if word in words:
+        return True
+    from rapidfuzz import fuzz, process
+
+    return bool(process.extractOne(word, words, scorer=fuzz.ratio, score_cutoff=_SAME_WORD))
 
 
 _MOST_WORKS = 8

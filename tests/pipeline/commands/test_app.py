@@ -1,8 +1,13 @@
 """`prep` finds its commands without importing them all."""
 
+import json
+import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
+import pytest
 import typer
 
 from pipeline.commands.app import COMMANDS, app
@@ -59,3 +64,41 @@ def test_the_list_imports_nothing_heavy() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "takedown" in done.stdout
+
+
+RUN = ("dask", "distributed", "torch", "datasets", "scipy.linalg")
+REPEATED = (*RUN, "numba", "h5py", "ftfy", "jinja2", "rapidfuzz", "fastokens")
+HELP = (*REPEATED, "numpy", "pyarrow", "tokenizers", "pydantic", "yaml", "importlib.metadata")
+IMPORTED = """
+import json, sys
+from pipeline.commands import app
+try:
+    app.main()
+except SystemExit as end:
+    print(json.dumps([end.code, *sys.modules]), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "heavy"),
+    [
+        ("--help", HELP),
+        ("run --help", ("numpy", "pyarrow", *REPEATED)),
+        ("status OUT", ("numpy", "pyarrow", *REPEATED)),
+        ("run CONFIG --out NEW --workers 0", RUN),
+        ("run CONFIG --out OUT --workers 0", REPEATED),
+    ],
+)
+def test_a_command_imports_what_it_needs(
+    command: str, heavy: tuple[str, ...], small_run: Any, tmp_path: Path
+) -> None:
+    """In a process of its own, up to its end. What is imported takes most of a short command."""
+    places = {"OUT": small_run.directory, "CONFIG": small_run.corpus.config, "NEW": tmp_path / "r"}
+    words = [str(places.get(word, word)) for word in command.split()]
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED, *words], capture_output=True, text=True, timeout=300,
+        check=True, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    )  # fmt: skip
+    code, *loaded = json.loads(done.stderr.splitlines()[-1])
+    assert not code, done.stderr
+    assert not set(heavy) & set(loaded)

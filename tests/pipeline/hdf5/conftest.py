@@ -12,6 +12,9 @@ import h5py
 import numpy as np
 import pytest
 
+from pipeline.hdf5.foreign import check
+from tests.programs import FORKING
+
 EOS = 999
 
 
@@ -104,3 +107,9 @@ def many_documents() -> Callable[..., list[list[int]]]:
 def model_zoo() -> Callable[..., Path]:
     """`write_model_zoo`."""
     return write_model_zoo
+
+
+@pytest.fixture
+def reader_in_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Foreign files are read in a fork of this process: a fresh one imports for half a second."""
+    monkeypatch.setattr(check, "subprocess", FORKING)

@@ -18,6 +18,8 @@ from pipeline.hdf5.foreign.check import ChildLimits, ForeignReport, check_direct
 from pipeline.hdf5.foreign.rows import WHY, LineageSpans, find_lost_or_repeated
 from pipeline.hdf5.read import check_split, open_dataset
 
+in_fork = pytest.mark.usefixtures("reader_in_fork")
+"""Of tests whose files harm no reader."""
 EOS, VOCABULARY, LENGTH = 999, 1000, 32
 Array = np.ndarray[Any, Any]
 
@@ -51,6 +53,7 @@ def chopped(documents: list[list[int]], length: int) -> Array:
     return np.array([[w[:-1], [1] * length, w[1:]] for w in windows], np.int32)
 
 
+@in_fork
 @pytest.mark.parametrize("format_name", ["sample", "vsl", "corpus"])
 def test_nothing_wrong(
     format_name: str, many_documents: Any, sample: Any, vsl: Any, model_zoo: Any, tmp_path: Path
@@ -100,6 +103,7 @@ ROWS: list[tuple[str, str, int | None, Callable[[Array], None]]] = [
 ]
 
 
+@in_fork
 @pytest.mark.parametrize(("code", "what", "row", "change"), ROWS, ids=lambda value: str(value)[:20])
 def test_wrong_rows(
     code: str, what: str, row: int | None, change: Callable[[Array], None],
@@ -115,6 +119,7 @@ def test_wrong_rows(
         assert codes(report) <= {code, "labels"}
 
 
+@in_fork
 @pytest.mark.parametrize(
     ("what", "change"),
     [("position ids", _at(4, 30)), ("attention spans", _at(3, 30)),
@@ -131,6 +136,7 @@ def test_wrong_segments(
     assert codes(report) <= {"segments", "labels"}
 
 
+@in_fork
 def test_windows_of_2_4(many_documents: Any, model_zoo: Any, tmp_path: Path) -> None:
     """No EOS inside rows, EOS over last tokens; no overlap where rows are said to be in order."""
     documents = [[*range(1, 200), EOS] for _ in range(3)] + many_documents(50, 3)
@@ -144,6 +150,7 @@ def test_windows_of_2_4(many_documents: Any, model_zoo: Any, tmp_path: Path) -> 
     assert any("overlap" in line for line in report.not_checked)
 
 
+@in_fork
 def test_shuffled_rows_are_not_accused(
     many_documents: Any, sample: Any, model_zoo: Any, tmp_path: Path
 ) -> None:
@@ -153,6 +160,7 @@ def test_shuffled_rows_are_not_accused(
     assert report.findings == [] and any("overlap" in line for line in report.not_checked)
 
 
+@in_fork
 def test_files_that_do_not_fit(sample: Any, model_zoo: Any, documents: Any, tmp_path: Path) -> None:
     rows = sample(documents, LENGTH)
     model_zoo(tmp_path, rows, rows[:5, :, :16] + 1, rows[5:9].astype("i8"), rows[9:12])
@@ -169,6 +177,7 @@ def test_files_that_do_not_fit(sample: Any, model_zoo: Any, documents: Any, tmp_
     assert "n_examples is 17" in text and "'gone.h5', which is not there" in text
 
 
+@in_fork
 def test_parameters(sample: Any, model_zoo: Any, documents: Any, tmp_path: Path) -> None:
     rows = sample(documents, LENGTH)
     model_zoo(tmp_path, rows)
@@ -226,6 +235,7 @@ def test_our_own_split(own_run: Path) -> None:
     assert report.findings == [] and report.rows > 3
 
 
+@in_fork
 def test_lost_and_repeated_tokens(own_run: Path) -> None:
     """A lineage that says a document's tokens are there twice, and others not at all."""
     path = sorted(own_run.glob("*.lineage.parquet"))[0]
@@ -265,6 +275,7 @@ def test_spans_of_documents(spans: list[tuple[int, int, int]], wrong: str) -> No
     assert not found or wrong in found[0].what
 
 
+@in_fork
 @pytest.mark.parametrize("format_name", ["vsl", "corpus"])
 def test_our_other_layouts(format_name: str, small_run: Any, tmp_path: Path) -> None:
     overrides = (f"pack.format={format_name}",)
@@ -281,6 +292,7 @@ def test_our_other_layouts(format_name: str, small_run: Any, tmp_path: Path) -> 
     assert (dataset.read([0])["labels"] == open_dataset(directory).read(np.array([0]))[:, 2]).all()
 
 
+@in_fork
 def test_changed_bytes_of_our_own(own_run: Path) -> None:
     path = sorted(own_run.glob("*.h5"))[0]
     image = bytearray(path.read_bytes())

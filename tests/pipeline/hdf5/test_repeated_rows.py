@@ -13,6 +13,7 @@ from pipeline.hdf5.foreign.check import ForeignReport, check_directory
 from .test_foreign import LENGTH, params
 
 Array = np.ndarray[Any, Any]
+pytestmark = pytest.mark.usefixtures("reader_in_fork")
 
 
 def copied(report: ForeignReport) -> dict[str, str]:

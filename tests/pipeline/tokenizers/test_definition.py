@@ -11,6 +11,8 @@ from tokenizers import AddedToken, Tokenizer
 
 import pipeline
 from pipeline.core.errors import ConfigError
+from pipeline.core.storage import hash_bytes
+from pipeline.tokenizers import definition as definitions
 from pipeline.tokenizers.definition import (
     TokenizerDefinition,
     decode_bytes,
@@ -194,6 +196,14 @@ def test_what_is_no_tokenizer(content: str, message: str, tmp_path: Path) -> Non
 def test_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read the tokenizer"):
         load_definition(tmp_path / "none.json")
+
+
+def test_gpt2_is_what_tokenizers_reads() -> None:
+    """It is shipped, so nothing asks `tokenizers` about it again."""
+    asked = definitions._define("gpt2", definitions._gpt2_json(), "<|endoftext|>")
+    assert load_definition("gpt2") == asked
+    assert hash_bytes(asked.json.encode()) == definitions._GPT2_HASH
+    assert restore_definition("gpt2", asked.json.encode(), asked.eos_id) == asked
 
 
 def test_a_kept_definition_is_restored(gpt2: TokenizerDefinition) -> None:

@@ -1,5 +1,6 @@
 """Which engine is chosen, why, and what it is given."""
 
+import functools
 import json
 import os
 from collections.abc import Sequence
@@ -68,7 +69,8 @@ def small(tmp_path: Path) -> TokenizerDefinition:
 
 
 def install(patch: pytest.MonkeyPatch, build: str | None, *candidates: type[Engine]) -> list[str]:
-    """Put engines before the oracle, all of one build; returns the log of the checks made."""
+    """Put engines before the oracle, all of one build; returns the log of the checks made. None of
+    the engines opened before is used, and none opened here after the test."""
     names = [candidate.__name__ for candidate in candidates]
     table = {**dict(zip(names, candidates, strict=True)), "tokenizers": Reference}
     builds = {**dict.fromkeys(names, build), "tokenizers": installed_build("tokenizers")}
@@ -85,13 +87,8 @@ def install(patch: pytest.MonkeyPatch, build: str | None, *candidates: type[Engi
     patch.setattr(engines, "installed_build", lambda name: builds[name])
     patch.setattr(engines, "_check", logged)
     patch.setattr(engines, "battery", lambda *_: [" ", "\u00a0", "a", "", "Hello world"])
-    engine._open.cache_clear()
+    patch.setattr(engine, "_open", functools.cache(engine._open.__wrapped__))
     return checked
-
-
-@pytest.fixture(autouse=True)
-def fresh_engines() -> None:
-    engine._open.cache_clear()
 
 
 def test_an_engine_with_other_ids_is_passed_over(

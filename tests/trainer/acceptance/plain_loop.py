@@ -68,11 +68,11 @@ def tree(leaves):
     return leaves[0]
 
 
-def learning_rate(step, peak):
-    """3 steps of warm-up from 0, then a cosine to a tenth over 150."""
+def learning_rate(step, peak, decay):
+    """3 steps of warm-up from 0, then a cosine to a tenth over `decay` steps."""
     if step <= 3:
         return peak * ((step - 1) / 3)
-    done = min(step - 4, 150) / 150
+    done = min(step - 4, decay) / decay
     return peak / 10 + (peak - peak / 10) * (1 + math.cos(math.pi * done)) / 2
 
 
@@ -92,8 +92,8 @@ def train(w, o, batches, leaf, reduce=tree):
         *gradients, loss, counted = reduce(leaves)
         for (name, p), gradient, group in zip(w.items(), gradients, adam.param_groups, strict=True):
             p.grad = gradient / counted.item()
-            matrix = name.startswith("blocks.") and p.ndim > 1
-            group["lr"] = learning_rate(step, o["peak"]) * (o["matrix_rate"] if matrix else 1.0)
+            scale = o["matrix_rate"] if name.startswith("blocks.") and p.ndim > 1 else 1.0
+            group["lr"] = learning_rate(step, o["peak"], o["decay"]) * scale
         torch.nn.utils.clip_grad_norm_(w.values(), 1.0)
         adam.step()
         losses.append(float(loss / counted))

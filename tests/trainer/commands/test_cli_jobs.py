@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.programs import Program
 from trainer.cli import app
 from trainer.commands.jobs import format_jobs
 from trainer.runs.jobs import JobStore, Phase
@@ -104,16 +103,13 @@ def test_labels(trainer):
 @pytest.mark.crash
 def test_cancel_writes_a_checkpoint_and_a_kill_shows_as_failed(trainer):
     params = trainer.configure(runconfig={"checkpoint_steps": 0})
-    runs = [
-        subprocess.Popen(
-            [
-                sys.executable, "-m", "trainer.cli", "--params", str(params), "--num_steps",
-                "1000000", "--model_dir", str(trainer.root / name), "--data", str(trainer.data),
-            ],
-            stdout=subprocess.DEVNULL,
-        )
-        for name in ("one", "two")
-    ]  # fmt: skip
+
+    def start(name: str) -> Program:
+        words = ("--params", params, "--data", trainer.data, "--num_steps", 1_000_000,
+                 "--model_dir", trainer.root / name)  # fmt: skip
+        return Program(lambda: app([*map(str, words)]))
+
+    runs = [start("one"), start("two")]
     metrics = [trainer.root / name / "metrics.jsonl" for name in ("one", "two")]
     wait_for(lambda: all(path.exists() for path in metrics))
     jobs = {job.process.pid: job for job in JobStore.default().jobs()}

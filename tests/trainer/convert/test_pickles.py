@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pipeline.core.errors import ConfigError, InputError
+from tests.programs import FORKING
 from tests.trainer.convert.models import make, state_of
 from trainer.convert import sources, to_hf, to_model_zoo
 
@@ -38,7 +39,8 @@ def test_refused_by_name_of_the_flag(tmp_path: Path):
         pass
 
 
-def test_tensors_come_as_they_were(tmp_path: Path):
+def test_tensors_come_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sources, "subprocess", FORKING)
     model, config = make()
     tensors, _ = to_hf(state_of(model), config)
     saved(tmp_path / "pytorch_model.bin", tensors)
@@ -48,7 +50,10 @@ def test_tensors_come_as_they_were(tmp_path: Path):
             assert torch.equal(tensor.read(), tensors[name].read())
 
 
-def test_a_checkpoint_of_model_zoo_with_other_state(tmp_path: Path):
+def test_a_checkpoint_of_model_zoo_with_other_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sources, "subprocess", FORKING)
     model, config = make()
     tensors = {n: t.read() for n, t in to_model_zoo(state_of(model), config).items()}
     path = tmp_path / "checkpoint.pt"

@@ -2,8 +2,6 @@
 of the same rows in our own format."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.hdf5.foreign.dataset import UNKNOWN_ID, open_any
+from tests.forked import prep_in_fork
 from tests.programs import Program
 from trainer.cli import app
 from trainer.config import SampleInputConfig
@@ -148,13 +147,12 @@ def test_a_corpus_of_prep_convert(trainer: Trainer) -> None:
     lines = [json.dumps({"text": f"Line {n} says that {n * n} is {n} squared."}) for n in range(90)]
     texts.write_text("\n".join(lines))
     corpus = trainer.root / "corpus"
-    command = [sys.executable, "-m", "pipeline", "convert", texts, "--to", "corpus", "--out"]
-    subprocess.run([*command, corpus], check=True, capture_output=True)
+    made = prep_in_fork("convert", texts, "--to", "corpus", "--out", corpus)
+    assert made.code == 0, made.err
     params = trainer.configure(model={"vocab_size": 50257}, train_input={"data_dir": str(corpus)})
-    command = [sys.executable, "-m", "trainer.cli", "CPU", "--params", params, "--num_steps", "2",
-               "--mode", "train", "--model_dir", trainer.root / "a"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    words = ("CPU", "--params", params, "--num_steps", "2", "--mode", "train", "--model_dir")
+    done = run(*words, trainer.root / "a")
+    assert done.returncode == 0, done.err
     (file,) = corpus.glob("*.h5")
     tokens = h5py.File(file)["data"][:].astype(np.int32)
     ids = np.stack([tokens[k : k + MSL + 1] for k in range(0, len(tokens) - MSL, MSL)])
@@ -162,7 +160,7 @@ def test_a_corpus_of_prep_convert(trainer: Trainer) -> None:
     own = write(trainer.root / "own", rows, "sample", max_sequence_length=MSL, vocab_size=50257,
                 rows_globally_shuffled=False)  # fmt: skip
     trainer.configure(model={"vocab_size": 50257}, train_input={"data_dir": str(own)})
-    done = run(*command[3:-1], trainer.root / "b")
+    done = run(*words, trainer.root / "b")
     assert done.returncode == 0, done.err
     assert losses(trainer.root / "a") == losses(trainer.root / "b")
 

@@ -15,20 +15,27 @@ from trainer.model import GPT
 
 BATCH, LEAF, PEAK = 9, 2, 0.01
 SHORT = {"batch_size": BATCH, "micro_batch_size": LEAF}
-RATES = [
-    {
-        "scheduler": "Linear",
-        "initial_learning_rate": 0.0,
-        "end_learning_rate": PEAK,
-        "total_iters": 3,
-    },
-    {
-        "scheduler": "CosineDecay",
-        "initial_learning_rate": PEAK,
-        "end_learning_rate": PEAK / 10,
-        "total_iters": 150,
-    },
-]
+STEPS = {"daily": 45, "long": 200}
+"""Some more than the learning rate changes in."""
+
+
+def rates(decay: int) -> list[dict]:
+    return [
+        {
+            "scheduler": "Linear",
+            "initial_learning_rate": 0.0,
+            "end_learning_rate": PEAK,
+            "total_iters": 3,
+        },
+        {
+            "scheduler": "CosineDecay",
+            "initial_learning_rate": PEAK,
+            "end_learning_rate": PEAK / 10,
+            "total_iters": decay,
+        },
+    ]
+
+
 PLAIN = {
     "llama": False, "layers": 1, "heads": 2, "kv_heads": 2, "qk_scale": None, "peak": PEAK,
     "embeddings_scale": 1.0, "logits_scale": 1.0, "matrix_rate": 1.0,
@@ -39,9 +46,8 @@ NO_BIAS = {
     "use_ffn_bias": False,
 }
 MODELS = {
-    "gpt2": (200, {}, PLAIN),
+    "gpt2": ({}, PLAIN),
     "llama": (
-        60,
         {
             **NO_BIAS, "hidden_size": 32, "num_heads": 4,
             "filter_size": 40, "position_embedding_type": "rotary", "norm_type": "rmsnorm",
@@ -51,7 +57,6 @@ MODELS = {
         {**PLAIN, "llama": True, "heads": 4, "kv_heads": 2},
     ),
     "muP": (
-        60,
         {
             "hidden_size": 32, "filter_size": 64, "mup_base_hidden_size": 8,
             "embeddings_scale": 10.0, "output_logits_alpha": 2.0, "scale_qk_dot_by_d": True,
@@ -62,19 +67,23 @@ MODELS = {
         },
     ),
 }  # fmt: skip
-"""Steps, keys of the model, and what the loop is told of it."""
+"""Keys of the model, and what the loop is told of it."""
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_loop_is_bit_identical(trainer, make_split, make_rows, name):
+@pytest.mark.parametrize("length", ["daily", pytest.param("long", marks=pytest.mark.slow)])
+def test_the_loop_is_bit_identical(trainer, make_split, make_rows, name, length):
     """5 leaves with a short last one, on 3 systems; rows are read once, in file order."""
-    steps, model, options = MODELS[name]
+    steps = STEPS[length]
+    decay = steps * 3 // 4
+    model, options = MODELS[name]
+    options = {**options, "decay": decay}
     rows = make_rows(steps * BATCH, seed=4)
     make_split(trainer.root / "long" / "hdf5" / "train", rows)
     params = trainer.configure(
         train_input=SHORT,
         model=model,
-        optimizer={"learning_rate": RATES},
+        optimizer={"learning_rate": rates(decay)},
         runconfig={"checkpoint_steps": steps},
     )
     start = {k: v.clone() for k, v in GPT(load_params(params).model, 5).named_parameters()}
@@ -91,12 +100,12 @@ def test_the_loop_is_bit_identical(trainer, make_split, make_rows, name):
     assert all(torch.equal(written[key], weights[key]) for key in weights)
     assert streamed[-1] < 0.7 * streamed[0]
     if name == "gpt2":
-        check_a_running_sum(plain(start), rows, streamed)
+        check_a_running_sum(plain(start), options, rows, streamed)
 
 
-def check_a_running_sum(weights, rows, streamed):
+def check_a_running_sum(weights, options, rows, streamed):
     """Leaves added one after the other, as everybody does: almost the same."""
-    other = plain_loop.train(weights, PLAIN, batches(rows)[:10], LEAF, running_sum)
+    other = plain_loop.train(weights, options, batches(rows)[:10], LEAF, running_sum)
     assert other == pytest.approx(streamed[:10], rel=1e-6)
     assert other != streamed[:10]
 

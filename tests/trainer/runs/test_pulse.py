@@ -6,12 +6,9 @@ import os
 import pty
 import re
 import struct
-import subprocess
-import sys
 import termios
 import time
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,14 +89,18 @@ def test_no_wider_than_the_terminal(trainer: Any, columns: int) -> None:
     """In a terminal of so many columns; only a path may be longer."""
     here, there = pty.openpty()
     fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    command = [sys.executable, "-m", "trainer", "CPU", "--params", trainer.params, "--data",
-               trainer.data, "--num_steps", "2", "--model_dir", "o"]  # fmt: skip
-    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
-    root = Path(cli.__file__).parents[1]
-    process = subprocess.Popen(
-        command, stdout=there, stderr=there, cwd=trainer.root,
-        env={**environment, "PYTHONPATH": str(root)},
-    )  # fmt: skip
+    words = ["CPU", "--params", trainer.params, "--data", trainer.data, "--num_steps", "2",
+             "--model_dir", "o"]  # fmt: skip
+
+    def call() -> None:
+        for handle in (1, 2):
+            os.dup2(there, handle)
+        for name in ("COLUMNS", "LINES"):
+            os.environ.pop(name, None)
+        os.chdir(trainer.root)
+        cli.app([*map(str, words)])
+
+    process = Program(call)
     os.close(there)
     text = b""
     try:
