@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import pipeline
 from pipeline.core import storage
 from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES, SCRATCH, STAGES, list_unneeded
 
@@ -78,3 +79,13 @@ def test_nothing_goes_before_its_last_reader() -> None:
         written |= set(STAGES[name].writes)
         freed |= set(list_unneeded("prepare", name, written - freed))
     assert freed == {"tokens", "shuffle", "stream", "rows"}
+
+
+def test_the_plan_counts_what_is_there_at_once(corpus: Any, tmp_path: Path) -> None:
+    everything, lineage, least = (
+        pipeline.plan(corpus.config, tmp_path / "none", overrides=(f"keep={keep}",)).total
+        for keep in ("all", "lineage", "minimal")
+    )
+    assert lineage == everything
+    assert least.kept_bytes < everything.kept_bytes
+    assert least.kept_bytes < least.disk_bytes < 0.65 * everything.disk_bytes
