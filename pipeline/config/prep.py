@@ -9,7 +9,14 @@ from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_va
 
 from pipeline.config.filters import FiltersConfig
 from pipeline.config.model import Bytes, ConfigSection, FrozenModel, RelativePath, Share, parse
-from pipeline.config.sections import InputConfig, MixtureConfig, Name, column_name, field_path
+from pipeline.config.sections import (
+    InputConfig,
+    Keep,
+    MixtureConfig,
+    Name,
+    column_name,
+    field_path,
+)
 from pipeline.config.yaml import YamlDocument, load_yaml
 from pipeline.core.shipped import find_config
 
@@ -238,6 +245,10 @@ class Config(ConfigSection):
     """seed of splits and shuffles"""
     inputs: tuple[InputConfig, ...] = Field(min_length=1)
     """collections of raw shards"""
+    keep: Keep = "all"
+    """intermediates that stay: `all`; `lineage` deletes them when the run is finished, as `prep
+    clean-up` does; `minimal` each as soon as no later stage reads it, and tokens too, so that a
+    changed setting makes more again and `prep repack` needs another run"""
     cluster: ExecutorConfig = ExecutorConfig()
     read: ReadConfig = ReadConfig()
     clean: CleanConfig = CleanConfig()

@@ -74,6 +74,7 @@ def parse_template(text: str) -> Template:
 
 
 ColumnType = Literal["string", "int", "float", "bool", "timestamp"]
+Keep = Literal["all", "lineage", "minimal"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 

@@ -21,6 +21,7 @@ from pipeline.core.manifest import (
     read_record,
     write_manifest,
     write_record,
+    write_sealed,
 )
 from pipeline.engine.executor import Executor
 from pipeline.engine.progress import Progress
@@ -195,6 +196,17 @@ class Runner:
         shutil.rmtree(record_directory(self.root, stage.name), ignore_errors=True)
         self.manifests.append(manifest)
         return manifest
+
+    def release(self, directories: Iterable[str]) -> None:
+        """Delete directories that nothing later reads, as clean-up does, and remember it."""
+        there = [name for name in directories if (self.root / name).is_dir()]
+        if not there:
+            return
+        storage.remove(self.root / TOP_MANIFEST)
+        self.removed |= set(there)
+        write_sealed(removed_note(self.root), {"removed": sorted(self.removed)})
+        for name in there:
+            storage.remove_tree(self.root / name)
 
     def _note_other_engine(self) -> None:
         if not self._noted_engine:

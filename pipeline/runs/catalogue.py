@@ -6,7 +6,7 @@ deletes, what a takedown scrubs, forecasts and the tables of docs/design.md foll
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.runs import layout
@@ -70,6 +70,10 @@ class StageEntry:
     tasks: str
     reads: str
     writes: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    """Places that `keep: minimal` deletes and that its tasks read."""
+    instead: Mapping[str, str] = field(default_factory=dict)
+    """What they read instead of a place that no stage wrote."""
     called_for_by: tuple[str, ...] = ()
     """What calls for it, any of them (`CAUSES`); a stage without a cause always runs."""
     speed: float = 0.0
@@ -123,18 +127,21 @@ STAGES: Mapping[str, StageEntry] = {
                called_for_by=("large shards",), speed=200, disk=0.4),
         _stage("plan", "1", "sizes of the raw shards, parts", layout.INPUTS),
         _stage("clean", "one per plan task", "raw shards", "documents", "drops", "masked", speed=79,
-               disk=1.1),
+               disk=1.1,
+               needs=("pieces",)),
         _stage("signatures", _PER_SHARD, "text, meta for `dedup.key`", "signatures", "runs",
                called_for_by=("duplicates",), speed=196, disk=0.15),
         _stage("bands", "one per channel and key range",
                "that range of all runs, of earlier indexes too", "bands",
-               called_for_by=("duplicates",), disk=0.01),
+               called_for_by=("duplicates",), disk=0.01,
+               needs=("runs",)),
         _stage("screen", _PER_SHARD, "source label, licence, meta, text; `registry/`", "screen",
                speed=390),
         _stage("custom_detectors", _PER_SHARD, "documents, the detectors", "screen",
                called_for_by=("custom detectors",), speed=50),
         _stage("overlap", _PER_SHARD, "text, the index", "overlap",
-               called_for_by=("decontaminate",)),
+               called_for_by=("decontaminate",),
+               needs=("overlap",)),
         _stage("filters", _PER_SHARD, "text", "filters", called_for_by=("filters",), speed=80),
         _stage("custom_filters", _PER_SHARD, "documents, the functions", "filters",
                called_for_by=("custom filters",), speed=50),
@@ -143,59 +150,84 @@ STAGES: Mapping[str, StageEntry] = {
         _stage("withheld", _PER_SHARD, "keys, tables of takedowns", "withheld",
                called_for_by=("takedowns",)),
         _stage("decisions", _PER_SHARD, "all of these, the policy, the works", "decisions",
-               called_for_by=("decisions",)),
-        _stage("evidence", "1", "`decisions/`", layout.EVIDENCE, called_for_by=("decisions",)),
-        _stage("components", "1", "`bands/`", "components", called_for_by=("duplicates",)),
+               called_for_by=("decisions",),
+               needs=("screen", "overlap", "filters", "reviews", "withheld")),
+        _stage("evidence", "1", "`decisions/`", layout.EVIDENCE, called_for_by=("decisions",),
+               needs=("decisions",)),
+        _stage("components", "1", "`bands/`", "components", called_for_by=("duplicates",),
+               needs=("bands",)),
         _stage("route", "one per shard of `bands/`", "that shard, `components/`", "routes",
-               called_for_by=("duplicates",)),
+               called_for_by=("duplicates",),
+               needs=("bands", "components")),
         _stage("clusters", "one per group of components",
                "`routes/`, signatures, decisions, text of doubtful pairs", "clusters",
-               called_for_by=("duplicates",), speed=180),
+               called_for_by=("duplicates",), speed=180,
+               needs=("components", "routes", "signatures", "decisions")),
         _stage("verdicts", "1", "`decisions/`, `clusters/`, the policy", "verdicts",
-               layout.DECISIONS, layout.POLICY, called_for_by=("decisions",)),
+               layout.DECISIONS, layout.POLICY, called_for_by=("decisions",),
+               needs=("decisions", "clusters")),
         _stage("keep", "1", "keys, `clusters/`, `verdicts/`", "keep", "splits", layout.CLUSTERS,
-               changed_by_takedowns=True),
+               changed_by_takedowns=True,
+               needs=("clusters", "verdicts")),
         _stage("quarantine", "one per documents shard with a quarantined document",
-               "text, `verdicts/`", "quarantine", layout.RETENTION),
+               "text, `verdicts/`", "quarantine", layout.RETENTION,
+               needs=("verdicts",)),
         _stage("tokenizer", "1", "–", layout.TOKENIZER, layout.TOKENIZER_CONFIG),
         _stage("lines", _PER_SHARD, "text of kept documents", "lines", called_for_by=("lines",),
-               changed_by_takedowns=True),
+               changed_by_takedowns=True,
+               needs=("keep",)),
         _stage("repeats", "one per key range", "that range of `lines/`", "repeats",
-               called_for_by=("lines",), changed_by_takedowns=True),
+               called_for_by=("lines",), changed_by_takedowns=True,
+               needs=("lines",)),
         _stage("redactions", _PER_SHARD, "evidence, `verdicts/`", "redactions",
-               called_for_by=("redactions",), changed_by_takedowns=True),
+               called_for_by=("redactions",), changed_by_takedowns=True,
+               needs=("decisions", "verdicts")),
         _stage("cuts", _PER_SHARD, "`repeats/`, `redactions/`", "cuts",
-               called_for_by=("lines", "redactions"), changed_by_takedowns=True),
+               called_for_by=("lines", "redactions"), changed_by_takedowns=True,
+               needs=("lines", "repeats", "redactions")),
         _stage("cut_table", "1", "`cuts/`", layout.CUTS, called_for_by=("lines", "redactions"),
-               changed_by_takedowns=True),
+               changed_by_takedowns=True,
+               needs=("cuts",)),
         _stage("tokenize", _PER_SHARD, "text of kept documents, `cuts/`, the tokenizer", "tokens",
-               speed=100, disk=0.7, changed_by_takedowns=True),
+               speed=100, disk=0.7, changed_by_takedowns=True,
+               needs=("cuts", "keep")),
         _stage("sources", "1", "tables above", layout.SOURCES),
-        _stage("documents", "1", "tables above", layout.DOCUMENTS, changed_by_takedowns=True),
+        _stage("documents", "1", "tables above", layout.DOCUMENTS, changed_by_takedowns=True,
+               needs=("keep", "splits", "tokens", "verdicts")),
         _stage("mixture", "1", "`documents.parquet`", "mixture", called_for_by=("mixture",),
                changed_by_takedowns=True),
         _stage("scatter", "one per tokens shard", "tokens, `mixture/`", "shuffle", speed=375,
-               disk=0.7, changed_by_takedowns=True),
+               disk=0.7, changed_by_takedowns=True,
+               needs=("splits", "tokens")),
         _stage("gather", _PER_BUCKET, "a slice of every scatter shard", "stream", speed=311,
-               disk=0.7, changed_by_takedowns=True),
+               disk=0.7, changed_by_takedowns=True,
+               needs=("shuffle",)),
         _stage("bins", _PER_BUCKET, "`stream/`", "bins", called_for_by=("vsl",),
-               changed_by_takedowns=True),
+               changed_by_takedowns=True,
+               needs=("stream",)),
         _stage("rows", _PER_BUCKET, "the bucket and MSL + 1 tokens beyond; for `vsl`, `bins/`",
-               "rows", called_for_by=("rows",), speed=320, disk=0.7, changed_by_takedowns=True),
+               "rows", called_for_by=("rows",), speed=320, disk=0.7, changed_by_takedowns=True,
+               needs=("stream", "bins")),
         _stage("pack", "one per HDF5 shard", "a slice of every rows shard", "hdf5", speed=130,
-               disk=0.5, changed_by_takedowns=True),
+               disk=0.5, changed_by_takedowns=True,
+               needs=("rows",), instead={"rows": "stream"}),
         _stage("inverse", "one per split", "`stream/`, of `vsl` lineage", "hdf5",
-               changed_by_takedowns=True),
+               changed_by_takedowns=True,
+               needs=("stream",)),
         _stage("params", "one per split", "–", "hdf5", changed_by_takedowns=True),
         _stage("account", "1", "`documents.parquet`, counters", layout.LEDGER),
-        _stage("report", "1", "tables above, excerpts", layout.REPORT, layout.CLUSTER_REPORT),
+        _stage("report", "1", "tables above, excerpts", layout.REPORT, layout.CLUSTER_REPORT,
+               needs=("bands", "keep", "splits")),
         _stage("cleaned", _PER_SHARD, "`documents/`, `keep/`", "cleaned",
-               changed_by_takedowns=True),
+               changed_by_takedowns=True,
+               needs=("keep",)),
         _stage("records", "one per raw shard", "the raw shard again, `documents/`, `keep/`",
-               "records", changed_by_takedowns=True),
+               "records", changed_by_takedowns=True,
+               needs=("keep",)),
         _stage("cluster_report", "1", "tables above, excerpts", layout.CLUSTER_REPORT),
         _stage("scatter_text", _PER_SHARD, "text and tables of the run", "shuffle"),
-        _stage("gather_text", "one per file of a split", "`shuffle/`", "records"),
+        _stage("gather_text", "one per file of a split", "`shuffle/`", "records",
+               needs=("shuffle",)),
         _stage("tables", "1", "tables of the run", layout.DOCUMENTS, layout.SOURCES,
                layout.TOKENIZER, layout.TOKENIZER_CONFIG, changed_by_takedowns=True),
         _stage("splits", "1", "tables of the run", "splits", changed_by_takedowns=True),
@@ -224,7 +256,7 @@ _COMPARE = ("signatures", "bands", "components", "route", "clusters")
 _DECIDE = ("decisions", "evidence", "verdicts")
 _TABLES = ("sources", "documents", "account")
 _FIND_DUPLICATES = ("pieces", "plan", "clean", *_COMPARE, "keep", *_TABLES)
-_SHUFFLE_AND_PACK = ("scatter", "gather", "bins", "rows", "pack", "inverse", "params", "account")
+_SHUFFLE_AND_PACK = ("scatter", "gather", "bins", "rows", "inverse", "pack", "params", "account")
 
 STORIES: Mapping[str, StoryEntry] = {
     "prepare": StoryEntry(
@@ -287,6 +319,27 @@ def list_stages_left_out(story: str, causes: Iterable[str]) -> tuple[str, ...]:
 
 INTERMEDIATE_DIRECTORIES = tuple(p.name for p in PLACES.values() if p.is_intermediate)
 """Deleted by `prep clean-up`."""
+
+SCRATCH = (*INTERMEDIATE_DIRECTORIES, "tokens")
+"""Deleted by `keep: minimal` while the run is made; tokens are what `prep repack` works from."""
+
+
+def list_unneeded(story: str, stage: str, written: Iterable[str]) -> tuple[str, ...]:
+    """Scratch that no stage of the story reads any more once this one has committed; `written` are
+    the places written so far.
+
+    >>> list_unneeded("prepare", "pack", ["shuffle", "stream", "rows", "keep"])
+    ('shuffle', 'stream', 'rows')
+    """
+    there, stages = set(written), STORIES[story].stages
+    later = [STAGES[name] for name in stages[stages.index(stage) + 1 :]]
+    needed = {
+        place if place in there else entry.instead.get(place, place)
+        for entry in later
+        for place in entry.needs
+    }
+    return tuple(place for place in SCRATCH if place in there and place not in needed)
+
 
 TEXT_INTERMEDIATES = tuple(
     [p.name for p in PLACES.values() if p.is_intermediate and p.holds_text] + [layout.RESCANS]

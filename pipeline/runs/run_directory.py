@@ -23,13 +23,13 @@ def hold_and_run(
     that clean-up removed, and called again when a stage needs some of them after all."""
     with journal.hold_lock(out):
         storage.sweep_temps(out)
-        removed = removed_directories(out)
+        rebuilt: frozenset[str] = frozenset()
         while True:
             try:
-                return attempt(removed)
+                return attempt(removed_directories(out) - rebuilt)
             except RemovedInputError as needed:
                 progress.note(f"{needed}; rebuilding")
-                removed -= needed.directories
+                rebuilt |= needed.directories
 
 
 def removed_directories(out: Path) -> frozenset[str]:

@@ -94,14 +94,13 @@ def inverse_output(split: str, table: pa.Table) -> Output:
 
 
 def inverse_stage(
-    config: Config, clean: CleanOutput, gather: GatherOutput, pack: PackOutput
+    clean: CleanOutput, gather: GatherOutput, pack: PackOutput | None = None
 ) -> Stage:
-    """One task per split."""
-    segments = config.pack.format == VSL.name
+    """One task per split; with `pack`, from the segments that were packed."""
     tasks = []
     for stream in split_streams(gather):
         job: StreamInverseJob | SegmentInverseJob
-        if segments:
+        if pack:
             shards = tuple(pack.of_split(stream.name, pack.lineage))
             rows = tuple(pack.of_split(stream.name, pack.rows))
             job = SegmentInverseJob(stream.name, shards, rows)
@@ -109,7 +108,7 @@ def inverse_stage(
             shards = stream.buckets
             job = StreamInverseJob(stream.name, shards, records_before_task(clean))
         tasks.append(Task(f"inverse of {stream.name}", job, shards))
-    function = _segment_inverse if segments else _stream_inverse
+    function = _segment_inverse if pack else _stream_inverse
     return Stage(name="inverse", version=1, function=function, tasks=tuple(tasks))
 
 
@@ -209,7 +208,8 @@ def pack_streams(
     gather: GatherOutput,
     run: RunStage,
 ) -> dict[str, SplitCounts]:
-    """Pack the shuffled stream of every split as `pack.format` says; returns what was packed."""
+    """Pack the shuffled stream of every split as `pack.format` says; returns what was packed. If it
+    can, the stream is inverted before, so that it need not stay meanwhile."""
     match config.pack.format:
         case "corpus":
             packing = corpus_stage(config, vocabulary, clean, gather)
@@ -220,8 +220,12 @@ def pack_streams(
         case "sample":
             rows = RowsOutput(run(rows_stage(config, vocabulary.eos_id, clean, gather)))
             packing = pack_stage(config, vocabulary, gather, rows)
+    is_vsl = config.pack.format == VSL.name
+    if not is_vsl:
+        run(inverse_stage(clean, gather))
     pack = PackOutput(run(packing))
-    run(inverse_stage(config, clean, gather, pack))
+    if is_vsl:
+        run(inverse_stage(clean, gather, pack))
     counts = split_accounts(config, gather, pack)
     run(params_stage(config, vocabulary, gather, pack, counts))
     return counts

@@ -6,14 +6,17 @@ A story is a function that builds each stage from what those before it published
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from pipeline.config.sections import Keep
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest
 from pipeline.engine.executor import Executor, executor
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner
-from pipeline.engine.stage import Stage
+from pipeline.engine.stage import Stage, top_directory
+from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES, list_unneeded
 from pipeline.runs.run_directory import commit_run, hold_and_run
 
 RunStage = Callable[[Stage], StageManifest]
@@ -54,8 +57,8 @@ Publish = Callable[[Stages, Runner, Executor], Stages]
 class StoryRun:
     """One run of a story: the directory, the name of its config, the bytes it reads.
 
-    `noted` goes into the journal. `address` is that of a Dask scheduler whose workers may have
-    another current directory.
+    `noted` goes into the journal. `keep` says which intermediates stay. `address` is that of a Dask
+    scheduler whose workers may have another current directory.
     """
 
     out: Path
@@ -66,6 +69,7 @@ class StoryRun:
     workers: int | None = None
     address: str | None = None
     frozen: frozenset[str] = frozenset()
+    keep: Keep = "all"
     noted: dict[str, str] = field(default_factory=dict)
 
     def hold(self, tell: Tell, publish: Publish | None = None) -> Manifest:
@@ -86,12 +90,21 @@ class StoryRun:
                 "run", config=self.config, story=self.story, workers=where.workers, **self.noted
             )
             runner = Runner(root, where, journal, self.progress, removed, self.frozen)
-            record = StageRecord(runner.run)
+            record = StageRecord(partial(self._run_stage, runner))
             tell(record)
+            if self.keep != "all":
+                runner.release(INTERMEDIATE_DIRECTORIES)
             stages = (publish or self._commit)(record.manifests, runner, where)
             reused = tuple(name for name in runner.reused if name not in self.progress.timings)
             journal.event("done", reused=list(reused), timings=self.progress.timings)
             return Manifest(self.out, stages, reused)
+
+    def _run_stage(self, runner: Runner, stage: Stage) -> StageManifest:
+        manifest = runner.run(stage)
+        if self.keep == "minimal":
+            written = {top_directory(s) for m in runner.manifests for s in m.shards}
+            runner.release(list_unneeded(self.story, stage.name, written - runner.removed))
+        return manifest
 
     def _commit(self, stages: Stages, runner: Runner, _: Executor) -> Stages:
         commit_run(self.out, (self.config, self.story), stages, runner.removed)

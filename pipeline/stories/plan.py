@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.config.sections import Keep
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import StageManifest, fingerprint_of, read_manifest
 from pipeline.engine.executor import automatic_workers
 from pipeline.engine.runner import find_rerun_reasons, manifest_path, stage_fields
 from pipeline.engine.stage import Stage
 from pipeline.filters.rules import has_rules
-from pipeline.runs.catalogue import CAUSES, STAGES, STORIES, list_stages_left_out
+from pipeline.runs.catalogue import CAUSES, STAGES, STORIES, list_stages_left_out, list_unneeded
 from pipeline.sources.files import InputHashes
 from pipeline.stages.mixture import is_asked
 from pipeline.stories.loop import StageRecord
@@ -39,7 +40,8 @@ class StageForecast:
 @dataclass(frozen=True)
 class Total:
     """What all stages cost together: seconds of one core and by the clock, peak memory of one
-    worker and of all of them in bytes, bytes of disk while the run is made and after clean-up."""
+    worker and of all of them in bytes, bytes of disk while the run is made (as much as `keep`
+    leaves there at once) and after clean-up."""
 
     cpu_seconds: float
     workers: int
@@ -55,13 +57,28 @@ class Total:
 
 def sum_stages(stages: Sequence[StageForecast], prepared: Preparation) -> Total:
     """The sum of a forecast, for as many workers as `prep run` starts by itself."""
+    peak, left = _sum_disk(stages, prepared.config.keep)
     return Total(
         sum(s.cpu_seconds for s in stages),
         automatic_workers(prepared.plan.bytes),
         max((s.memory_bytes for s in stages if s.state != "reuse"), default=0),
-        sum(s.disk_bytes for s in stages),
-        sum(s.disk_bytes for s in stages if STAGES[s.stage].keeps_disk),
+        peak,
+        left,
     )
+
+
+def _sum_disk(stages: Sequence[StageForecast], keep: Keep) -> tuple[int, int]:
+    """Bytes at the peak, and in the end after clean-up."""
+    there: dict[str, int] = {}
+    peak = 0
+    for part in stages:
+        there[part.stage] = part.disk_bytes
+        peak = max(peak, sum(there.values()))
+        if keep == "minimal":
+            written = [place for name in there for place in STAGES[name].writes]
+            unneeded = set(list_unneeded(PREPARATION.name, part.stage, written))
+            there = {n: size for n, size in there.items() if not unneeded >= {*STAGES[n].writes}}
+    return peak, sum(size for name, size in there.items() if STAGES[name].keeps_disk)
 
 
 class _RunNeeded(Exception):

@@ -362,6 +362,7 @@ def _run_stages(
         workers=workers,
         address=config.cluster.address,
         frozen=prepared.takedowns.frozen,
+        keep=config.keep,
     )
     return work.carry_out(removed, tell, publish)
 

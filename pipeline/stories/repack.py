@@ -110,9 +110,10 @@ def open_tokenized(directory: Path) -> TokenizedRun:
     tokens = views.TokensOutput(read_stage(directory, "tokenize"))
     gone = [s.path for s in tokens.tokens if not (directory / s.path).is_file()]
     if gone:
+        mend = "with `keep: lineage`" if TOKENS in manifest["removed"] else "with its config"
         raise InputError(
             f"{directory}: {gone[0]} is missing ({pluralise(len(gone), 'file')} of {TOKENS}/ in "
-            "all) and its tokens are needed: run it again with its config"
+            f"all) and its tokens are needed: run it again {mend}"
         )
     check_is_masked_nowhere(directory, "other rows")
     return TokenizedRun(

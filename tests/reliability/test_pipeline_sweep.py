@@ -25,6 +25,15 @@ def test_some_fault_points(sweep: Sweep, collection: Any, clean: Any, chaos_seed
     assert {f"task.start.{stage}" for stage in stages_by_default()} <= set(result["names"])
 
 
+def test_scratch_deleted_on_the_way(sweep: Sweep, collection: Any, tmp_path: Path) -> None:
+    """`keep: minimal`, killed among other places where it deletes."""
+    copy = collection.copy(tmp_path / "collection")
+    copy.config.write_text(copy.config.read_text() + "keep: minimal\n")
+    result = sweep("pipeline", "--config", copy.config, "--every", 307)
+    assert result["bad"] == []
+    assert result["kills"] > 3
+
+
 OPTIONAL = """\
 lines: {unit: line, min_documents: 2, min_characters: 1}
 decontaminate: {sets: [eval.jsonl], n: 5, min_words: 3}

@@ -18,8 +18,12 @@ def broken_promises(root: Path, strict: bool = True) -> list[str]:
     When a finished directory is rebuilt under another config the old stage manifests stand until
     they are replaced; only manifest.json, the commit of the run, promises anything then. A shard
     that is marked because its quarantined texts leave it may still have them, until the commit.
+    What the journal notes as deleted is promised by no manifest of a stage.
     """
     found = []
+    deleted: set[str] = set()
+    with contextlib.suppress(IntegrityError):
+        deleted |= set(manifest.read_sealed(root / "journal/removed.json")["removed"])
     committed: list[tuple[Path, list[tuple[str, str]]]] = []
     with contextlib.suppress(IntegrityError):
         top = manifest.read_sealed(root / "manifest.json")
@@ -29,7 +33,8 @@ def broken_promises(root: Path, strict: bool = True) -> list[str]:
             with contextlib.suppress(IntegrityError):
                 stage = manifest.read_manifest(path)
                 assert isinstance(stage, StageManifest)
-                files = [(s.path, s.hash) for s in stage.shards if not _still_whole(root, s)]
+                there = [s for s in stage.shards if s.path.partition("/")[0] not in deleted]
+                files = [(s.path, s.hash) for s in there if not _still_whole(root, s)]
                 committed.append((path, files))
         for path in root.glob("journal/records/*/*.json"):
             record = manifest.read_record(path)

@@ -1,0 +1,91 @@
+"""`keep`: what is deleted of a run, and when."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pipeline
+from pipeline.core import storage
+from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES, SCRATCH, STAGES, list_unneeded
+
+Prep = Callable[..., Any]
+
+
+def files(directory: Path) -> dict[str, str]:
+    """Hash of every file that is no scratch and says nothing of when and how it was made."""
+    told = {".lock", "events.head", "events.jsonl", "manifest.json", "journal"}
+    return {
+        path.as_posix(): storage.hash_file(directory / path)
+        for path in storage.files_below(directory)
+        if path.parts[0] not in {*SCRATCH, *told}
+    }
+
+
+@pytest.fixture
+def run(corpus: Any, tmp_path_factory: pytest.TempPathFactory, prep: Prep) -> Callable[..., Path]:
+    def make(name: str, *settings: str, out: Path | None = None) -> Path:
+        out = out or tmp_path_factory.mktemp("keep") / name
+        options = [word for setting in settings for word in ("--set", setting)]
+        ended = prep("run", corpus.config, "--out", out, "--workers", 0, *options)
+        assert ended.code == 0, ended.err
+        return out
+
+    return make
+
+
+@pytest.mark.parametrize("form", ["sample", "vsl", "corpus"])
+def test_the_same_run_without_its_scratch(form: str, run: Callable[..., Path], prep: Prep) -> None:
+    """Also when a stage has to be made again whose inputs are gone."""
+    everything = run("all", f"pack.format={form}")
+    least = run("least", f"pack.format={form}", "keep=minimal")
+    assert files(least) == files(everything)
+    assert not [name for name in SCRATCH if (least / name).exists()]
+    verified = prep("verify", least)
+    assert verified.code == 0, verified.err
+    changed = ("pack.max_sequence_length=32", f"pack.format={form}")
+    run("", *changed, "keep=minimal", out=least)
+    assert files(least) == files(run("other", *changed))
+
+
+def test_lineage_keeps_the_tokens(run: Callable[..., Path], prep: Prep, tmp_path: Path) -> None:
+    lineage, least = run("lineage", "keep=lineage"), run("least", "keep=minimal")
+    assert files(lineage) == files(least)
+    assert [name for name in SCRATCH if (lineage / name).exists()] == ["tokens"]
+    removed = json.loads((lineage / "manifest.json").read_bytes())["removed"]
+    assert set(removed) <= set(INTERMEDIATE_DIRECTORIES)
+    assert prep("repack", lineage, "--out", tmp_path / "new", "--msl", 32).code == 0
+    refused = prep("repack", least, "--out", tmp_path / "other", "--msl", 32)
+    assert refused.code == 3 and "run it again with `keep: lineage`" in refused.err
+
+
+def test_a_finished_run_that_is_to_keep_less(run: Callable[..., Path], prep: Prep) -> None:
+    """Nothing runs again; what is not needed goes."""
+    out = run("first")
+    run("", "keep=minimal", out=out)
+    assert not [name for name in SCRATCH if (out / name).exists()]
+    assert prep("verify", out).code == 0
+
+
+def test_nothing_goes_before_its_last_reader() -> None:
+    """A stage later in the order than one that frees a place never reads it."""
+    stages = ("scatter", "gather", "rows", "inverse", "pack")
+    written = {"splits", "tokens", "documents"}
+    freed: set[str] = set()
+    for name in stages:
+        assert not freed & set(STAGES[name].needs), name
+        written |= set(STAGES[name].writes)
+        freed |= set(list_unneeded("prepare", name, written - freed))
+    assert freed == {"tokens", "shuffle", "stream", "rows"}
+
+
+def test_the_plan_counts_what_is_there_at_once(corpus: Any, tmp_path: Path) -> None:
+    everything, lineage, least = (
+        pipeline.plan(corpus.config, tmp_path / "none", overrides=(f"keep={keep}",)).total
+        for keep in ("all", "lineage", "minimal")
+    )
+    assert lineage == everything
+    assert least.kept_bytes < everything.kept_bytes
+    assert least.kept_bytes < least.disk_bytes < 0.65 * everything.disk_bytes
