@@ -78,7 +78,7 @@ def test_nothing_goes_before_its_last_reader() -> None:
         assert not freed & set(STAGES[name].needs), name
         written |= set(STAGES[name].writes)
         freed |= set(list_unneeded("prepare", name, written - freed))
-    assert freed == {"tokens", "shuffle", "stream", "rows"}
+    assert freed == {"splits", "tokens", "shuffle", "stream", "rows"}
 
 
 def test_the_plan_counts_what_is_there_at_once(corpus: Any, tmp_path: Path) -> None:
