@@ -327,8 +327,8 @@ def list_unneeded(story: str, stage: str, written: Iterable[str]) -> tuple[str, 
     """Scratch that no stage of the story reads any more once this one has committed; `written` are
     the places written so far.
 
-    >>> list_unneeded("prepare", "pack", ["shuffle", "stream", "rows", "keep"])
-    ('shuffle', 'stream', 'rows')
+    >>> list_unneeded("prepare", "gather", ["shuffle", "stream"])
+    ('shuffle',)
     """
     there, stages = set(written), STORIES[story].stages
     later = [STAGES[name] for name in stages[stages.index(stage) + 1 :]]
