@@ -13,10 +13,13 @@ Kernels take flat numpy arrays and type their scalar constants (`np.uint64(3)`):
 float64 of a uint64 and a plain Python int. They release the global lock.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, update_wrapper
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -79,7 +82,10 @@ class _Kernel:
         update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> Any:
-        return (self._dispatcher or self._made())(*arguments)
+        if self._dispatcher is not None:
+            return self._dispatcher(*arguments)
+        with _compile_once(self._function):
+            return self._made()(*arguments)
 
     def __getattr__(self, name: str) -> Any:
         """What numba tells of it, such as `signatures` and `stats`."""
@@ -114,6 +120,32 @@ def _declare(function: Callable[..., Any]) -> Any:
         return numba.njit(nogil=True, cache=is_kept, boundscheck=False)(function)
     finally:
         settings.CACHE_DIR = before
+
+
+@contextlib.contextmanager
+def _compile_once(function: Callable[..., Any]) -> Iterator[None]:
+    """Around the first call of a kernel in a process: of several on one host, one compiles it, and
+    the others wait and load what it kept."""
+    directory = find_kernel_directory(Path(function.__code__.co_filename).parent)
+    if directory is None or not _is_writable(directory) or _is_kept(function, directory):
+        yield
+        return
+    with open(directory / "compiling.lock", "wb") as lock:
+        with contextlib.suppress(OSError):  # a file system without locks: each compiles
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            if not _is_kept(function, directory):
+                yield
+                return
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough when a fork has it too
+    yield
+
+
+def _is_kept(function: Callable[..., Any], directory: Path) -> bool:
+    qualified = re.sub("[<>]", "", function.__qualname__)  # as numba names its files
+    name = f"{Path(function.__code__.co_filename).stem}.{qualified}-*.nbi"
+    return next(directory.rglob(name), None) is not None
 
 
 @cache

@@ -36,7 +36,7 @@ _ENGINE_VERSION = 2
 """Raised when fingerprints are made in another way: what was made before is made again."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _TaskCall:
     """What travels to a worker: paths and plain data, never tables; a large job goes by a file."""
 
@@ -47,10 +47,8 @@ class _TaskCall:
     fingerprint: str
     record_path: Path
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _TaskCall, tuple(
-            {**vars(self), "job": shorten_call(self.job, self.record_path.parent)}.values()
-        )
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "job": shorten_call(self.job, self.record_path.parent)}
 
 
 @dataclass(frozen=True)

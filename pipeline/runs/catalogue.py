@@ -216,8 +216,7 @@ STAGES: Mapping[str, StageEntry] = {
                needs=("stream",)),
         _stage("params", "one per split", "–", "hdf5", changed_by_takedowns=True),
         _stage("account", "1", "`documents.parquet`, counters", layout.LEDGER),
-        _stage("report", "1", "tables above, excerpts", layout.REPORT, layout.CLUSTER_REPORT,
-               needs=("bands", "keep", "splits")),
+        _stage("report", "1", "tables above, excerpts", layout.REPORT, layout.CLUSTER_REPORT),
         _stage("cleaned", _PER_SHARD, "`documents/`, `keep/`", "cleaned",
                changed_by_takedowns=True,
                needs=("keep",)),
@@ -328,8 +327,8 @@ def list_unneeded(story: str, stage: str, written: Iterable[str]) -> tuple[str, 
     """Scratch that no stage of the story reads any more once this one has committed; `written` are
     the places written so far.
 
-    >>> list_unneeded("prepare", "pack", ["shuffle", "stream", "rows", "keep"])
-    ('shuffle', 'stream', 'rows')
+    >>> list_unneeded("prepare", "gather", ["shuffle", "stream"])
+    ('shuffle',)
     """
     there, stages = set(written), STORIES[story].stages
     later = [STAGES[name] for name in stages[stages.index(stage) + 1 :]]

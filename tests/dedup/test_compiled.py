@@ -37,6 +37,18 @@ def test_second_process_compiles_nothing(tmp_path: Path) -> None:
     assert files and files == {p: p.stat().st_mtime_ns for p in cache.rglob("*.nbc")}
 
 
+def test_several_processes_compile_once(tmp_path: Path) -> None:
+    """As workers on a machine that has no kernels yet."""
+    environment = os.environ | {"WAFERMILL_CACHE": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", USE]
+    running = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    loaded = [process.communicate()[0].split()[2] for process in running]
+    assert sorted(loaded) == ["0", "1", "1", "1"]
+
+
 def test_cache_that_cannot_be_written(tmp_path: Path) -> None:
     """Every process compiles for itself; nothing fails."""
     blocked = tmp_path / "file"

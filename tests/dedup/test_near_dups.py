@@ -5,7 +5,6 @@ The plain one keeps every 104-byte band key in a dictionary, as SlimPajama's scr
 documents by (decision rank, source priority, doc_key).
 """
 
-import functools
 import json
 import re
 import string
@@ -38,7 +37,6 @@ def clean(text: str) -> str:
     return re.sub(r"\s+", " ", text.lower().translate(_DELETE).strip())
 
 
-@functools.cache
 def minhash_of(text: str) -> MinHash:
     normal = clean(text)
     minhash = MinHash(num_perm=128, seed=1, hashfunc=sha1_hash32, scheme="legacy")

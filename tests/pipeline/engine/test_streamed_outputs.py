@@ -14,8 +14,14 @@ from pipeline.engine.stage import Inputs, Output, Result, bytes_output
 
 
 def call_of(root: Path, function: Callable[..., Result]) -> _TaskCall:
-    record = root / "journal/records/toy/0.json"
-    return _TaskCall(root, function, "toy", None, "f" * 32, record)
+    return _TaskCall(
+        root=root,
+        function=function,
+        label="toy",
+        job=None,
+        fingerprint="f" * 32,
+        record_path=root / "journal/records/toy/0.json",
+    )
 
 
 def streaming(job: Any, inputs: Inputs) -> Result:

@@ -1,6 +1,8 @@
 """`keep`: what is deleted of a run, and when."""
 
+import functools
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,13 +26,14 @@ def files(directory: Path) -> dict[str, str]:
     }
 
 
-@pytest.fixture
-def run(corpus: Any, tmp_path_factory: pytest.TempPathFactory, prep: Prep) -> Callable[..., Path]:
-    def make(name: str, *settings: str, out: Path | None = None) -> Path:
-        out = out or tmp_path_factory.mktemp("keep") / name
-        options = [word for setting in settings for word in ("--set", setting)]
-        ended = prep("run", corpus.config, "--out", out, "--workers", 0, *options)
-        assert ended.code == 0, ended.err
+@pytest.fixture(scope="module")
+def run(corpus: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A run with these settings, made once."""
+
+    @functools.cache
+    def make(*settings: str) -> Path:
+        out = tmp_path_factory.mktemp("keep") / "run"
+        pipeline.run(corpus.config, out, 0, overrides=settings)
         return out
 
     return make
@@ -38,20 +41,25 @@ def run(corpus: Any, tmp_path_factory: pytest.TempPathFactory, prep: Prep) -> Ca
 
 @pytest.mark.parametrize("form", ["sample", "vsl", "corpus"])
 def test_the_same_run_without_its_scratch(form: str, run: Callable[..., Path], prep: Prep) -> None:
-    """Also when a stage has to be made again whose inputs are gone."""
-    everything = run("all", f"pack.format={form}")
-    least = run("least", f"pack.format={form}", "keep=minimal")
-    assert files(least) == files(everything)
+    least = run(f"pack.format={form}", "keep=minimal")
+    assert files(least) == files(run(f"pack.format={form}"))
     assert not [name for name in SCRATCH if (least / name).exists()]
     verified = prep("verify", least)
     assert verified.code == 0, verified.err
-    changed = ("pack.max_sequence_length=32", f"pack.format={form}")
-    run("", *changed, "keep=minimal", out=least)
-    assert files(least) == files(run("other", *changed))
+
+
+def test_stages_run_again_whose_inputs_are_gone(
+    run: Callable[..., Path], corpus: Any, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(run("pack.format=sample", "keep=minimal"), out)
+    changed = ("pack.max_sequence_length=32", "keep=minimal")
+    pipeline.run(corpus.config, out, 0, overrides=changed)
+    assert files(out) == files(run(*changed))
 
 
 def test_lineage_keeps_the_tokens(run: Callable[..., Path], prep: Prep, tmp_path: Path) -> None:
-    lineage, least = run("lineage", "keep=lineage"), run("least", "keep=minimal")
+    lineage, least = run("keep=lineage"), run("pack.format=sample", "keep=minimal")
     assert files(lineage) == files(least)
     assert [name for name in SCRATCH if (lineage / name).exists()] == ["tokens"]
     removed = json.loads((lineage / "manifest.json").read_bytes())["removed"]
@@ -61,10 +69,14 @@ def test_lineage_keeps_the_tokens(run: Callable[..., Path], prep: Prep, tmp_path
     assert refused.code == 3 and "run it again with `keep: lineage`" in refused.err
 
 
-def test_a_finished_run_that_is_to_keep_less(run: Callable[..., Path], prep: Prep) -> None:
+def test_a_finished_run_that_is_to_keep_less(
+    run: Callable[..., Path], corpus: Any, prep: Prep, tmp_path: Path
+) -> None:
     """Nothing runs again; what is not needed goes."""
-    out = run("first")
-    run("", "keep=minimal", out=out)
+    out = tmp_path / "run"
+    shutil.copytree(run("pack.format=sample"), out)
+    again = pipeline.run(corpus.config, out, 0, overrides=("keep=minimal",))
+    assert len(again.reused) == len(again.stages)
     assert not [name for name in SCRATCH if (out / name).exists()]
     assert prep("verify", out).code == 0
 
@@ -78,7 +90,7 @@ def test_nothing_goes_before_its_last_reader() -> None:
         assert not freed & set(STAGES[name].needs), name
         written |= set(STAGES[name].writes)
         freed |= set(list_unneeded("prepare", name, written - freed))
-    assert freed == {"tokens", "shuffle", "stream", "rows"}
+    assert freed == {"splits", "tokens", "shuffle", "stream", "rows"}
 
 
 def test_the_plan_counts_what_is_there_at_once(corpus: Any, tmp_path: Path) -> None:

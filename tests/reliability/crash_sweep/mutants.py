@@ -54,8 +54,14 @@ def _adopt_by_existence(self: Runner, stage: Stage, old: object) -> list[manifes
             records.append(manifest.TaskRecord(fingerprint, (shard,), {}))
         else:
             place = directory / f"{index:06d}.json"
-            what = (task.label, task.job, fingerprint, place)
-            call = runner_module._TaskCall(self.root, stage.function, *what)
+            call = runner_module._TaskCall(
+                root=self.root,
+                function=stage.function,
+                label=task.label,
+                job=task.job,
+                fingerprint=fingerprint,
+                record_path=place,
+            )
             done = runner_module._perform(call)
             assert done.record is not None
             records.append(manifest.TaskRecord(fingerprint, done.record.shards, {}))

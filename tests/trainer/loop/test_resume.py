@@ -57,8 +57,8 @@ def test_two_resumes_in_a_row_and_a_torn_file(trainer):
 @pytest.mark.crash
 def test_a_kill_at_a_random_moment_is_resumed_exactly(trainer):
     """SIGKILL, then SIGTERM, of a process that trains, wherever they fall."""
-    steps = 30
-    params = trainer.configure(runconfig={"checkpoint_steps": 5, "log_steps": 1})
+    steps = 60
+    params = trainer.configure(runconfig={"checkpoint_steps": 7, "log_steps": 1})
     trainer.train("whole", params=params, num_steps=steps)
     metrics = trainer.root / "out" / "metrics.jsonl"
     targets = sorted(random.sample(range(1, steps - 10), 2))

@@ -2,11 +2,10 @@
 entry point; what is refused, and how it is named."""
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -24,6 +23,7 @@ from pipeline.screening.detectors.plug_ins import (
     load_detector,
     load_installed_detectors,
 )
+from tests.pipeline.plugins import prep_with
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 CODE = '''
@@ -100,29 +100,24 @@ def site(tmp_path: Path) -> Site:
     return make
 
 
-def screen(site: Path, home: Path, out: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """`prep screen` in a process of its own, with the package on the path."""
-    words = [sys.executable, "-m", "pipeline", "screen", "web.jsonl", "--out", out, "--json",
-             "--policy", "policy.yaml", "--set", "read.task_bytes=1024",
-             "--set", "clean.min_length=0"]  # fmt: skip
-    path = f"{site}{os.pathsep}{REPOSITORY}"
-    return subprocess.run(
-        [*words, *options], cwd=home, capture_output=True, text=True, timeout=300,
-        env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
+def screen(site: Path, home: Path, out: str, *options: object) -> CompletedProcess[str]:
+    """`prep screen` with the package on the path."""
+    words = ("screen", "web.jsonl", "--out", out, "--json", "--policy", "policy.yaml",
+             "--set", "read.task_bytes=1024", "--set", "clean.min_length=0")  # fmt: skip
+    return prep_with(site, home, *words, *options)
 
 
 def test_a_package_brings_a_detector(site: Site, tmp_path: Path) -> None:
-    """One worker and two find the same; a change of its code runs it again, and nothing before."""
+    """Two workers find the same as none; a change of its code runs it again, and nothing before."""
     place = site()
     texts = [f"{'LOUD WORDS' if n % 3 == 0 else 'Quiet words'} number {n} " * 8 for n in range(40)]
     texts += ["ALL OF THIS IS LOUD " * n for n in range(4, 8)]
     (tmp_path / "web.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
     (tmp_path / "policy.yaml").write_text(POLICY)
-    for workers in ("1", "2"):
+    for workers in (0, 2):
         ended = screen(place, tmp_path, f"out{workers}", "--workers", workers)
         assert ended.returncode == 0, ended.stderr
-    one, two = tmp_path / "out1", tmp_path / "out2"
+    one, two = tmp_path / "out0", tmp_path / "out2"
     assert (one / layout.EVIDENCE).read_bytes() == (two / layout.EVIDENCE).read_bytes()
     evidence = pq.read_table(one / layout.EVIDENCE).to_pylist()
     loud = [row for row in evidence if row["detector"] == "loud"]
@@ -136,21 +131,19 @@ def test_a_package_brings_a_detector(site: Site, tmp_path: Path) -> None:
     assert (about["distribution"], about["version"]) == ("acme-rules", "1.2")
     assert len(about["code_hash"]) == 32 and about["settings"] == {}
 
-    again = screen(place, tmp_path, "out1", "--workers", "1")
+    again = screen(place, tmp_path, "out0", "--workers", 0)
     assert "custom_detectors" in json.loads(again.stdout)["reused"]
     helper = place / "acme_rules/letters.py"
     helper.write_text(helper.read_text().replace("isupper", "islower"))
     named = json.dumps([{"name": "loud", "settings": {"least": 0.9}}])
-    changed = screen(
-        place, tmp_path, "out1", "--workers", "1", "--set", f"screen.detectors={named}"
-    )
+    changed = screen(place, tmp_path, "out0", "--workers", 0, "--set", f"screen.detectors={named}")
     assert changed.returncode == 0, changed.stderr
     reused = json.loads(changed.stdout)["reused"]
     assert "screen" in reused and "custom_detectors" not in reused
     found = json.loads(changed.stdout)["evidence"]
     assert [row["count"] for row in found if row["detector"] == "loud"] == [26]
 
-    gone = screen(tmp_path, tmp_path, "out1", "--workers", "1")
+    gone = screen(tmp_path, tmp_path, "out0", "--workers", 0)
     assert gone.returncode == ConfigError.exit_code
     assert "rules.0.when.loud.share: no such detector" in gone.stderr
 
