@@ -1,7 +1,6 @@
 """Distributions with entry points, as an installer leaves them: `*.dist-info` next to modules."""
 
 import contextlib
-import importlib
 import os
 import re
 import subprocess
@@ -9,8 +8,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-from tests.forked import prep_in_fork
 
 EXTENDING = Path(__file__).resolve().parents[2] / "docs/extending.md"
 
@@ -57,26 +54,8 @@ def installed_here(site: Path, module: str, kept: Any) -> Iterator[None]:
         kept.cache_clear()
 
 
-def forget_plug_ins(site: Path) -> None:
-    """What this process knows of installed packages, which now include those at `site`."""
-    sys.path.insert(0, str(site))
-    sys.dont_write_bytecode = True  # tests change modules more often than file times can tell
-    importlib.invalidate_caches()
-    os.environ["PYTHONPATH"] = f"{site}{os.pathsep}{os.getcwd()}"
-    for name in ("sources.formats", "sources.output_format", "screening.detectors.plug_ins",
-                 "filters.custom.functions", "tokenizers.engines"):  # fmt: skip
-        for value in vars(importlib.import_module(f"pipeline.{name}")).values():
-            if hasattr(value, "cache_clear"):
-                value.cache_clear()
-
-
 def prep_with(site: Path, home: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    """`prep` with these distributions installed: in a process of its own where it has workers, else
-    in a fork."""
-    if 2 not in words:
-        before = f"from tests.pipeline import plugins; plugins.forget_plug_ins({str(site)!r})"
-        ended = prep_in_fork(*words, cwd=home, before=before)
-        return subprocess.CompletedProcess(words, ended.code, ended.out, ended.err)
+    """`prep` in a process of its own, with these distributions installed."""
     environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{os.getcwd()}"}
     command = [sys.executable, "-m", "pipeline", *map(str, words)]
     return subprocess.run(
