@@ -19,7 +19,8 @@ from pipeline.hdf5.dataset import HDF5Dataset, Labels
 from pipeline.hdf5.format import DATA_PARAMS
 from pipeline.runs import layout
 from pipeline.runs.origin import texts_home
-from pipeline.runs.records import map_arrow, select_texts, wrap_read_errors
+from pipeline.runs.parts import read_schema, wrap_read_errors
+from pipeline.runs.records import map_arrow, select_texts
 from pipeline.runs.run_directory import read_committed
 
 
@@ -150,10 +151,10 @@ class FinishedRun:
 
     def _table(self, directory: Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         path = directory / name
-        if not path.is_file():
+        if not path.exists():
             raise InputError(f"{path}: not there: this run has no such table")
         with wrap_read_errors(path):
-            names = pq.read_schema(path).names
+            names = read_schema(path).names
             strange = [column for column in columns or () if column not in names]
             if not strange:
                 return pq.read_table(path, columns=None if columns is None else list(columns))

@@ -236,7 +236,7 @@ def _list_configs(facts: Facts) -> list[dict[str, Any]]:
             for split in facts.splits
         ]
         configs.append({"config_name": "lineage", "data_files": files})
-    documents = [{"split": "train", "path": "documents.parquet"}]
+    documents = [{"split": "train", "path": facts.table}]
     configs.append({"config_name": "documents", "data_files": documents})
     return configs
 

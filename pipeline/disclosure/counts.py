@@ -23,6 +23,7 @@ from pipeline.hdf5.read import open_dataset
 from pipeline.lineage.shards import lineage_path
 from pipeline.runs import layout
 from pipeline.runs.events import EVENTS, verify_events
+from pipeline.runs.parts import read_schema
 from pipeline.runs.records import map_arrow
 from pipeline.screening.evidence import DECISIONS
 
@@ -48,7 +49,7 @@ def read_counted_documents(directory: Path) -> pa.Table:
     """documents.parquet with the columns that are counted; `host` (lower case, null for none) from
     the metadata of the documents, where the run has kept any."""
     path = directory / layout.DOCUMENTS
-    names = pq.read_schema(path).names
+    names = read_schema(path).names
     web = next((name for name in _WEB if name in names), None)
     table = pq.read_table(path, columns=[*_COLUMNS, *([web] if web else [])])
     hosts: Any = pa.nulls(len(table), pa.string())

@@ -230,6 +230,8 @@ class Facts:
     lists: tuple[ListFacts, ...] = ()
     registry: RegistryFacts | None = None
     events: EventFacts | None = None
+    table: str = ""
+    """What names the files of documents.parquet, relative to the run."""
     screened: tuple[tuple[str, int], ...] = ()
     """Documents that were screened, by decision; empty when none were."""
 

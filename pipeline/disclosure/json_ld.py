@@ -60,6 +60,7 @@ _LINEAGE_WORDS = {
     "doc_token_start": "where the span starts in the document's tokens",
     "stream_row": "row of the split's stream before the shuffle of rows",
 }
+_TABLE = "documents-files"
 _COLLECTION: dict[SourceKind, str] = {
     "public": "Secondary Data analysis", "licensed": "Secondary Data analysis",
     "private": "Secondary Data analysis", "crawled": "Web Scraping",
@@ -189,23 +190,27 @@ def _list_files(d: Disclosure) -> list[dict[str, Any]]:
         for file in d.files
     ]
     sets = [
-        {
-            "@type": "cr:FileSet",
-            "@id": f"lineage-files-{split.name}",
-            "name": f"lineage-files-{split.name}",
-            "encodingFormat": "application/x-parquet",
-            "includes": f"hdf5/{split.name}/*{LINEAGE_SUFFIX}",
-        }
+        _make_file_set(f"lineage-files-{split.name}", f"hdf5/{split.name}/*{LINEAGE_SUFFIX}")
         for split in d.facts.splits
     ]
-    return [*files, *sets]
+    return [*files, _make_file_set(_TABLE, d.facts.table), *sets]
+
+
+def _make_file_set(name: str, includes: str) -> dict[str, Any]:
+    return {
+        "@type": "cr:FileSet",
+        "@id": name,
+        "name": name,
+        "encodingFormat": "application/x-parquet",
+        "includes": includes,
+    }
 
 
 def _list_record_sets(d: Disclosure) -> list[dict[str, Any]]:
     documents = _make_record_set(
         "documents",
         "One row per record that was read.",
-        {"fileObject": {"@id": "documents.parquet"}},
+        {"fileSet": {"@id": _TABLE}},
         _DOCUMENT_FIELDS,
     )
     return [documents, *(_make_lineage_set(split) for split in d.facts.splits)]

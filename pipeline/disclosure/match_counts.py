@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from pipeline.disclosure.facts import EvidenceFacts, OptOutFacts, Passage, WorkFacts
 from pipeline.runs import layout
+from pipeline.runs.parts import read_schema
 from pipeline.screening.detectors.catalogue import DECIDE_FOR_THEMSELVES, DETECTORS
 from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA
 
@@ -77,7 +78,7 @@ def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     fields = [field for field in schema if field.name != "doc_id"]
     if not path.is_file():
         return pa.schema(fields).empty_table()
-    names = pq.read_schema(path).names
+    names = read_schema(path).names
     table = pq.read_table(path, columns=[f.name for f in fields if f.name in names])
     for position, field in enumerate(fields):
         if field.name not in names:

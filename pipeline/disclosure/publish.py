@@ -32,7 +32,7 @@ from pipeline.disclosure.disclosure import (
 from pipeline.disclosure.eu_summary import eu_summary
 from pipeline.disclosure.facts import Facts, Identity
 from pipeline.disclosure.json_ld import croissant, spdx
-from pipeline.runs import layout
+from pipeline.runs import layout, parts
 from pipeline.runs.catalogue import story_entry
 
 _SCREENING = (
@@ -98,6 +98,7 @@ def read_disclosure_facts(run: RunManifests) -> Facts:
             lists=registry.lists,
             registry=registry.registry,
             events=counts.count_events(run.directory),
+            table=parts.pattern(run.directory / layout.DOCUMENTS),
             screened=counts.count_screened(documents),
         )
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:

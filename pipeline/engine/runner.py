@@ -188,6 +188,7 @@ class Runner:
             reused=len(planned[0]),
         )
         storage.remove(self.root / TOP_MANIFEST)
+        self._remove_replaced(stage, old, planned[0].values())
         records = self._run_tasks(stage, planned)
         manifest = StageManifest(stage.name, fingerprint, fields, tuple(records))
         write_manifest(path, manifest)
@@ -205,6 +206,18 @@ class Runner:
         write_sealed(removed_note(self.root), {"removed": sorted(self.removed)})
         for name in there:
             storage.remove_tree(self.root / name)
+
+    def _remove_replaced(
+        self, stage: Stage, old: StageManifest | None, reused: Iterable[TaskRecord]
+    ) -> None:
+        """Delete files at the top of the run that an earlier version of the stage wrote: what it
+        writes now may be directories of these names."""
+        journal = sorted(record_directory(self.root, stage.name).glob("*.json"))
+        before = [*(old.tasks if old else ()), *filter(None, map(read_record, journal))]
+        staying = {shard.path for record in reused for shard in record.shards}
+        for path in {shard.path for record in before for shard in record.shards} - staying:
+            if "/" not in path and (self.root / path).is_file():
+                storage.remove(self.root / path)
 
     def _note_other_engine(self) -> None:
         if not self._noted_engine:

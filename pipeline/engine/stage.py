@@ -195,18 +195,18 @@ def top_directory(shard: Shard) -> str:
 
 @dataclass(frozen=True)
 class CopyJob:
-    """Files of the run in `location`."""
+    """A file of the run in `location`."""
 
     location: str
-    shards: tuple[Shard, ...]
+    shard: Shard
 
 
 def _copy(job: CopyJob, inputs: Inputs) -> Result:
-    run = Inputs(Path(job.location))
-    return Result(Output(s.path, run.path(s).read_bytes(), s.content_hash) for s in job.shards)
+    data = Inputs(Path(job.location)).path(job.shard).read_bytes()
+    return Result((Output(job.shard.path, data, job.shard.content_hash),))
 
 
 def tables_stage(location: Path, shards: tuple[Shard, ...]) -> Stage:
     """The stage that copies what describes the documents: tables and the tokenizer."""
-    task = Task("tables", CopyJob(str(location), shards))
-    return Stage(name="tables", version=1, function=_copy, tasks=(task,))
+    tasks = [Task(shard.path, CopyJob(str(location), shard), work=shard.size) for shard in shards]
+    return Stage(name="tables", version=2, function=_copy, tasks=tuple(tasks))

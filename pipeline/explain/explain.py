@@ -18,7 +18,8 @@ from pipeline.runs import layout
 from pipeline.runs.clusters import read_rows_by_key
 from pipeline.runs.held_texts import QUARANTINED
 from pipeline.runs.origin import Recipe, read_recipe, texts_home
-from pipeline.runs.records import RecordPlace, RunRecord, RunRecords, wrap_read_errors
+from pipeline.runs.parts import wrap_read_errors
+from pipeline.runs.records import RecordPlace, RunRecord, RunRecords
 
 _NO_DOCUMENT = ("dropped", "bad_record")
 MOST_COMPUTED = 4_000_000

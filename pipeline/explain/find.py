@@ -32,7 +32,8 @@ from pipeline.runs import layout
 from pipeline.runs.clusters import find_siblings
 from pipeline.runs.held_texts import quarantine_path, read_held_shard, with_texts
 from pipeline.runs.origin import Recipe, read_recipe, texts_home
-from pipeline.runs.records import DocumentTable, map_arrow, wrap_read_errors
+from pipeline.runs.parts import wrap_read_errors
+from pipeline.runs.records import DocumentTable, map_arrow
 from pipeline.screening.evidence import find_screenings
 from pipeline.screening.registry import identifiers, load_registry
 from pipeline.screening.registry.finding import find_works

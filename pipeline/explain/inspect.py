@@ -28,7 +28,8 @@ from pipeline.runs import layout
 from pipeline.runs.clusters import find_mentioned_keys, read_bands, read_clusters, with_sources
 from pipeline.runs.held_texts import IN_QUARANTINE, QUARANTINED
 from pipeline.runs.layout import KINDS
-from pipeline.runs.records import PLACE, RecordPlace, RunRecords, keys_start_with, wrap_read_errors
+from pipeline.runs.parts import wrap_read_errors
+from pipeline.runs.records import PLACE, RecordPlace, RunRecords, keys_start_with
 from pipeline.runs.references import is_key
 
 EXCERPT_BYTES = 600

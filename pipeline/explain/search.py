@@ -203,7 +203,7 @@ def scan_run(directory: Path, text: str, progress: Progress) -> tuple[list[Found
             counts += shard_counts
             stage.done(position, {"documents": int(shard_counts[0])})
     documents, quarantined, size, without = counts.tolist()
-    records = len(DocumentTable(home)) if (home / layout.DOCUMENTS).is_file() else 0
+    records = len(DocumentTable(home)) if (home / layout.DOCUMENTS).exists() else 0
     never = max(0, records - documents - quarantined - without)
     return all_hits, SearchScope(
         words=len(queries[0].words),

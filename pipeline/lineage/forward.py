@@ -268,7 +268,7 @@ NO_SOURCE = -1
 
 def has_lineage(dataset: SampleDataset) -> bool:
     """Whether a data set is in a run directory with a table of its documents."""
-    return (dataset.directory.parent.parent / layout.DOCUMENTS).is_file()
+    return (dataset.directory.parent.parent / layout.DOCUMENTS).exists()
 
 
 class LabelSources:

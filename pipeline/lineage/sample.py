@@ -26,7 +26,8 @@ from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.lineage.shards import RowSpans, all_spans, count_spans, read_masked_documents
 from pipeline.lineage.training import read_training
 from pipeline.runs import layout
-from pipeline.runs.records import DocumentTable, RunRecords, map_arrow, wrap_read_errors
+from pipeline.runs.parts import wrap_read_errors
+from pipeline.runs.records import DocumentTable, RunRecords, map_arrow
 from pipeline.runs.splits import TRAIN
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from pipeline.hdf5.format import CORPUS, LINEAGE_SUFFIX, SHARD_SUFFIX, VSL
 from pipeline.hdf5.read import SampleDataset
 from pipeline.lineage.tables import expand_ranges
 from pipeline.runs import layout
-from pipeline.runs.records import wrap_read_errors
+from pipeline.runs.parts import wrap_read_errors
 
 _BLOCK_TOKENS = 1 << 19
 

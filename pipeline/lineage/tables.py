@@ -30,7 +30,8 @@ from pipeline.core import rng
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.rng import invert, permute
 from pipeline.hdf5.read import SampleDataset
-from pipeline.runs.records import DocumentTable, wrap_read_errors
+from pipeline.runs.parts import wrap_read_errors
+from pipeline.runs.records import DocumentTable
 
 SCHEMA = pa.schema([
     ("row", pa.int32()), ("token_start", pa.int32()), ("token_end", pa.int32()),

@@ -115,6 +115,7 @@ def _stage(name: str, tasks: str, reads: str, *writes: str, **facts: Any) -> Sta
 
 
 _PER_SHARD = "one per documents shard"
+_PER_PART = "one per part of the table"
 _PER_BUCKET = "one per bucket of a split"
 
 STAGES: Mapping[str, StageEntry] = {
@@ -192,7 +193,8 @@ STAGES: Mapping[str, StageEntry] = {
                speed=100, disk=0.7, changed_by_takedowns=True,
                needs=("cuts", "keep")),
         _stage("sources", "1", "tables above", layout.SOURCES),
-        _stage("documents", "1", "tables above", layout.DOCUMENTS, changed_by_takedowns=True,
+        _stage("documents", _PER_PART, "tables above", layout.DOCUMENTS,
+               changed_by_takedowns=True,
                needs=("keep", "splits", "tokens", "verdicts")),
         _stage("mixture", "1", "`documents.parquet`", "mixture", called_for_by=("mixture",),
                changed_by_takedowns=True),
@@ -215,7 +217,7 @@ STAGES: Mapping[str, StageEntry] = {
                changed_by_takedowns=True,
                needs=("stream",)),
         _stage("params", "one per split", "–", "hdf5", changed_by_takedowns=True),
-        _stage("account", "1", "`documents.parquet`, counters", layout.LEDGER),
+        _stage("account", "1", "counters", layout.LEDGER),
         _stage("report", "1", "tables above, excerpts", layout.REPORT, layout.CLUSTER_REPORT),
         _stage("cleaned", _PER_SHARD, "`documents/`, `keep/`", "cleaned",
                changed_by_takedowns=True,
@@ -227,9 +229,9 @@ STAGES: Mapping[str, StageEntry] = {
         _stage("scatter_text", _PER_SHARD, "text and tables of the run", "shuffle"),
         _stage("gather_text", "one per file of a split", "`shuffle/`", "records",
                needs=("shuffle",)),
-        _stage("tables", "1", "tables of the run", layout.DOCUMENTS, layout.SOURCES,
+        _stage("tables", "one per file", "tables of the run", layout.DOCUMENTS, layout.SOURCES,
                layout.TOKENIZER, layout.TOKENIZER_CONFIG, changed_by_takedowns=True),
-        _stage("splits", "1", "tables of the run", "splits", changed_by_takedowns=True),
+        _stage("splits", _PER_PART, "tables of the run", "splits", changed_by_takedowns=True),
     )
 }  # fmt: skip
 

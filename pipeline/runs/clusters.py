@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from pipeline.core import ids
 from pipeline.core.errors import IntegrityError
-from pipeline.runs.records import wrap_read_errors
+from pipeline.runs.parts import RowGroups, wrap_read_errors
 
 _COLUMNS = ["kept", "member", "kind", "estimate", "jaccard", "member_state", "index"]
 _LABELS = ["kind", "member_state"]
@@ -66,13 +66,12 @@ def read_rows_by_key(path: Path, column: str, keys: Sequence[bytes]) -> pa.Table
     """All columns of the rows whose `column` (`kept` or `member`) is among these keys, read one row
     group at a time."""
     key_array = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
-    with wrap_read_errors(path):
-        file = pq.ParquetFile(path)
-        parts = [file.schema_arrow.empty_table()]
-        for group in range(file.num_row_groups):
-            is_match = pc.is_in(file.read_row_group(group, [column])[column], key_array).to_numpy()
-            if is_match.any():
-                parts.append(file.read_row_group(group).take(np.flatnonzero(is_match)))
+    groups = RowGroups(path)
+    parts = [groups.read([])]
+    for group in range(len(groups)):
+        is_match = pc.is_in(groups.read([group], [column])[column], key_array).to_numpy()
+        if is_match.any():
+            parts.append(groups.read([group]).take(np.flatnonzero(is_match)))
     return pa.concat_tables(parts)
 
 
@@ -118,7 +117,7 @@ def find_siblings(path: Path, keys: Iterable[bytes], only_verified: bool) -> Sib
     unverified: dict[bytes, Sibling] = {}
     fresh = list(keys)
     reached = set(fresh)
-    while fresh and path.is_file():
+    while fresh and path.exists():
         new_keys = []
         for sibling in _edges(path, fresh):
             if sibling.key in reached:

@@ -30,9 +30,13 @@ def texts_home(directory: Path) -> Path:
     documents = _manifest(home, "documents")
     if documents is None:
         raise _lost(directory, f"no longer in {home}")
-    if DocumentsOutput(documents).table.content_hash != DocumentsOutput(tables).table.content_hash:
+    if _contents(documents) != _contents(tables):
         raise _lost(directory, f"but {home} holds other documents by now")
     return home
+
+
+def _contents(stage: StageManifest) -> list[str]:
+    return [part.content_hash for part in DocumentsOutput(stage).parts]
 
 
 def _manifest(directory: Path, stage: str) -> StageManifest | None:

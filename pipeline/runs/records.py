@@ -1,13 +1,12 @@
 """Records of a run: by row, by key or the beginning of one, or by file and line; and their texts.
 
 `DocumentTable` reads documents.parquet of a finished run, one row group at a time; the number of a
-row is the dense index that lineage refers to. `RunRecords` also reads documents/ and keep/ of a run
-that stopped on its way, at the alarm of dedup for example, so that `prep inspect` and `prep
-explain` can show why.
+row, over all parts, is the dense index that lineage refers to. `RunRecords` also reads documents/
+and keep/ of a run that stopped on its way, at the alarm of dedup for example, so that `prep
+inspect` and `prep explain` can show why.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,9 +19,10 @@ import pyarrow.parquet as pq
 
 from dedup.arrays import I64, Mask
 from pipeline.core import ids
-from pipeline.core.errors import InputError, IntegrityError, escape_text
+from pipeline.core.errors import InputError, escape_text
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
+from pipeline.runs.parts import RowGroups, wrap_read_errors
 from pipeline.runs.references import find_file, find_files_ending, is_key, shorten_list, split_place
 
 _REPEATED = ["source", "licence", "state", "reason", "decision", "rule", "split"]
@@ -174,10 +174,9 @@ class RunRecords:
 
     def _parts(self) -> Iterator[_Part]:
         if self.finished:
-            with wrap_read_errors(self.directory / layout.DOCUMENTS) as path:
-                file = pq.ParquetFile(path)
-                for group in range(file.num_row_groups):
-                    yield partial(file.read_row_group, group)
+            groups = RowGroups(self.directory / layout.DOCUMENTS)
+            for group in range(len(groups)):
+                yield partial(groups.read, [group])
         else:
             for path in self._shards():
                 yield partial(_read_unfinished, path, self.directory / "keep" / path.name)
@@ -207,34 +206,29 @@ class DocumentTable:
     damage."""
 
     def __init__(self, directory: Path) -> None:
-        if not (directory / layout.DOCUMENTS).is_file():
+        if not (directory / layout.DOCUMENTS).exists():
             raise InputError(
                 f"{directory}: no {layout.DOCUMENTS}; give the directory of a finished `prep run`"
             )
         self.directory = directory
-        self.path = directory / layout.DOCUMENTS
-        with wrap_read_errors(self.path):
-            self._file = pq.ParquetFile(self.path, memory_map=True, read_dictionary=_REPEATED)
-        self._meta = self._file.metadata
-        sizes = [self._meta.row_group(g).num_rows for g in range(self._meta.num_row_groups)]
-        self._starts = np.cumsum([0, *sizes])
+        self._groups = RowGroups(directory / layout.DOCUMENTS, _REPEATED)
         self.files = read_file_names(directory / layout.SOURCES)
         """Input and path of every raw shard, by path_id."""
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return int(self._groups.starts[-1])
 
     def take(self, rows_N: I64, columns: Sequence[str]) -> pa.Table:
         """These columns of the rows, in the order asked for."""
-        group_N = np.searchsorted(self._starts, rows_N, side="right") - 1
+        starts = self._groups.starts
+        group_N = np.searchsorted(starts, rows_N, side="right") - 1
         groups = np.unique(group_N)
-        sizes = np.diff(self._starts)[groups]
+        sizes = np.diff(starts)[groups]
         place = np.cumsum(sizes) - sizes
-        with wrap_read_errors(self.path):
-            table = self._file.read_row_groups(groups.tolist(), list(columns))
+        table = self._groups.read(groups.tolist(), columns)
         if not len(groups):
             return table
-        row = place[np.searchsorted(groups, group_N)] + rows_N - self._starts[group_N]
+        row = place[np.searchsorted(groups, group_N)] + rows_N - starts[group_N]
         return table.take(pa.array(row))
 
     def find(self, name: str) -> I64:
@@ -274,43 +268,26 @@ class DocumentTable:
 
     def parts(self, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
         """(first row, these columns) of every row group."""
-        for group in range(self._meta.num_row_groups):
-            with wrap_read_errors(self.path):
-                yield int(self._starts[group]), self._file.read_row_group(group, columns)
+        for group in range(len(self._groups)):
+            yield int(self._groups.starts[group]), self._groups.read([group], columns)
 
     def _rows(self, groups: Sequence[int], columns: list[str], chosen: Chosen) -> I64:
         parts = [np.zeros(0, np.int64)]
         for group in groups:
-            with wrap_read_errors(self.path):
-                table = self._file.read_row_group(group, columns)
-            parts.append(np.flatnonzero(chosen(table)) + self._starts[group])
+            table = self._groups.read([group], columns)
+            parts.append(np.flatnonzero(chosen(table)) + self._groups.starts[group])
         return np.concatenate(parts)
 
     def _groups_of_file(self, path_id: int | None) -> list[int]:
         """The row groups whose statistics do not rule out this raw shard."""
-        column = self._file.schema_arrow.get_field_index("path_id")
-        groups = []
-        for group in range(self._meta.num_row_groups):
-            statistics = self._meta.row_group(group).column(column).statistics
-            if (
-                path_id is None
-                or statistics is None
-                or not statistics.has_min_max
-                or statistics.min <= path_id <= statistics.max
-            ):
-                groups.append(group)
-        return groups
+        groups = range(len(self._groups))
+        if path_id is None:
+            return list(groups)
+        return [group for group in groups if self._may_hold(group, path_id)]
 
-
-@contextmanager
-def wrap_read_errors(path: Path) -> Iterator[Path]:
-    """Turns what goes wrong in reading `path` into an IntegrityError that names it."""
-    try:
-        yield path
-    except (OSError, pa.ArrowException) as error:
-        raise IntegrityError(
-            f"{path}: missing or damaged ({type(error).__name__}); `prep verify` names all damage"
-        ) from error
+    def _may_hold(self, group: int, path_id: int) -> bool:
+        bounds = self._groups.bounds(group, "path_id")
+        return bounds is None or bounds[0] <= path_id <= bounds[1]
 
 
 def read_file_names(path: Path) -> list[str]:

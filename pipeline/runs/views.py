@@ -49,6 +49,11 @@ def _file(path: str) -> _Attribute[Shard]:
     return _Attribute(lambda m: m.find(path))
 
 
+def _parts(table: str) -> _Attribute[tuple[Shard, ...]]:
+    """The parts of a table at the top of a run; of an earlier version's run its one file."""
+    return _Attribute(lambda m: m.below(table) or (m.find(table),))
+
+
 def _counter(kind: type[Value], name: str) -> _Attribute[list[Value]]:
     return _Attribute(lambda m: [task.counters[name] for task in m.tasks])
 
@@ -271,9 +276,17 @@ class SourcesOutput(StageOutput):
 
 
 class DocumentsOutput(StageOutput):
-    """The table of all records."""
+    """The table of all records; `ends` of each part: source, state, reason, split, documents, bytes
+    of text and tokens."""
 
-    table = _file(layout.DOCUMENTS)
+    parts = _parts(layout.DOCUMENTS)
+    ends = _counter(list[tuple[str, str, str, str, int, int, int]], "ends")
+    _tasks = _optional_counter(list[int](), "tasks")
+
+    def tasks_of_parts(self, clean: CleanOutput) -> list[range]:
+        """The clean tasks of each part; the one file of an earlier version has those of all."""
+        whole = [0, len(clean.records)]
+        return [range(*(tasks or whole)) for tasks in self._tasks]
 
 
 class MixtureOutput(StageOutput):

@@ -19,6 +19,9 @@ from pipeline.stages.batches import Batch, Batches, Corpus
 from pipeline.stages.candidates import KEY, SAME
 from pipeline.stages.clusters import CHOICE
 
+NOT_REPRESENTED = len(KINDS)
+"""The kind of a document that no other represents."""
+
 
 @dataclass(frozen=True)
 class KeepJob:
@@ -72,7 +75,10 @@ def _keep(job: KeepJob, inputs: Inputs) -> Result:
     text_key[duplicates.member] = duplicates.text_key_M2
     is_kept = state == STATES.index("kept")
     split = splits.assign(text_key, is_kept, job.held_out, job.seed)
-    outputs = [*_shards(job.batches.all[-1], documents, state, split, key)]
+    kind = np.full(len(state), NOT_REPRESENTED, np.uint8)
+    kind[duplicates.member] = kinds(duplicates.channels, duplicates.exact, job.channels)
+    ends = {"state": state, "kind": kind}
+    outputs = [*_shards(job.batches.all[-1], documents, ends, split, key)]
     outputs.append(_clusters(job, documents, state, duplicates))
     counts = {name: int((state == i).sum()) for i, name in enumerate(STATES)}
     counters = {"documents": len(state), **counts, "sources": _by_source(documents, state)}
@@ -131,10 +137,10 @@ def _by_source(documents: _Documents, state: U8) -> dict[str, list[int]]:
 
 
 def _shards(
-    batch: Batch, documents: _Documents, state: U8, split: U8, representative_N2: U64
+    batch: Batch, documents: _Documents, ends: dict[str, U8], split: U8, representative_N2: U64
 ) -> list[Output]:
-    """Per documents shard: states row-aligned with it, and apart from them the splits, which
-    another seed changes without touching what is tokenized.
+    """Per documents shard: states and why others represent them, row-aligned with it; apart from
+    them the splits, which another seed changes without touching what is tokenized.
     """
     outputs, first = [], 0
     for index, count in enumerate(batch.counts):
@@ -142,7 +148,7 @@ def _shards(
         first += count
         table = pa.table(
             {
-                "state": pa.array(state[rows]),
+                **{name: pa.array(column[rows]) for name, column in ends.items()},
                 "representative": ids.keys_from_u64(representative_N2[rows]),
             }
         )
@@ -210,5 +216,5 @@ def keep_stage(
     settings = {"seed": config.seed, "splits": [list(s) for s in splits.held_out(config)]}
     task = Task("keep-list", job, (*own.documents, *chosen, *own.decisions))
     return Stage(
-        name="keep", version=2, function=_keep, tasks=(task,), settings=settings, reads_texts=False
+        name="keep", version=3, function=_keep, tasks=(task,), settings=settings, reads_texts=False
     )

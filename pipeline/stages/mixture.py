@@ -209,11 +209,14 @@ _COLUMNS = ["doc_key", "source", "state", "split", "tokens"]
 _ROWS = 1 << 18
 
 
+Paths = tuple[Path, ...]
+
+
 @dataclass(frozen=True)
 class MixtureJob:
     """What is asked for, the sources by name, and the kept documents of every tokens shard."""
 
-    documents: Shard
+    documents: tuple[Shard, ...]
     asked: dict[str, Any]
     sources: tuple[str, ...]
     kept: tuple[int, ...]
@@ -223,21 +226,23 @@ class MixtureJob:
 def _mixture(job: MixtureJob, inputs: Inputs) -> Result:
     """Per tokens shard and row-aligned with it: `source`, an index into the counter `sources`, and
     `copies`."""
-    path = inputs.path(job.documents)
+    paths = tuple(inputs.path(shard) for shard in job.documents)
     config = MixtureConfig.model_validate(job.asked)
-    documents, tokens = _totals(path, job)
-    quotas = _quotas(path, job, config, tokens)
+    documents, tokens = _totals(paths, job)
+    quotas = _quotas(paths, job, config, tokens)
     source = np.empty(sum(job.kept), np.uint32)
     copies = np.empty(sum(job.kept), np.uint16)
     row, in_train = 0, 0
-    for part, train in _kept(path, job.sources):
+    for part, train in _kept(paths, job.sources):
         end = row + len(train)
         source[row:end] = part.source
         copies[row:end] = np.where(train, draw_copies(part, quotas, job.seed), 1)
         in_train += int(copies[row:end][train].sum())
         row = end
     if row != len(copies):
-        raise IntegrityError(f"{path}: {row:,} kept documents; {len(copies):,} were tokenized")
+        raise IntegrityError(
+            f"{layout.DOCUMENTS}: {row:,} kept documents; {len(copies):,} were tokenized"
+        )
     if not in_train:
         raise InputError("mixture: no document would be left in train; raise epochs or weights")
     cuts = np.cumsum(job.kept)[:-1]
@@ -271,34 +276,34 @@ def _facts(
     ]
 
 
-def _totals(path: Path, job: MixtureJob) -> tuple[I64, I64]:
+def _totals(paths: Paths, job: MixtureJob) -> tuple[I64, I64]:
     """Documents and tokens of train per source, (S,) each."""
     documents, tokens = np.zeros((2, len(job.sources)), np.int64)
-    for part in _train(path, job.sources):
+    for part in _train(paths, job.sources):
         documents += np.bincount(part.source, minlength=len(documents))
         np.add.at(tokens, part.source, part.tokens)
     return documents, tokens
 
 
-def _quotas(path: Path, job: MixtureJob, config: MixtureConfig, tokens: I64) -> tuple[Quota, ...]:
+def _quotas(paths: Paths, job: MixtureJob, config: MixtureConfig, tokens: I64) -> tuple[Quota, ...]:
     if config.weights is None:
         return tuple(quota_of_epochs(find_weight(config, name) or 0.0) for name in job.sources)
     target_tokens = targets(config, dict(zip(job.sources, tokens.tolist(), strict=True)))
     target = np.array([target_tokens[name] for name in job.sources], np.int64)
-    return fill_quotas(target, tokens, lambda: _train(path, job.sources), job.seed)
+    return fill_quotas(target, tokens, lambda: _train(paths, job.sources), job.seed)
 
 
-def _train(path: Path, sources: tuple[str, ...]) -> Iterator[DocumentTokens]:
-    for part, train in _kept(path, sources):
+def _train(paths: Paths, sources: tuple[str, ...]) -> Iterator[DocumentTokens]:
+    for part, train in _kept(paths, sources):
         yield DocumentTokens(part.key_N2[train], part.source[train], part.tokens[train])
 
 
-def _kept(path: Path, sources: tuple[str, ...]) -> Iterator[tuple[DocumentTokens, Mask]]:
+def _kept(paths: Paths, sources: tuple[str, ...]) -> Iterator[tuple[DocumentTokens, Mask]]:
     """The kept documents of documents.parquet, some rows at a time, in its order; which of them
     are in train."""
     names = pa.array(sources, pa.string())
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(_ROWS, columns=_COLUMNS):
+    for path in paths:
+        for batch in pq.read_table(path, columns=_COLUMNS).to_batches(_ROWS):
             documents = batch.filter(pc.equal(batch["state"], "kept"))
             source = pc.index_in(documents["source"], value_set=names)
             part = DocumentTokens(
@@ -318,9 +323,9 @@ def mixture_stage(
 ) -> Stage:
     """One task; the copies that it publishes are parallel to the tokens shards."""
     sources = tuple(sorted(source_documents(clean)))
-    table = documents.table
-    job = MixtureJob(table, config.model_dump(), sources, tuple(tokens.documents), seed)
-    task = Task("mixture", job, (table,))
+    tables = documents.parts
+    job = MixtureJob(tables, config.model_dump(), sources, tuple(tokens.documents), seed)
+    task = Task("mixture", job, tables)
     return Stage(name="mixture", version=1, function=_mixture, tasks=(task,))
 
 

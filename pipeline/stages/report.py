@@ -49,7 +49,7 @@ class ClusterReportJob:
     identity: str
     recipe: str
     bands: int
-    documents: Shard
+    documents: tuple[Shard, ...]
     clusters: Shard
     sources: Shard
     texts: tuple[Shard, ...]
@@ -73,7 +73,8 @@ class _Tables:
     def __init__(self, job: ClusterReportJob, inputs: Inputs) -> None:
         self.job = job
         self.inputs = inputs
-        self.documents = pq.read_table(inputs.path(job.documents), columns=_COLUMNS)
+        paths = [inputs.path(shard) for shard in job.documents]
+        self.documents = pq.read_table(paths, columns=_COLUMNS)
         sources = pq.read_table(inputs.path(job.sources), columns=["input", "path"]).to_pylist()
         self._files = [f"{row['input']}/{row['path']}" for row in sources]
         clusters = read_clusters(inputs.path(job.clusters))
@@ -210,7 +211,7 @@ def _page_fields(name: str, manifests: dict[str, StageManifest]) -> dict[str, An
         "identity": fingerprint_of({"stages": _identities(manifests)}),
         "recipe": recipe.words if recipe else "",
         "bands": recipe.preset.bands if recipe else 0,
-        "documents": views.DocumentsOutput(manifests["documents"]).table,
+        "documents": views.DocumentsOutput(manifests["documents"]).parts,
         "clusters": views.KeepOutput(manifests["keep"]).clusters,
         "sources": views.SourcesOutput(manifests["sources"]).table,
         "texts": views.CleanOutput(manifests["clean"]).documents,

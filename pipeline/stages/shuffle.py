@@ -31,9 +31,11 @@ from pipeline.stages.tokenize import list_lengths
 
 @dataclass(frozen=True)
 class SplitsJob:
-    """The table, how many of its rows belong to every clean task, and the splits in order."""
+    """A part of the table, the first of its clean tasks, how many of its rows belong to each of
+    these, and the splits in order."""
 
     documents: Shard
+    first: int
     records: tuple[int, ...]
     names: tuple[str, ...]
 
@@ -47,7 +49,7 @@ def _shards(job: SplitsJob, inputs: Inputs) -> Iterator[Output]:
     names = pq.read_table(inputs.path(job.documents), columns=["split"])["split"]
     split = pc.fill_null(pc.index_in(names, value_set=pa.array(job.names)), 0)
     start = 0
-    for task, count in enumerate(job.records):
+    for task, count in enumerate(job.records, job.first):
         doc_id = (np.uint64(task) << np.uint64(32)) + np.arange(count, dtype=np.uint64)
         part = split.slice(start, count).cast(pa.uint8())
         table = pa.table({"doc_id": pa.array(doc_id), "split": part}).combine_chunks()
@@ -55,11 +57,16 @@ def _shards(job: SplitsJob, inputs: Inputs) -> Iterator[Output]:
         start += count
 
 
-def splits_stage(clean: views.CleanOutput, documents: Shard, names: tuple[str, ...]) -> Stage:
-    """One task over a small column."""
-    job = SplitsJob(documents, tuple(clean.records), names)
-    task = Task("table of splits", job, (documents,))
-    return Stage(name="splits", version=1, function=_splits, tasks=(task,))
+def splits_stage(
+    clean: views.CleanOutput, documents: views.DocumentsOutput, names: tuple[str, ...]
+) -> Stage:
+    """One task per part of the table."""
+    tasks = []
+    for part, group in zip(documents.parts, documents.tasks_of_parts(clean), strict=True):
+        records = tuple(clean.records[group.start : group.stop])
+        job = SplitsJob(part, group.start, records, names)
+        tasks.append(Task(f"splits of {part.path}", job, (part,)))
+    return Stage(name="splits", version=2, function=_splits, tasks=tuple(tasks))
 
 
 SCATTERED = "shuffle"

@@ -2,13 +2,14 @@
 written.
 
 documents.parquet has one row per record ever read, bad ones included, in doc_id order; the row
-number is the dense index that lineage refers to. `state` is the record's one end, `reason` says
-why.
+number over all its parts is the dense index that lineage refers to. `state` is the record's one
+end, `reason` says why. A part counts its ends itself, so the account reads no rows.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ from pipeline.engine.stage import (
     bytes_output,
     parquet_output,
 )
-from pipeline.runs import layout, views
-from pipeline.runs.layout import STATES
+from pipeline.runs import layout, parts, views
+from pipeline.runs.layout import KINDS, STATES
 from pipeline.runs.splits import TRAIN
 from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.document_rows import PLACE_SCHEMA
@@ -41,30 +42,32 @@ from pipeline.stages.mixture import MixtureCounts
 from pipeline.stages.plan import Reading
 from pipeline.stages.rows import split_streams
 
+Ends = tuple[str, str, str, str, int, int, int]
+"""Source, state, reason and split; how many documents, their bytes of text and tokens."""
 SplitCounts = dict[str, Any]
 """What was packed of one split: the fields of a SplitLedger."""
 
 
 @dataclass(frozen=True)
 class AccountJob:
-    """The documents table (ends), the read-side accounts per clean task, and the splits' counts."""
+    """What became of documents, the read-side accounts per clean task, and the splits' counts."""
 
-    documents: Shard
+    ends: tuple[Ends, ...]
     read: tuple[views.SourceAccounts, ...]
     splits: dict[str, SplitCounts]
     skipped_shards: int
     mixture: dict[str, MixtureCounts]
 
 
-def _account(job: AccountJob, inputs: Inputs) -> Result:
+def _account(job: AccountJob, _: Inputs) -> Result:
     ledger = Ledger(skipped_shards=job.skipped_shards)
     for accounts in job.read:
         for name, account in accounts.items():
             _add_read_side(ledger, name, account)
-    _add_ends(ledger, job, inputs)
+    _add_ends(ledger, job.ends)
     ledger.splits = {name: SplitLedger(**fields) for name, fields in job.splits.items()}
     if job.mixture:
-        _add_mixture(ledger, job, inputs)
+        _add_mixture(ledger, job)
     ledger.sources = dict(sorted(ledger.sources.items()))
     ledger.check()
     return Result((bytes_output(layout.LEDGER, canonical_json(ledger.as_dict())),))
@@ -83,41 +86,38 @@ def _named(tally: dict[str, int]) -> dict[str, int]:
     return {"documents": tally["documents"], "size": tally["bytes"]}
 
 
-def _add_ends(ledger: Ledger, job: AccountJob, inputs: Inputs) -> None:
-    """What became of each document, counted from documents.parquet and not from any counter."""
-    columns = ["source", "state", "reason", "text_bytes", "tokens"]
-    table = pq.read_table(inputs.path(job.documents), columns=columns)
-    grouped = table.group_by(["source", "state", "reason"], use_threads=False)
-    sums = grouped.aggregate([("text_bytes", "sum"), ("text_bytes", "count"), ("tokens", "sum")])
-    for row in sums.to_pylist():
-        source = ledger.source(row["source"])
-        count, size = row["text_bytes_count"], row["text_bytes_sum"]
-        match row["state"]:
+def _add_ends(ledger: Ledger, ends: Sequence[Ends]) -> None:
+    """What became of each document, as the parts of documents.parquet counted their rows."""
+    for name, state, reason, _, count, size, tokens in ends:
+        source = ledger.source(name)
+        match state:
             case "kept":
                 source.kept.add(count, size)
-                source.tokens += row["tokens_sum"]
+                source.tokens += tokens
             case "duplicate":
                 source.duplicates.add(count, size)
             case "quarantined":
                 source.quarantined.add(count, size)
             case "dropped":
-                source.dropped.setdefault(row["reason"], Tally()).add(count, size)
+                source.dropped.setdefault(reason, Tally()).add(count, size)
 
 
-def _add_mixture(ledger: Ledger, job: AccountJob, inputs: Inputs) -> None:
-    """What train has of each source, counted from documents.parquet, next to what was shuffled."""
-    table = pq.read_table(
-        inputs.path(job.documents),
-        columns=["source", "tokens"],
-        filters=[("state", "=", "kept"), ("split", "=", TRAIN)],
-    )
-    sums = table.group_by("source", use_threads=False).aggregate(
-        [("tokens", "sum"), ([], "count_all")]
-    )
-    by_source = {row["source"]: (row["count_all"], row["tokens_sum"]) for row in sums.to_pylist()}
+def _add_mixture(ledger: Ledger, job: AccountJob) -> None:
+    """What train has of each source, next to what was shuffled."""
+    trained = count_trained(job.ends)
     for name, counts in job.mixture.items():
-        documents, tokens = by_source.get(name, (0, 0))
+        documents, tokens = trained.get(name, (0, 0))
         ledger.mixture[name] = MixtureLedger(documents=documents, tokens=tokens, **counts)
+
+
+def count_trained(ends: Iterable[Ends]) -> dict[str, tuple[int, int]]:
+    """Source -> documents and tokens of train."""
+    trained: dict[str, tuple[int, int]] = {}
+    for source, state, _, split, count, _, tokens in ends:
+        if state == "kept" and split == TRAIN:
+            documents, before = trained.get(source, (0, 0))
+            trained[source] = documents + count, before + tokens
+    return trained
 
 
 def account_stage(
@@ -131,10 +131,9 @@ def account_stage(
     `splits` are the counts of `split_accounts`; empty when nothing was packed. `mixture` are those
     of `mixture_accounts`.
     """
-    shard = documents.table
-    job = AccountJob(shard, tuple(clean.sources), splits, len(clean.skipped), mixture or {})
-    task = Task("ledger", job, (shard,))
-    return Stage(name="account", version=2, function=_account, tasks=(task,))
+    ends = tuple(chain.from_iterable(documents.ends))
+    job = AccountJob(ends, tuple(clean.sources), splits, len(clean.skipped), mixture or {})
+    return Stage(name="account", version=3, function=_account, tasks=(Task("ledger", job),))
 
 
 def split_accounts(
@@ -183,7 +182,7 @@ def _repack_account(job: RepackAccountJob, inputs: Inputs) -> Result:
 def repack_account_stage(location: Path, ledger: Shard, splits: dict[str, SplitCounts]) -> Stage:
     """The ledger of a run that was packed again: the old sources, the splits as they are now."""
     job = RepackAccountJob(str(location), ledger, splits)
-    return Stage(name="account", version=2, function=_repack_account, tasks=(Task("ledger", job),))
+    return Stage(name="account", version=3, function=_repack_account, tasks=(Task("ledger", job),))
 
 
 PLACE = [*PLACE_SCHEMA.names, "text_bytes"]
@@ -211,33 +210,35 @@ class TaskShards:
 
 @dataclass(frozen=True)
 class DocumentsJob:
-    """Every clean task's shards, in order, and the table of clusters."""
+    """The shards of the clean tasks of a part, in order."""
 
-    tasks: tuple[TaskShards, ...]
-    clusters: Shard
+    part: int
+    tasks: tuple[int, int]
+    shards: tuple[TaskShards, ...]
     split_names: tuple[str, ...]
 
 
 def _documents(job: DocumentsJob, inputs: Inputs) -> Result:
-    table = pa.concat_tables([_one_task(inputs, shards, job.split_names) for shards in job.tasks])
-    clusters = pq.read_table(inputs.path(job.clusters), columns=["member", "kind"])
-    table = table.set_column(
-        table.column_names.index("reason"), "reason", _reasons(table, clusters)
+    tables = [_one_task(inputs, shards, job.split_names) for shards in job.shards]
+    table = pa.concat_tables(tables).combine_chunks()
+    path = parts.part(layout.DOCUMENTS, job.part)
+    output = parquet_output(path, table, ENCODINGS, ROWS_PER_GROUP)
+    return Result((output,), {"tasks": list(job.tasks), "ends": _count_ends(table)})
+
+
+def _count_ends(table: pa.Table) -> list[list[Any]]:
+    """`Ends` of some documents."""
+    keys = ["source", "state", "reason", "split"]
+    sums = table.group_by(keys, use_threads=False).aggregate(
+        [([], "count_all"), ("text_bytes", "sum"), ("tokens", "sum")]
     )
-    table = table.combine_chunks()
-    return Result((parquet_output(layout.DOCUMENTS, table, ENCODINGS, ROWS_PER_GROUP),))
-
-
-def _reasons(table: pa.Table, clusters: pa.Table) -> pa.ChunkedArray:
-    """The reasons, those of duplicates being the kind and `_duplicate`."""
-    keys = clusters["member"].combine_chunks()
-    kinds = pc.take(clusters["kind"], pc.index_in(table["doc_key"], value_set=keys))
-    duplicate_reasons = pc.binary_join_element_wise(kinds, DUPLICATE, "_")
-    return pc.if_else(pc.equal(table["state"], DUPLICATE), duplicate_reasons, table["reason"])
+    columns = [*keys, "count_all", "text_bytes_sum", "tokens_sum"]
+    rows = sums.select(columns).sort_by([(name, "ascending") for name in keys])
+    return [list(row.values()) for row in rows.to_pylist()]
 
 
 def _one_task(inputs: Inputs, shards: TaskShards, split_names: tuple[str, ...]) -> pa.Table:
-    """All records of a task in order, without `doc_id`; duplicates have no reason yet."""
+    """All records of a task in order, without `doc_id`."""
     live = _with_ends(inputs, shards, split_names)
     gone = pq.read_table(inputs.path(shards.drops))
     blank = _blank(len(gone))
@@ -273,10 +274,13 @@ def _with_ends(inputs: Inputs, shards: TaskShards, split_names: tuple[str, ...])
         tokens[rows] = pc.list_value_length(table["tokens"]).to_numpy()
     state = pc.take(pa.array(STATES), kept["state"])
     by_rule = pc.is_in(state, value_set=pa.array(["quarantined", "dropped"]))
+    kind = pc.take(pa.array([*KINDS, ""]), kept["kind"])
+    as_duplicate = pc.binary_join_element_wise(kind, DUPLICATE, "_")
+    reason = pc.if_else(pc.equal(state, DUPLICATE), as_duplicate, pc.if_else(by_rule, rule, ""))
     typed = [name for name in documents.column_names if name.startswith(COLUMN_PREFIX)]
     ends = {
         "state": state,
-        "reason": pc.if_else(by_rule, rule, ""),
+        "reason": reason,
         "decision": decision,
         "rule": rule,
         "split": split,
@@ -308,12 +312,17 @@ def documents_stage(
         "tokens": tokens.tokens if tokens else nothing,
     }
     groups = zip(*columns.values(), strict=True)
-    tasks = tuple(TaskShards(**dict(zip(columns, group, strict=True))) for group in groups)
-    clusters = keep.clusters
-    inputs = tuple(shard for task in tasks for shard in vars(task).values() if shard)
+    of_task = [TaskShards(**dict(zip(columns, group, strict=True))) for group in groups]
     names = (TRAIN, *(name for name, _ in keep.held_out))
-    task = Task("table of documents", DocumentsJob(tasks, clusters, names), (*inputs, clusters))
-    return Stage(name="documents", version=3, function=_documents, tasks=(task,), reads_texts=False)
+    tasks = []
+    for number, group in enumerate(parts.group_tasks(clean.records)):
+        shards = tuple(of_task[group.start : group.stop])
+        inputs = tuple(s for one in shards for s in vars(one).values() if s)
+        job = DocumentsJob(number, (group.start, group.stop), shards, names)
+        tasks.append(Task(f"part {number} of the table of documents", job, inputs))
+    return Stage(
+        name="documents", version=4, function=_documents, tasks=tuple(tasks), reads_texts=False
+    )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ finished one. The run it is made from is only read, also after `prep clean-up`.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 
 import numpy as np
@@ -93,7 +93,11 @@ def open_source(directory: Path, request: ExportOptions) -> ExportSource:
                 f"{directory / shard.path}: missing, and the text with it; to rebuild it, run "
                 "again the command that made this run"
             )
-    table = views.DocumentsOutput(read_stage(directory, "documents")).table
+    documents = views.DocumentsOutput(read_stage(directory, "documents"))
+    ends = chain.from_iterable(
+        _rows(part, clean.records[group.start : group.stop])
+        for part, group in zip(documents.parts, documents.tasks_of_parts(clean), strict=True)
+    )
     stages = {stage["stage"] for stage in manifest["stages"]}
     nothing = [None] * len(clean.documents)
     cuts: Iterable[export.TableRows | None] = nothing
@@ -107,13 +111,13 @@ def open_source(directory: Path, request: ExportOptions) -> ExportSource:
     taken_down = read_takedown_state(directory).masked
     splits = _choose_splits((TRAIN, *(name for name, _ in keep.held_out)), request.splits)
     place = directory.resolve()
-    shards = zip(clean.documents, _rows(table, clean.records), cuts, copies, strict=True)
+    shards = zip(clean.documents, ends, cuts, copies, strict=True)
     jobs = tuple(
         export.TextJob(
             location=str(place),
             index=index,
-            documents=documents,
-            ends=ends,
+            documents=shard,
+            ends=rows,
             cuts=cut,
             copies=copied,
             splits=splits,
@@ -122,7 +126,7 @@ def open_source(directory: Path, request: ExportOptions) -> ExportSource:
             piece_bytes=request.file_bytes,
             taken_down=taken_down,
         )
-        for index, (documents, ends, cut, copied) in enumerate(shards)
+        for index, (shard, rows, cut, copied) in enumerate(shards)
     )
     identity = fingerprint_of({"stages": manifest["stages"]})
     return ExportSource(place, str(manifest["config"]), identity, splits, jobs)

@@ -41,6 +41,7 @@ class TokenizedRun:
     directory: Path
     name: str
     clean: views.CleanOutput
+    documents: views.DocumentsOutput
     tokens: views.TokensOutput
     mixture: views.MixtureOutput | None
     scatter: views.ScatterOutput
@@ -95,8 +96,8 @@ def _tell(run: TokenizedRun, config: Config, record: StageRecord) -> None:
     def do(stage: Stage) -> StageManifest:
         return record(borrow(stage, run.directory, (TOKENS, MIXTURE)))
 
-    documents = views.DocumentsOutput(do(tables_stage(run.directory, run.tables))).table
-    assigned = views.SplitsOutput(do(splits_stage(run.clean, documents, splits.names(config))))
+    do(tables_stage(run.directory, run.tables))
+    assigned = views.SplitsOutput(do(splits_stage(run.clean, run.documents, splits.names(config))))
     scatter = views.ScatterOutput(do(scatter_stage(config, assigned, run.tokens, run.mixture)))
     gather = views.GatherOutput(do(gather_stage(config, scatter)))
     packed = pack_streams(config, run.pack, run.clean, gather, do)
@@ -116,10 +117,12 @@ def open_tokenized(directory: Path) -> TokenizedRun:
             f"all) and its tokens are needed: run it again {mend}"
         )
     check_is_masked_nowhere(directory, "other rows")
+    documents = views.DocumentsOutput(read_stage(directory, "documents"))
     return TokenizedRun(
         directory=directory.resolve(),
         name=str(manifest["config"]),
         clean=views.CleanOutput(read_stage(directory, "clean")),
+        documents=documents,
         tokens=tokens,
         mixture=views.MixtureOutput(mixture) if mixture is not None else None,
         scatter=views.ScatterOutput(read_stage(directory, "scatter")),
@@ -127,7 +130,7 @@ def open_tokenized(directory: Path) -> TokenizedRun:
         pack=views.PackOutput(read_stage(directory, "pack")),
         account=views.AccountOutput(read_stage(directory, "account")),
         tables=(
-            views.DocumentsOutput(read_stage(directory, "documents")).table,
+            *documents.parts,
             views.SourcesOutput(read_stage(directory, "sources")).table,
             *read_stage(directory, "tokenizer").shards,
         ),

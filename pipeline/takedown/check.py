@@ -18,7 +18,8 @@ from pipeline.hdf5.read import SampleDataset
 from pipeline.lineage.shards import MaskedSpans, read_lineage
 from pipeline.runs import layout
 from pipeline.runs.catalogue import TEXT_COLUMNS
-from pipeline.runs.records import map_arrow, wrap_read_errors
+from pipeline.runs.parts import wrap_read_errors
+from pipeline.runs.records import map_arrow
 from pipeline.takedown.copies import RunTables
 from pipeline.takedown.data_set import count_left_over, find_document_places
 from pipeline.takedown.record import Takedown, read_takedowns, read_taken_keys, takedown_file

@@ -20,7 +20,8 @@ from pipeline.core.manifest import read_sealed
 from pipeline.runs import layout
 from pipeline.runs.catalogue import TEXT_INTERMEDIATES, story_entry
 from pipeline.runs.held_texts import keys_of, quarantine_path, read_held_shard, with_texts
-from pipeline.runs.records import map_arrow, read_file_names, wrap_read_errors
+from pipeline.runs.parts import wrap_read_errors
+from pipeline.runs.records import map_arrow, read_file_names
 
 _COLUMNS = ["doc_key", "source", "path_id", "byte_offset", "byte_length", "state", "tokens"]
 

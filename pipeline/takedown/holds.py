@@ -16,7 +16,8 @@ from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.words import pluralise
 from pipeline.runs import layout
 from pipeline.runs.events import append_event, append_line
-from pipeline.runs.records import map_arrow, wrap_read_errors
+from pipeline.runs.parts import read_schema, wrap_read_errors
+from pipeline.runs.records import map_arrow
 from pipeline.runs.references import is_key
 
 HOLDS = "holds.jsonl"
@@ -111,7 +112,7 @@ def _read_registry_holds(directory: Path) -> list[str]:
 def _find_works(directory: Path, keys: pa.Array, works: list[str]) -> list[tuple[bytes, str]]:
     """(document, work) for evidence that names one of these works."""
     path = directory / layout.EVIDENCE
-    if not works or not path.exists() or "work_id" not in pq.read_schema(path).names:
+    if not works or not path.exists() or "work_id" not in read_schema(path).names:
         return []
     with wrap_read_errors(path):
         table = pq.read_table(

@@ -20,7 +20,8 @@ from pipeline.lineage.shards import text_of_work
 from pipeline.lineage.tables import describe_documents
 from pipeline.runs import layout
 from pipeline.runs.clusters import find_siblings
-from pipeline.runs.records import DocumentTable, wrap_read_errors
+from pipeline.runs.parts import read_schema, wrap_read_errors
+from pipeline.runs.records import DocumentTable
 from pipeline.screening.evidence import find_screenings
 from pipeline.takedown.claim import LoadedClaim
 from pipeline.takedown.copies import RunTables, make_key_array
@@ -124,7 +125,7 @@ def _add_work(run: RunTables, item: str, resolution: _FoundRows) -> None:
     tables = []
     for place in find_screenings(run.directory):
         path = place / layout.EVIDENCE
-        if "work_id" in pq.read_schema(path).names:
+        if "work_id" in read_schema(path).names:
             with wrap_read_errors(path):
                 of_work = pc.field("work_id") == item
                 columns = ["doc_key", "detector"]

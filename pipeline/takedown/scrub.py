@@ -31,7 +31,8 @@ from pipeline.core.manifest import Shard, StageManifest, read_manifest, write_ma
 from pipeline.engine.runner import STAGE_MANIFESTS, manifest_path
 from pipeline.engine.stage import Output, arrow_output, parquet_output
 from pipeline.runs import layout
-from pipeline.runs.records import map_arrow, wrap_read_errors
+from pipeline.runs.parts import wrap_read_errors
+from pipeline.runs.records import map_arrow
 from pipeline.sources.copy import copy_records, new_compressor, trailing_bytes
 from pipeline.sources.files import HashingReader, InputFile
 from pipeline.sources.output_format import COMPRESSIONS, PluggedForm, find_form

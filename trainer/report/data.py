@@ -217,7 +217,7 @@ def _opened(training: TrainingRecord, place: Path, samples: int) -> ReadDataSet:
     return ReadDataSet(
         part=part,
         directory=directory,
-        run=run if all((run / name).is_file() for name in _TELLING) else None,
+        run=run if all((run / name).exists() for name in _TELLING) else None,
         dataset_hash=dataset.dataset_hash,
         rows=dataset.rows,
         epochs=epochs,

@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 from pipeline.core import ids
 from pipeline.core.errors import InputError
 from pipeline.runs import layout
-from pipeline.runs.records import RunRecord, RunRecords, wrap_read_errors
+from pipeline.runs.parts import read_schema, wrap_read_errors
+from pipeline.runs.records import RunRecord, RunRecords
 from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA
 from pipeline.screening.policy import evaluation
 from pipeline.screening.policy.propagation import propagate, select_worst
@@ -202,7 +203,7 @@ def _read_table(path: Path, columns: Sequence[str]) -> pa.Table:
     if not path.exists():
         raise InputError(f"{path}: does not exist; `prep run` writes it")
     try:
-        missing = [name for name in columns if name not in pq.read_schema(path).names]
+        missing = [name for name in columns if name not in read_schema(path).names]
         if missing:
             raise InputError(
                 f"{path}: no column {missing[0]}; an older version wrote it, run `prep run` again"

@@ -251,7 +251,11 @@ def test_one_flipped_bit_in_any_file_is_found_and_named(
 
 def test_missing_file_is_found_and_rebuilt(small_run: Any, own_run: Path) -> None:
     before = storage.tree_hash(own_run)
-    for relative in ("hdf5/train/examples_000001.h5", "documents.parquet", "tokens/000002.arrow"):
+    for relative in (
+        "hdf5/train/examples_000001.h5",
+        "documents.parquet/000000.parquet",
+        "tokens/000002.arrow",
+    ):
         (own_run / relative).unlink()
         with pytest.raises(IntegrityError, match=relative):
             verify_run(own_run)
@@ -314,7 +318,7 @@ def test_change_after_clean_up_rebuilds(small_run: Any, own_run: Path, tmp_path:
     pipeline.run(small_run.corpus.config, own_run, 0, overrides=overrides)
     verify_run(own_run)
     pipeline.run(small_run.corpus.config, tmp_path / "fresh", 0, overrides=overrides)
-    for name in ("ledger.json", "hdf5/train/data_params.json", "documents.parquet"):
+    for name in ("ledger.json", "hdf5/train/data_params.json", "documents.parquet/000000.parquet"):
         assert (own_run / name).read_bytes() == (tmp_path / "fresh" / name).read_bytes()
 
 

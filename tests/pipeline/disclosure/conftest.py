@@ -186,7 +186,7 @@ def _decisions(keys: list[bytes]) -> list[tuple[object, ...]]:
 
 def _documents(directory: Path, decisions: list[tuple[object, ...]]) -> None:
     """documents.parquet with these decisions, and a web address for every document."""
-    path = directory / "documents.parquet"
+    path = directory / "documents.parquet/000000.parquet"
     rows = pq.read_table(path).to_pylist()
     decided = {row[1]: row for row in decisions}
     for number, row in enumerate(rows):

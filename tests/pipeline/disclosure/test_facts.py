@@ -151,6 +151,6 @@ def test_what_is_no_finished_run(small_run: Any, tmp_path: Path) -> None:
         read_run_manifests(tmp_path)
     directory = tmp_path / "run"
     shutil.copytree(small_run.directory, directory)
-    (directory / "documents.parquet").write_bytes(b"PAR1")
+    (directory / "documents.parquet/000000.parquet").write_bytes(b"PAR1")
     with pytest.raises(IntegrityError, match="a table of the run is missing or damaged"):
         read_disclosure_facts(read_run_manifests(directory))

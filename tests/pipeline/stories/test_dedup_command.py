@@ -148,7 +148,12 @@ def test_workers_change_nothing(
 def test_memory_changes_no_result(raw: Raw, kept: Path, tmp_path: Path, prep: Prep) -> None:
     out = tmp_path / "out"
     assert prep("dedup", raw.root, "--out", out, *OPTIONS, "--memory", "16 MiB").code == 0
-    for name in ("clusters.parquet", "documents.parquet", "ledger.json", "records/a.jsonl"):
+    for name in (
+        "clusters.parquet",
+        "documents.parquet/000000.parquet",
+        "ledger.json",
+        "records/a.jsonl",
+    ):
         assert (out / name).read_bytes() == (kept / name).read_bytes()
 
 

@@ -18,7 +18,12 @@ from pipeline.stories.repack import RepackOptions, repack_run
 from pipeline.stories.status import delete_intermediates, read_status
 from pipeline.stories.verify import verify_run
 
-SAME_FILES = ("ledger.json", "documents.parquet", "sources.parquet", "tokenizer.json")
+SAME_FILES = (
+    "ledger.json",
+    "documents.parquet/000000.parquet",
+    "sources.parquet",
+    "tokenizer.json",
+)
 OVERRIDES = {
     "sample": ({"max_sequence_length": 48, "shard_sequences": 7},
                ("pack.max_sequence_length=48", "hdf5.shard_sequences=7")),
