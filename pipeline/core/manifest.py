@@ -83,6 +83,10 @@ class StageManifest:
         """The shards that stand in a directory, in task order."""
         return tuple(s for s in self.shards if s.path.startswith(f"{directory}/"))
 
+    def parts(self, table: str) -> tuple[Shard, ...]:
+        """The parts of a table in task order, or the one file that an earlier version wrote."""
+        return self.below(table) or (self.find(table),)
+
 
 def fingerprint_of(fields: Mapping[str, Any]) -> str:
     """Hash of a mapping of plain data; 32 hex digits."""

@@ -36,10 +36,10 @@ PLACES: Mapping[str, RunEntry] = {
     place.name: place
     for place in (
         *_intermediate("pieces", "screen", "overlap", "filters", "reviews", "decisions",
-                       "verdicts", "shuffle", "stream", "rows", holds_text=True),
+                       "spread", "verdicts", "shuffle", "stream", "rows", holds_text=True),
         *_intermediate("signatures", "runs", "bands", "components", "routes", "clusters",
-                       "withheld", "keep", "splits", "lines", "repeats", "redactions", "cuts",
-                       "bins"),
+                       "withheld", "keep", "edges", "splits", "lines", "repeats", "redactions",
+                       "cuts", "bins"),
         RunEntry(name="documents", holds_text=True, text_column="text"),
         RunEntry(name="quarantine", holds_text=True, text_column="text"),
         RunEntry(name="drops", holds_text=True, text_column="excerpt"),
@@ -153,7 +153,7 @@ STAGES: Mapping[str, StageEntry] = {
         _stage("decisions", _PER_SHARD, "all of these, the policy, the works", "decisions",
                called_for_by=("decisions",),
                needs=("screen", "overlap", "filters", "reviews", "withheld")),
-        _stage("evidence", "1", "`decisions/`", layout.EVIDENCE, called_for_by=("decisions",),
+        _stage("evidence", _PER_PART, "`decisions/`", layout.EVIDENCE, called_for_by=("decisions",),
                needs=("decisions",)),
         _stage("components", "1", "`bands/`", "components", called_for_by=("duplicates",),
                needs=("bands",)),
@@ -164,12 +164,16 @@ STAGES: Mapping[str, StageEntry] = {
                "`routes/`, signatures, decisions, text of doubtful pairs", "clusters",
                called_for_by=("duplicates",), speed=180,
                needs=("components", "routes", "signatures", "decisions")),
-        _stage("verdicts", "1", "`decisions/`, `clusters/`, the policy", "verdicts",
+        _stage("spread", "one per shard of `clusters/`", "that shard, `decisions/`, the policy",
+               "spread", called_for_by=("decisions",), needs=("clusters", "decisions")),
+        _stage("verdicts", _PER_PART, "`decisions/`, `spread/`, the policy", "verdicts",
                layout.DECISIONS, layout.POLICY, called_for_by=("decisions",),
-               needs=("decisions", "clusters")),
-        _stage("keep", "1", "keys, `clusters/`, `verdicts/`", "keep", "splits", layout.CLUSTERS,
+               needs=("decisions", "spread")),
+        _stage("keep", _PER_PART, "keys, `clusters/`, `verdicts/`", "keep", "edges",
                changed_by_takedowns=True,
                needs=("clusters", "verdicts")),
+        _stage("cluster_table", "one per range of keys", "`edges/`", layout.CLUSTERS,
+               changed_by_takedowns=True, needs=("edges",)),
         _stage("quarantine", "one per documents shard with a quarantined document",
                "text, `verdicts/`", "quarantine", layout.RETENTION,
                needs=("verdicts",)),
@@ -193,6 +197,8 @@ STAGES: Mapping[str, StageEntry] = {
                speed=100, disk=0.7, changed_by_takedowns=True,
                needs=("cuts", "keep")),
         _stage("sources", "1", "tables above", layout.SOURCES),
+        _stage("splits", _PER_SHARD, "`keep/`, or `documents.parquet`", "splits",
+               changed_by_takedowns=True, needs=("keep",)),
         _stage("documents", _PER_PART, "tables above", layout.DOCUMENTS,
                changed_by_takedowns=True,
                needs=("keep", "splits", "tokens", "verdicts")),
@@ -231,7 +237,6 @@ STAGES: Mapping[str, StageEntry] = {
                needs=("shuffle",)),
         _stage("tables", "one per file", "tables of the run", layout.DOCUMENTS, layout.SOURCES,
                layout.TOKENIZER, layout.TOKENIZER_CONFIG, changed_by_takedowns=True),
-        _stage("splits", _PER_PART, "tables of the run", "splits", changed_by_takedowns=True),
     )
 }  # fmt: skip
 
@@ -255,8 +260,9 @@ class StoryEntry:
 
 _COMPARE = ("signatures", "bands", "components", "route", "clusters")
 _DECIDE = ("decisions", "evidence", "verdicts")
+_KEEP = ("keep", "cluster_table")
 _TABLES = ("sources", "documents", "account")
-_FIND_DUPLICATES = ("pieces", "plan", "clean", *_COMPARE, "keep", *_TABLES)
+_FIND_DUPLICATES = ("pieces", "plan", "clean", *_COMPARE, *_KEEP, *_TABLES)
 _SHUFFLE_AND_PACK = ("scatter", "gather", "bins", "rows", "inverse", "pack", "params", "account")
 
 STORIES: Mapping[str, StoryEntry] = {
@@ -264,9 +270,10 @@ STORIES: Mapping[str, StoryEntry] = {
         stages=(
             "eval_index", "registry", "pieces", "plan", "clean", "signatures", "bands", "screen",
             "custom_detectors", "overlap", "filters", "custom_filters", "reviews", "withheld",
-            *_DECIDE[:2], "components", "route", "clusters", "verdicts", "keep", "quarantine",
+            *_DECIDE[:2], "components", "route", "clusters", "spread", "verdicts", *_KEEP,
+            "quarantine",
             "tokenizer", "lines", "repeats", "redactions", "cuts", "cut_table", "tokenize",
-            "sources", "documents", "mixture", *_SHUFFLE_AND_PACK, "report",
+            "sources", "splits", "documents", "mixture", *_SHUFFLE_AND_PACK, "report",
         ),
         screens=True, labels_sources=True, is_described=True,
     ),
@@ -278,7 +285,7 @@ STORIES: Mapping[str, StoryEntry] = {
     "export": StoryEntry(stages=("scatter_text", "gather_text"), can_be_taken_down=False),
     "clean": StoryEntry(
         stages=(
-            "pieces", "plan", "clean", "filters", "custom_filters", *_DECIDE, "keep", *_TABLES,
+            "pieces", "plan", "clean", "filters", "custom_filters", *_DECIDE, *_KEEP, *_TABLES,
             "cleaned",
         ),
         labels_sources=True, is_described=True, records=layout.CLEANED,
@@ -287,7 +294,7 @@ STORIES: Mapping[str, StoryEntry] = {
         stages=(
             "eval_index", "registry", "pieces", "plan", "clean", *_COMPARE, "screen",
             "custom_detectors", "overlap", "filters", "custom_filters", "reviews", "withheld",
-            *_DECIDE, "keep", "quarantine", *_TABLES,
+            *_DECIDE[:2], "spread", "verdicts", *_KEEP, "quarantine", *_TABLES,
         ),
         screens=True, labels_sources=True,
     ),

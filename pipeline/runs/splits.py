@@ -2,14 +2,18 @@
 
 A document's split is a function of (seed, text key of its cluster's representative): a point in
 [0, 1). The held-out splits take consecutive pieces of it, `validation` first; train has the rest.
+Only that no split stays empty depends on other documents: each part of a run counts its own, and
+what has to move follows from the counts.
 """
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 
-from dedup.arrays import U8, U64
+from dedup.arrays import U8, U64, Mask
 from pipeline.config.prep import Config
 from pipeline.core import rng
 
@@ -32,18 +36,59 @@ def names(config: Config) -> tuple[str, ...]:
     return (TRAIN, *(name for name, _ in held_out(config)))
 
 
-def assign(text_key_N2: U64, is_kept: npt.NDArray[np.bool_], splits: HeldOut, seed: int) -> U8:
-    """The split of every document, (N,). A split with a share holds one kept document at least, as
-    long as another one is left for train: the one whose point is next."""
-    drawn = rng.rank(text_key_N2, seed, "split")
-    point = rng.unit_interval(drawn)
+def draw(text_key_N2: U64, seed: int) -> U64:
+    """The draw of every document, (N,)."""
+    return rng.rank(text_key_N2, seed, "split")
+
+
+def place(drawn_N: U64, splits: HeldOut) -> U8:
+    """The split of every document by its draw alone, (N,)."""
+    point = rng.unit_interval(drawn_N)
     ends = list(accumulate((share for _, share in splits), initial=0.0))
     split = np.zeros(len(point), np.uint8)
     for index in range(len(splits)):
         split[(ends[index] <= point) & (point < ends[index + 1])] = index + 1
+    return split
+
+
+@dataclass(frozen=True)
+class KeptDraws:
+    """Of some kept documents, placed by their draws: how many are in each split; and the smallest
+    draws of those in train, one for each other split, with how many documents have it."""
+
+    counts: tuple[int, ...]
+    nearest: tuple[tuple[int, int], ...]
+
+
+def count_kept(drawn_N: U64, is_kept: Mask, splits: HeldOut) -> KeptDraws:
+    """What `find_moves` needs of some documents."""
+    split = place(drawn_N, splits)[is_kept]
+    counts = np.bincount(split, minlength=len(splits) + 1)
+    draws, documents = np.unique(drawn_N[is_kept][split == 0], return_counts=True)
+    nearest = zip(draws[: len(splits)].tolist(), documents[: len(splits)].tolist(), strict=True)
+    return KeptDraws(tuple(counts.tolist()), tuple(nearest))
+
+
+def find_moves(parts: Sequence[KeptDraws], splits: HeldOut) -> dict[int, int]:
+    """Draw -> split of the documents that leave train. A split with a share holds one kept document
+    at least, as long as another one is left for train: the one whose draw is next."""
+    counts = [sum(of_split) for of_split in zip(*(part.counts for part in parts), strict=True)]
+    train: Counter[int] = Counter()
+    for part in parts:
+        train.update(dict(part.nearest))
+    nearest, moves = sorted(train.items()), {}
     for index, (_, share) in enumerate(splits, 1):
-        in_train = np.flatnonzero(is_kept & (split == 0))
-        if share > 0 and len(in_train) > 1 and not (is_kept & (split == index)).any():
-            next_one = drawn[in_train].min()
-            split[(drawn == next_one) & (split == 0)] = index
+        if share > 0 and counts[0] > 1 and not counts[index]:
+            drawn, documents = nearest.pop(0)
+            moves[drawn] = index
+            counts[0] -= documents
+            counts[index] += documents
+    return moves
+
+
+def assign(drawn_N: U64, splits: HeldOut, moves: Mapping[int, int]) -> U8:
+    """The split of every document, (N,)."""
+    split = place(drawn_N, splits)
+    for drawn, index in moves.items():
+        split[(drawn_N == np.uint64(drawn)) & (split == 0)] = index
     return split

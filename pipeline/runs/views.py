@@ -7,6 +7,7 @@ They are looked up when they are read: IntegrityError names what an earlier vers
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from pipeline.core.errors import IntegrityError
@@ -51,7 +52,7 @@ def _file(path: str) -> _Attribute[Shard]:
 
 def _parts(table: str) -> _Attribute[tuple[Shard, ...]]:
     """The parts of a table at the top of a run; of an earlier version's run its one file."""
-    return _Attribute(lambda m: m.below(table) or (m.find(table),))
+    return _Attribute(lambda m: m.parts(table))
 
 
 def _counter(kind: type[Value], name: str) -> _Attribute[list[Value]]:
@@ -167,6 +168,7 @@ class ClustersOutput(StageOutput):
     """Which document represents which; `cut_short`: comparisons that a limit ended."""
 
     choices = _shards("clusters")
+    duplicates = _counter(int, "duplicates")
     cut_short = _optional_counter(0, "cut_short")
     verify = _setting(str, "verify")
     threshold = _setting(float, "threshold")
@@ -192,13 +194,25 @@ class DecisionsOutput(FindingsOutput):
     by_policy = _shards("decisions", layout.POLICY_SHARD)
 
 
+class SpreadOutput(StageOutput):
+    """Decisions taken over from other documents of a cluster, and how many each shard has."""
+
+    decisions = _shards("spread")
+    counts = _counter(int, "decisions")
+
+
 class VerdictsOutput(StageOutput):
-    """The decisions that hold, and the numbers of the documents shards with quarantined ones."""
+    """The decisions that hold."""
 
     decisions = _shards("verdicts", layout.DECISIONS_SHARD)
-    table = _file(layout.DECISIONS)
+    parts = _parts(layout.DECISIONS)
     policy = _setting(str, "policy")
-    quarantined = _counter(list[int], "quarantined")
+    _quarantined = _counter(list[int], "quarantined")
+
+    @property
+    def quarantined(self) -> list[int]:
+        """The numbers of the documents shards with quarantined documents."""
+        return list(chain.from_iterable(self._quarantined))
 
 
 class SplitsOutput(StageOutput):
@@ -207,11 +221,13 @@ class SplitsOutput(StageOutput):
     splits = _shards("splits")
 
 
-class KeepOutput(SplitsOutput):
-    """The end of every document; `sources`: [documents, duplicates] of each."""
+class KeepOutput(StageOutput):
+    """The end of every document; `sources`: [documents, duplicates] of each; `draws`: the fields of
+    `splits.KeptDraws`; `edges`: rows of clusters.parquet."""
 
     states = _shards("keep")
-    clusters = _file(layout.CLUSTERS)
+    edges = _shards("edges")
+    draws = _counter(dict[str, list[Any]], "draws")
     counts = _counter(int, "documents")
     kept = _counter(int, "kept")
     duplicate = _counter(int, "duplicate")
@@ -219,6 +235,12 @@ class KeepOutput(SplitsOutput):
     dropped = _counter(int, "dropped")
     sources = _counter(dict[str, tuple[int, int]], "sources")
     held_out = _setting(list[tuple[str, float]], "splits")
+
+
+class ClusterTableOutput(StageOutput):
+    """The table of clusters."""
+
+    parts = _parts(layout.CLUSTERS)
 
 
 class QuarantineOutput(StageOutput):

@@ -46,7 +46,7 @@ def find_screenings(directory: Path) -> list[Path]:
     (`prep rescan`), by name."""
     later = sorted((directory / layout.RESCANS).glob(f"*/{layout.MANIFEST}"))
     places = [directory, *(manifest.parent for manifest in later)]
-    return [place for place in places if (place / layout.EVIDENCE).is_file()]
+    return [place for place in places if (place / layout.EVIDENCE).exists()]
 
 
 def make_table(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.Table:

@@ -24,7 +24,7 @@ _MOST_TOUCHED = 128 << 20
 _FAULT = 128 << 10
 """Bytes around a text that may come into memory with it."""
 
-Kind = Literal["documents", "signatures", "keep", "decisions"]
+Kind = Literal["documents", "signatures", "keep", "decisions", "by_policy"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,7 @@ class Batch:
     runs: tuple[Shard, ...] = ()
     keep: tuple[Shard, ...] = ()
     decisions: tuple[Shard, ...] = ()
+    by_policy: tuple[Shard, ...] = ()
 
     @property
     def total(self) -> int:

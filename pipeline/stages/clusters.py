@@ -32,10 +32,13 @@ CHOICE = pa.schema(
         ("channels", pa.uint64()),
         ("estimate", pa.float64()),
         ("exact", pa.float64()),
+        ("kept_key", pa.binary(ids.KEY_BYTES)),
+        ("kept_text_key", pa.binary(ids.KEY_BYTES)),
     ]
 )
-"""One row per document that another represents: dense indices, the channels they share as a bit
-mask, estimated and exact Jaccard similarity (NaN where not computed)."""
+"""One row per document that another represents, by its dense index: dense indices of both, the
+channels they share as a bit mask, estimated and exact Jaccard similarity (NaN where not computed),
+key and text key of the one that stays."""
 
 KEPT_STATE = 0
 """`kept` in pipeline.runs.layout.STATES, as an earlier batch wrote it."""
@@ -78,11 +81,12 @@ class ClusterJob:
 @dataclass(frozen=True)
 class _RankedDocuments:
     """A task's documents (D) in rank order: dense index, component, and 0 new, 1 kept or 2 dropped
-    by an earlier batch."""
+    by an earlier batch; keys and text keys."""
 
     index: I64
     component: I64
     origin: U8
+    keys: pa.Table
 
 
 def _clusters(job: ClusterJob, inputs: Inputs) -> Result:
@@ -102,14 +106,17 @@ def _clusters(job: ClusterJob, inputs: Inputs) -> Result:
             ranked.origin,
         )
     dropped = np.flatnonzero(selection.representative != KEPT)
+    dropped = dropped[np.argsort(ranked.index[dropped])]
+    kept = selection.representative[dropped]
     columns = (
         ranked.index[dropped].astype(np.uint32),
-        ranked.index[selection.representative[dropped]].astype(np.uint32),
+        ranked.index[kept].astype(np.uint32),
         selection.channels[dropped],
         selection.estimate[dropped],
         selection.exact[dropped],
     )
-    table = pa.table([pa.array(column) for column in columns], schema=CHOICE)
+    keys = ranked.keys.take(pa.array(kept)).columns
+    table = pa.table([*(pa.array(column) for column in columns), *keys], schema=CHOICE)
     output = arrow_output(layout.shard("clusters", job.index, "arrow"), table)
     counters = {"documents": job.stop - job.start, "duplicates": len(dropped), **selection.counts}
     return Result((output,), counters)
@@ -121,7 +128,7 @@ def _rank(job: ClusterJob, corpus: Corpus, inputs: Inputs) -> _RankedDocuments:
     order = np.argsort(table["member"].to_numpy())
     index = table["member"].to_numpy()[order].astype(np.int64)
     component = table["component"].to_numpy()[order].astype(np.int64)
-    columns = corpus.take("documents", ["doc_id", "doc_key", "source"], index)
+    columns = corpus.take("documents", ["doc_id", "doc_key", "text_key", "source"], index)
     preferred = {name: i for i, name in enumerate(job.rules.source_priority)}
     priority = [preferred.get(source, len(preferred)) for source in columns["source"].to_pylist()]
     doc_id = columns["doc_id"].to_numpy()
@@ -136,7 +143,8 @@ def _rank(job: ClusterJob, corpus: Corpus, inputs: Inputs) -> _RankedDocuments:
             decision[place] = look_up_decisions(corpus.table("decisions", shard), doc_id[place])
     keys = ids.keys_as_u64(columns["doc_key"])
     rank = ids.sort_order(keys, np.array(priority), decision, batch)
-    return _RankedDocuments(index[rank], component[rank], origin[rank])
+    ranked_keys = columns.select(["doc_key", "text_key"]).take(pa.array(rank))
+    return _RankedDocuments(index[rank], component[rank], origin[rank], ranked_keys)
 
 
 def look_up_decisions(decisions: pa.Table, doc_id: npt.NDArray[np.uint64]) -> I64:
@@ -243,5 +251,5 @@ def cluster_stage(
         tasks.append(Task(f"clusters {index}", job, inputs, stop - start))
     settings = {"verify": rules.verify, "threshold": rules.threshold}
     return Stage(
-        name="clusters", version=2, function=_clusters, tasks=tuple(tasks), settings=settings
+        name="clusters", version=3, function=_clusters, tasks=tuple(tasks), settings=settings
     )

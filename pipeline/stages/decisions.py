@@ -2,12 +2,13 @@
 
 `decisions` applies the policy to all evidence on a documents shard and joins what filters and
 decontamination decided; the most severe holds. What the policy decided alone is published too, for
-only that spreads. `verdicts` publishes decisions.parquet and the policy.
+only that spreads: `spread` looks at whole clusters. `verdicts` publishes decisions.parquet and the
+policy.
 """
 
 import itertools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from dedup.arrays import I64
 from pipeline.core.manifest import Shard, fingerprint_of
 from pipeline.core.storage import canonical_json
+from pipeline.engine.shared import Shared
 from pipeline.engine.stage import (
     Inputs,
     Result,
@@ -25,15 +27,20 @@ from pipeline.engine.stage import (
     bytes_output,
     parquet_output,
 )
-from pipeline.runs import layout
+from pipeline.runs import layout, parts
 from pipeline.runs.layout import KINDS
-from pipeline.runs.views import CleanOutput, ClustersOutput, DecisionsOutput, FindingsOutput
+from pipeline.runs.views import (
+    CleanOutput,
+    ClustersOutput,
+    DecisionsOutput,
+    FindingsOutput,
+    SpreadOutput,
+)
 from pipeline.screening.evidence import DECISION_SCHEMA
 from pipeline.screening.policy.evaluation import evaluate_policy
 from pipeline.screening.policy.propagation import number_decisions, propagate, select_worst
 from pipeline.screening.policy.rules import Policy, reads_documents
 from pipeline.stages.batches import Batches, Corpus
-from pipeline.stages.clusters import CHOICE
 from pipeline.stages.keep import kinds
 
 
@@ -106,72 +113,60 @@ def decisions_stage(
     )
 
 
-@dataclass(frozen=True)
-class VerdictsJob:
-    """`batches` ends with this run's documents and decisions, of which the policy made `by_policy`;
-    the clusters, if there are any, and their channels; the policy as JSON."""
+@dataclass(frozen=True, kw_only=True)
+class SpreadJob:
+    """Choices among the documents of whole clusters, and the batches, which end with this run's,
+    with the decisions that the policy alone made; the channels; the policy as JSON."""
 
-    batches: Batches
-    by_policy: tuple[Shard, ...]
-    clusters: tuple[Shard, ...]
+    index: int
+    choices: Shard
+    batches: Shared[Batches]
     channels: tuple[str, ...]
     policy: str
 
 
-def _verdicts(job: VerdictsJob, inputs: Inputs) -> Result:
-    own = job.batches.all[-1]
-    decisions = _tables(own.decisions, inputs)
-    taken_over = _taken_over(job, inputs)
-    decisions = select_worst(decisions, taken_over)
-    published = parquet_output(layout.DECISIONS, decisions.drop_columns(["doc_id"]))
-    policy = bytes_output(layout.POLICY, canonical_json(json.loads(job.policy)))
-    task = (decisions["doc_id"].to_numpy() >> np.uint64(32)).astype(np.int64)
-    bounds = np.searchsorted(task, np.arange(len(own.documents) + 1))
-    parts = [decisions.slice(low, high - low) for low, high in itertools.pairwise(bounds)]
-    quarantined = [np.any(pc.equal(part["decision"], "quarantine")) for part in parts]
-    counters = {
-        "decisions": len(decisions),
-        "taken_over": len(taken_over),
-        "quarantined": np.flatnonzero(quarantined).tolist(),
-    }
-    shards = [
-        arrow_output(layout.shard("verdicts", index, layout.DECISIONS_SHARD), part)
-        for index, part in enumerate(parts)
-    ]
-    return Result((*shards, published, policy), counters)
+def _spread(job: SpreadJob, inputs: Inputs) -> Result:
+    """The decisions that documents take over from others of their clusters, by doc_id."""
+    corpus = Corpus(job.batches.value, inputs)
+    choices = inputs.table(job.choices)
+    member, kept = (choices[n].to_numpy().astype(np.int64) for n in ("member", "representative"))
+    first_new = job.batches.value.first_new
+    index = np.unique(np.concatenate([member, kept[kept >= first_new]]))
+    documents = corpus.take("documents", ["doc_id", "doc_key"], index)
+    decisions = _decided(corpus, index, documents["doc_id"])
+    if len(decisions):
+        clusters = _clusters(
+            job, choices, documents["doc_key"].take(np.searchsorted(index, member))
+        )
+        decisions = propagate(decisions, clusters, Policy.model_validate_json(job.policy))
+        decisions = decisions.filter(pc.is_valid(decisions["propagated_from"]))
+        decisions = number_decisions(decisions, documents)
+    output = arrow_output(layout.shard("spread", job.index, layout.DECISIONS_SHARD), decisions)
+    return Result((output,), {"decisions": len(decisions)})
 
 
-def _tables(shards: tuple[Shard, ...], inputs: Inputs) -> pa.Table:
-    return pa.concat_tables([DECISION_SCHEMA.empty_table(), *(inputs.table(s) for s in shards)])
+def _decided(corpus: Corpus, index: I64, doc_id: pa.ChunkedArray) -> pa.Table:
+    """What the policy decided of the documents with these ascending dense indices."""
+    found = [DECISION_SCHEMA.empty_table()]
+    for shard, place, _ in corpus.split_by_shard(index):
+        decisions = corpus.table("by_policy", shard)
+        ids_here = doc_id.slice(place.start, place.stop - place.start).combine_chunks()
+        found.append(decisions.filter(pc.is_in(decisions["doc_id"], ids_here)))
+    return pa.concat_tables(found)
 
 
-def _taken_over(job: VerdictsJob, inputs: Inputs) -> pa.Table:
-    """The decisions that documents take over from others of their clusters."""
-    by_policy = _tables(job.by_policy, inputs)
-    if not len(by_policy):
-        return by_policy
-    policy = Policy.model_validate_json(job.policy)
-    spread = propagate(by_policy, _clusters(job, inputs), policy)
-    spread = spread.filter(pc.is_valid(spread["propagated_from"]))
-    columns = ["doc_id", "doc_key"]
-    documents = [inputs.table(shard, columns) for shard in job.batches.all[-1].documents]
-    return number_decisions(spread, pa.concat_tables(documents))
-
-
-def _clusters(job: VerdictsJob, inputs: Inputs) -> pa.Table:
-    """What clusters.parquet will say of the documents that another represents: keys, kind, exact
-    Jaccard similarity (null where it was not computed), and the batch of the kept one."""
-    corpus = Corpus(job.batches, inputs)
-    table = pa.concat_tables([CHOICE.empty_table(), *(inputs.table(s) for s in job.clusters)])
-    channels, exact = table["channels"].to_numpy(), table["exact"].to_numpy()
-    representative = table["representative"].to_numpy().astype(np.int64)
-    names = [*(batch.name for batch in job.batches.all[:-1]), ""]
-    bounds = np.cumsum([batch.total for batch in job.batches.all])
-    batch = np.searchsorted(bounds, representative, side="right")
+def _clusters(job: SpreadJob, choices: pa.Table, member_key: pa.ChunkedArray) -> pa.Table:
+    """What clusters.parquet will say of these documents: keys, kind, exact Jaccard similarity (null
+    where it was not computed), and the batch of the kept one."""
+    channels, exact = choices["channels"].to_numpy(), choices["exact"].to_numpy()
+    batches = job.batches.value.all
+    names = [*(batch.name for batch in batches[:-1]), ""]
+    bounds = np.cumsum([batch.total for batch in batches])
+    batch = np.searchsorted(bounds, choices["representative"].to_numpy(), side="right")
     return pa.table(
         {
-            "kept": _keys(corpus, representative),
-            "member": _keys(corpus, table["member"].to_numpy().astype(np.int64)),
+            "kept": choices["kept_key"],
+            "member": member_key,
             "kind": pa.array(KINDS).take(pa.array(kinds(channels, exact, job.channels))),
             "jaccard": pa.array(exact, from_pandas=True),
             "index": pa.array(names, pa.string()).take(pa.array(batch)),
@@ -179,30 +174,102 @@ def _clusters(job: VerdictsJob, inputs: Inputs) -> pa.Table:
     )
 
 
-def _keys(corpus: Corpus, documents: I64) -> pa.Array:
-    distinct, place = np.unique(documents, return_inverse=True)
-    keys = corpus.take("documents", ["doc_key"], distinct)["doc_key"].combine_chunks()
-    return keys.take(pa.array(place))
-
-
-def verdicts_stage(
+def spread_stage(
     policy: Policy,
     decided: DecisionsOutput,
     batches: Batches,
-    clusters: ClustersOutput | None = None,
-    channels: tuple[str, ...] = (),
+    clusters: ClustersOutput,
+    channels: tuple[str, ...],
 ) -> Stage:
-    """One fan-in task over small columns."""
-    own = batches.all[-1]
-    chosen, by_policy = clusters.choices if clusters else (), decided.by_policy
-    job = VerdictsJob(batches, by_policy, chosen, channels, policy.model_dump_json())
-    task = Task("verdicts", job, (*own.documents, *chosen, *own.decisions, *by_policy))
+    """One task per shard of clusters, which are whole."""
+    own = replace(batches.all[-1], by_policy=decided.by_policy)
+    every = Shared(Batches((*batches.all[:-1], own)))
+    read = (Shared(own.documents), Shared(decided.by_policy))
+    tasks = []
+    for index, shard in enumerate(clusters.choices):
+        job = SpreadJob(
+            index=index,
+            choices=shard,
+            batches=every,
+            channels=channels,
+            policy=policy.model_dump_json(),
+        )
+        tasks.append(Task(f"spread of {shard.path}", job, (shard, *read)))
+    return Stage(name="spread", version=1, function=_spread, tasks=tuple(tasks), reads_texts=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictsJob:
+    """Decisions on the documents of some clean tasks, from number `task` on; decisions that spread
+    over clusters; the policy as JSON, which part 0 publishes."""
+
+    part: int
+    task: int
+    decisions: tuple[Shard, ...]
+    spread: Shared[tuple[Shard, ...]]
+    policy: str
+
+
+def _verdicts(job: VerdictsJob, inputs: Inputs) -> Result:
+    own = [DECISION_SCHEMA.empty_table(), *(inputs.table(s) for s in job.decisions)]
+    tasks = np.arange(job.task, job.task + len(job.decisions) + 1)
+    taken_over = _taken_over(job.spread.value, tasks[0], tasks[-1], inputs)
+    decisions = select_worst(pa.concat_tables(own), taken_over)
+    published = [
+        parquet_output(parts.part(layout.DECISIONS, job.part), decisions.drop_columns(["doc_id"]))
+    ]
+    if job.part == 0:
+        published.append(bytes_output(layout.POLICY, canonical_json(json.loads(job.policy))))
+    task = (decisions["doc_id"].to_numpy() >> np.uint64(32)).astype(np.int64)
+    bounds = np.searchsorted(task, tasks)
+    by_task = [decisions.slice(low, high - low) for low, high in itertools.pairwise(bounds)]
+    quarantined = [np.any(pc.equal(rows["decision"], "quarantine")) for rows in by_task]
+    counters = {
+        "decisions": len(decisions),
+        "taken_over": len(taken_over),
+        "quarantined": (job.task + np.flatnonzero(quarantined)).tolist(),
+    }
+    shards = [
+        arrow_output(layout.shard("verdicts", index, layout.DECISIONS_SHARD), rows)
+        for index, rows in enumerate(by_task, job.task)
+    ]
+    return Result((*shards, *published), counters)
+
+
+def _taken_over(
+    shards: tuple[Shard, ...], first: np.int64, stop: np.int64, inputs: Inputs
+) -> pa.Table:
+    """The decisions taken over by documents of clean tasks [first, stop), by doc_id."""
+    found = [DECISION_SCHEMA.empty_table()]
+    for shard in shards:
+        table = inputs.table(shard)
+        bounds = np.array([first, stop], np.uint64) << np.uint64(32)
+        low, high = np.searchsorted(table["doc_id"].to_numpy(), bounds)
+        found.append(table.slice(low, high - low))
+    return pa.concat_tables(found).sort_by("doc_id")
+
+
+def verdicts_stage(
+    policy: Policy, decided: DecisionsOutput, spread: SpreadOutput | None = None
+) -> Stage:
+    """One task per part of the run."""
+    text = policy.model_dump_json()
+    shards = zip(spread.decisions, spread.counts, strict=True) if spread else ()
+    taken_over = Shared(tuple(shard for shard, count in shards if count))
+    read = (taken_over,) if taken_over.value else ()
+    tasks = []
+    for part, group in enumerate(parts.group_tasks(decided.counts)):
+        own = decided.decisions[group.start : group.stop]
+        job = VerdictsJob(
+            part=part, task=group.start, decisions=own, spread=taken_over, policy=text
+        )
+        tasks.append(Task(f"verdicts of part {part}", job, (*own, *read)))
     settings = {"policy": fingerprint_of(policy.model_dump())}
     return Stage(
         name="verdicts",
-        version=3,
+        version=4,
         function=_verdicts,
-        tasks=(task,),
+        tasks=tuple(tasks),
         settings=settings,
         reads_texts=False,
     )

@@ -1,6 +1,13 @@
-"""The keep-list: one terminal state and one split per document; publishes clusters.parquet."""
+"""The keep-list: one terminal state and one split per document, and clusters.parquet.
 
-from dataclasses import dataclass
+A task of `keep` looks at the documents of a few clean tasks: their decisions, and what represents
+them. What is global is small: how many kept documents each split has, which comes from counters,
+and the order of clusters.parquet, whose parts are ranges of the kept key.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -10,12 +17,13 @@ from dedup.arrays import I64, U8, U64
 from pipeline.config.prep import Config
 from pipeline.core import ids
 from pipeline.core.manifest import Shard
-from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output, parquet_output
-from pipeline.runs import layout, splits
+from pipeline.engine.shared import Shared
+from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
+from pipeline.runs import layout, parts, splits
 from pipeline.runs.layout import KINDS, STATES
-from pipeline.runs.views import ClustersOutput
+from pipeline.runs.views import ClustersOutput, KeepOutput
 from pipeline.screening.evidence import DECISIONS
-from pipeline.stages.batches import Batch, Batches, Corpus
+from pipeline.stages.batches import Batches
 from pipeline.stages.candidates import KEY, SAME
 from pipeline.stages.clusters import CHOICE
 
@@ -24,22 +32,36 @@ NOT_REPRESENTED = len(KINDS)
 
 
 @dataclass(frozen=True)
-class KeepJob:
-    """Everything that decides a document's end; `batches` ends with this run's documents."""
+class Choices:
+    """What represents which document: the shards of CHOICE, the names of the channels, and the
+    batches by name with the dense index behind their last documents."""
 
-    batches: Batches
-    clusters: tuple[Shard, ...]
+    shards: tuple[Shard, ...]
     channels: tuple[str, ...]
+    batches: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepJob:
+    """The documents of some clean tasks, from number `task` on and from dense index `first` on, and
+    all that decides their ends."""
+
+    part: int
+    task: int
+    first: int
+    counts: tuple[int, ...]
+    documents: tuple[Shard, ...]
+    decisions: tuple[Shard, ...]
+    choices: Shared[Choices]
     seed: int
     held_out: splits.HeldOut
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Documents:
-    """Columns over this run's documents (N): ids, keys as (N, 2) uint64, their text keys likewise,
-    sources as codes of `source_names`."""
+    """Columns over a task's documents (N): keys as (N, 2) uint64, their text keys likewise, sources
+    as codes of `source_names`."""
 
-    doc_id: npt.NDArray[np.uint64]
     key_N2: U64  # noqa: N815 - shape suffix
     text_key_N2: U64  # noqa: N815
     source: I64
@@ -49,54 +71,68 @@ class _Documents:
 
 @dataclass(frozen=True, kw_only=True)
 class _Duplicates:
-    """Columns over duplicates (M): position in this run, dense index, key and text key of the
-    representative, batch that holds it, channels shared, estimated and exact similarity."""
+    """Columns over a task's duplicates (M): row among its documents, key and text key of the
+    representative, name of the earlier batch that holds it (empty: this run), channels shared,
+    estimated and exact similarity."""
 
-    member: I64
-    representative: I64
+    row: I64
     key_M2: U64  # noqa: N815
     text_key_M2: U64  # noqa: N815
-    batch: I64
+    batch: pa.Array
     channels: U64
     estimate: npt.NDArray[np.float64]
     exact: npt.NDArray[np.float64]
 
 
 def _keep(job: KeepJob, inputs: Inputs) -> Result:
-    corpus = Corpus(job.batches, inputs)
-    documents = _load(job.batches.all[-1], inputs)
-    duplicates = _duplicates(job, corpus, inputs)
-    state = np.full(len(documents.doc_id), STATES.index("kept"), np.uint8)
-    state[duplicates.member] = STATES.index("duplicate")
+    documents, duplicates = _load(job, inputs), _duplicates(job, inputs)
+    state = np.full(len(documents.decision), STATES.index("kept"), np.uint8)
+    state[duplicates.row] = STATES.index("duplicate")
     state[documents.decision == DECISIONS.index("quarantine")] = STATES.index("quarantined")
     state[documents.decision == DECISIONS.index("drop")] = STATES.index("dropped")
-    key, text_key = documents.key_N2.copy(), documents.text_key_N2.copy()
-    key[duplicates.member] = duplicates.key_M2
-    text_key[duplicates.member] = duplicates.text_key_M2
-    is_kept = state == STATES.index("kept")
-    split = splits.assign(text_key, is_kept, job.held_out, job.seed)
     kind = np.full(len(state), NOT_REPRESENTED, np.uint8)
-    kind[duplicates.member] = kinds(duplicates.channels, duplicates.exact, job.channels)
-    ends = {"state": state, "kind": kind}
-    outputs = [*_shards(job.batches.all[-1], documents, ends, split, key)]
-    outputs.append(_clusters(job, documents, state, duplicates))
+    kind[duplicates.row] = kinds(duplicates.channels, duplicates.exact, job.choices.value.channels)
+    key, text_key = documents.key_N2.copy(), documents.text_key_N2.copy()
+    key[duplicates.row] = duplicates.key_M2
+    text_key[duplicates.row] = duplicates.text_key_M2
+    table = pa.table(
+        {
+            "state": pa.array(state),
+            "kind": pa.array(kind),
+            "representative": ids.keys_from_u64(key),
+            "text_key": ids.keys_from_u64(text_key),
+        }
+    )
+    starts = accumulate(job.counts[:-1], initial=0)
+    outputs = [
+        arrow_output(layout.shard("keep", task, "arrow"), table.slice(start, count))
+        for task, (start, count) in enumerate(zip(starts, job.counts, strict=True), job.task)
+    ]
+    edges = _edges(job, documents, state, kind, duplicates)
+    outputs.append(arrow_output(layout.shard("edges", job.part, "arrow"), edges))
     counts = {name: int((state == i).sum()) for i, name in enumerate(STATES)}
-    counters = {"documents": len(state), **counts, "sources": _by_source(documents, state)}
+    is_kept = state == STATES.index("kept")
+    drawn = splits.draw(text_key, job.seed)
+    counters = {
+        "documents": len(state),
+        **counts,
+        "sources": _by_source(documents, state),
+        "draws": asdict(splits.count_kept(drawn, is_kept, job.held_out)),
+    }
     return Result(tuple(outputs), counters)
 
 
-def _load(batch: Batch, inputs: Inputs) -> _Documents:
+def _load(job: KeepJob, inputs: Inputs) -> _Documents:
     columns = ["doc_id", "doc_key", "text_key", "source"]
-    table = pa.concat_tables([inputs.table(s, columns) for s in batch.documents])
+    table = pa.concat_tables([inputs.table(s, columns) for s in job.documents])
     source = table["source"].combine_chunks().dictionary_encode()
     doc_id = table["doc_id"].to_numpy()
     decision = np.zeros(len(table), np.uint8)
-    for shard in batch.decisions:
+    for shard in job.decisions:
         rows = inputs.table(shard)
         ranks = [DECISIONS.index(d) for d in rows["decision"].to_pylist()]
         decision[np.searchsorted(doc_id, rows["doc_id"].to_numpy())] = ranks
     return _Documents(
-        doc_id=doc_id,
         key_N2=ids.keys_as_u64(table["doc_key"]),
         text_key_N2=ids.keys_as_u64(table["text_key"]),
         source=source.indices.to_numpy().astype(np.int64),
@@ -105,26 +141,27 @@ def _load(batch: Batch, inputs: Inputs) -> _Documents:
     )
 
 
-def _duplicates(job: KeepJob, corpus: Corpus, inputs: Inputs) -> _Duplicates:
-    """All duplicates by ascending position, with what the keep-list needs of representatives."""
-    table = pa.concat_tables([CHOICE.empty_table(), *(inputs.table(s) for s in job.clusters)])
-    member = table["member"].to_numpy().astype(np.int64)
-    representative = table["representative"].to_numpy().astype(np.int64)
-    order = np.argsort(member)
-    standing, place = np.unique(representative[order], return_inverse=True)
-    keys = corpus.take("documents", ["doc_key", "text_key"], standing)
-    batch = np.zeros(len(standing), np.int64)
-    for shard, where, _ in corpus.split_by_shard(standing):
-        batch[where] = corpus.batch_number(shard)
+def _duplicates(job: KeepJob, inputs: Inputs) -> _Duplicates:
+    """The task's duplicates by ascending row: a slice of every shard, which is sorted by member."""
+    choices = job.choices.value
+    found = [CHOICE.empty_table()]
+    for shard in choices.shards:
+        table = inputs.table(shard)
+        member = table["member"].to_numpy()
+        low, high = np.searchsorted(member, [job.first, job.first + sum(job.counts)])
+        if low < high:
+            found.append(table.slice(low, high - low).combine_chunks())
+    table = pa.concat_tables(found).sort_by("member")
+    names, ends = zip(*choices.batches, strict=True)
+    batch = np.searchsorted(ends, table["representative"].to_numpy(), side="right")
     return _Duplicates(
-        member=member[order] - job.batches.first_new,
-        representative=representative[order],
-        key_M2=ids.keys_as_u64(keys["doc_key"])[place],
-        text_key_M2=ids.keys_as_u64(keys["text_key"])[place],
-        batch=batch[place],
-        channels=table["channels"].to_numpy()[order],
-        estimate=table["estimate"].to_numpy()[order],
-        exact=table["exact"].to_numpy()[order],
+        row=table["member"].to_numpy().astype(np.int64) - job.first,
+        key_M2=ids.keys_as_u64(table["kept_key"]),
+        text_key_M2=ids.keys_as_u64(table["kept_text_key"]),
+        batch=pa.array(names, pa.string()).take(pa.array(batch)),
+        channels=table["channels"].to_numpy(),
+        estimate=table["estimate"].to_numpy(),
+        exact=table["exact"].to_numpy(),
     )
 
 
@@ -136,53 +173,35 @@ def _by_source(documents: _Documents, state: U8) -> dict[str, list[int]]:
     return {name: [int(total[i]), int(gone[i])] for i, name in enumerate(names)}
 
 
-def _shards(
-    batch: Batch, documents: _Documents, ends: dict[str, U8], split: U8, representative_N2: U64
-) -> list[Output]:
-    """Per documents shard: states and why others represent them, row-aligned with it; apart from
-    them the splits, which another seed changes without touching what is tokenized.
-    """
-    outputs, first = [], 0
-    for index, count in enumerate(batch.counts):
-        rows = slice(first, first + count)
-        first += count
-        table = pa.table(
-            {
-                **{name: pa.array(column[rows]) for name, column in ends.items()},
-                "representative": ids.keys_from_u64(representative_N2[rows]),
-            }
-        )
-        assigned = pa.table(
-            {"doc_id": pa.array(documents.doc_id[rows]), "split": pa.array(split[rows])}
-        )
-        outputs.append(arrow_output(layout.shard("keep", index, "arrow"), table))
-        outputs.append(arrow_output(layout.shard("splits", index, "arrow"), assigned))
-    return outputs
-
-
-def _clusters(job: KeepJob, documents: _Documents, state: U8, duplicates: _Duplicates) -> Output:
-    """One row per document that another represents, by kept key, then member key: both keys, why,
-    the bands both share, the estimated and exact Jaccard similarity (null where not computed), and
-    the earlier batch that holds the kept document (empty: this run)."""
-    member_key = documents.key_N2[duplicates.member]
-    order = ids.sort_order(member_key)
-    order = order[ids.sort_order(duplicates.key_M2[order])]
-    channels = duplicates.channels[order]
-    edge_kinds = kinds(channels, duplicates.exact[order], job.channels)
-    names = [*(batch.name for batch in job.batches.all[:-1]), ""]
+def _edges(
+    job: KeepJob, documents: _Documents, state: U8, kind: U8, duplicates: _Duplicates
+) -> pa.Table:
+    """The task's rows of clusters.parquet in its order, each with the start of its kept key."""
+    member_key = documents.key_N2[duplicates.row]
     table = pa.table(
         {
-            "kept": ids.keys_from_u64(duplicates.key_M2[order]),
-            "member": ids.keys_from_u64(member_key[order]),
-            "kind": pa.array(KINDS).take(pa.array(edge_kinds)),
-            "bands": _bands(channels, job.channels),
-            "estimate": pa.array(duplicates.estimate[order], from_pandas=True),
-            "jaccard": pa.array(duplicates.exact[order], from_pandas=True),
-            "member_state": pa.array(STATES).take(pa.array(state[duplicates.member[order]])),
-            "index": pa.array(names, pa.string()).take(pa.array(duplicates.batch[order])),
+            "kept": ids.keys_from_u64(duplicates.key_M2),
+            "member": ids.keys_from_u64(member_key),
+            "kind": pa.array(KINDS).take(pa.array(kind[duplicates.row])),
+            "bands": _bands(duplicates.channels, job.choices.value.channels),
+            "estimate": pa.array(duplicates.estimate, from_pandas=True),
+            "jaccard": pa.array(duplicates.exact, from_pandas=True),
+            "member_state": pa.array(STATES).take(pa.array(state[duplicates.row])),
+            "index": duplicates.batch,
+            START: pa.array(duplicates.key_M2.byteswap()[:, 0].copy()),
         }
     )
-    return parquet_output(layout.CLUSTERS, table)
+    return table.take(pa.array(_order(duplicates.key_M2, member_key)))
+
+
+START = "kept_start"
+"""The first eight bytes of the kept key as a number; their order is that of the keys."""
+
+
+def _order(kept_M2: U64, member_M2: U64) -> I64:
+    """By kept key, then member key."""
+    order = ids.sort_order(member_M2)
+    return order[ids.sort_order(kept_M2[order])]
 
 
 def kinds(channels: U64, exact: npt.NDArray[np.float64], names: tuple[str, ...]) -> U8:
@@ -209,12 +228,117 @@ def _bands(channels: U64, names: tuple[str, ...]) -> pa.ListArray:
 def keep_stage(
     config: Config, batches: Batches, clusters: ClustersOutput | None, channels: tuple[str, ...]
 ) -> Stage:
-    """One fan-in task over small columns."""
-    own = batches.all[-1]
-    chosen = clusters.choices if clusters else ()
-    job = KeepJob(batches, chosen, channels, config.seed, splits.held_out(config))
-    settings = {"seed": config.seed, "splits": [list(s) for s in splits.held_out(config)]}
-    task = Task("keep-list", job, (*own.documents, *chosen, *own.decisions))
+    """One task per part of the run."""
+    own, held_out = batches.all[-1], splits.held_out(config)
+    ends = list(accumulate(batch.total for batch in batches.all))
+    names = [*(batch.name for batch in batches.all[:-1]), ""]
+    shards = clusters.choices if clusters else ()
+    choices = Shared(Choices(shards, channels, tuple(zip(names, ends, strict=True))))
+    shared = (Shared(shards),) if shards else ()
+    before = list(accumulate(own.counts, initial=batches.first_new))
+    tasks = []
+    for part, group in enumerate(parts.group_tasks(own.counts)):
+        at = slice(group.start, group.stop)
+        job = KeepJob(
+            part=part,
+            task=group.start,
+            first=before[group.start],
+            counts=own.counts[at],
+            documents=own.documents[at],
+            decisions=own.decisions[at],
+            choices=choices,
+            seed=config.seed,
+            held_out=held_out,
+        )
+        inputs = (*job.documents, *job.decisions, *shared)
+        tasks.append(Task(f"keep-list of part {part}", job, inputs, sum(job.counts)))
+    settings = {"seed": config.seed, "splits": [list(s) for s in held_out]}
     return Stage(
-        name="keep", version=3, function=_keep, tasks=(task,), settings=settings, reads_texts=False
+        name="keep",
+        version=4,
+        function=_keep,
+        tasks=tuple(tasks),
+        settings=settings,
+        reads_texts=False,
+    )
+
+
+@dataclass(frozen=True)
+class SplitJob:
+    """One documents shard with its part of the keep-list; splits in order; draws that move."""
+
+    index: int
+    documents: Shard
+    keep: Shard
+    seed: int
+    held_out: splits.HeldOut
+    moves: tuple[tuple[int, int], ...]
+
+
+def _split(job: SplitJob, inputs: Inputs) -> Result:
+    """Columns doc_id and split, row-aligned with the documents."""
+    drawn = splits.draw(ids.keys_as_u64(inputs.table(job.keep)["text_key"]), job.seed)
+    split = splits.assign(drawn, job.held_out, dict(job.moves))
+    doc_id = inputs.table(job.documents, ["doc_id"])["doc_id"]
+    table = pa.table({"doc_id": doc_id, "split": pa.array(split)}).combine_chunks()
+    return Result((arrow_output(layout.shard("splits", job.index, "arrow"), table),))
+
+
+def split_stage(config: Config, documents: Sequence[Shard], keep: KeepOutput) -> Stage:
+    """One task per documents shard. Another seed changes these shards without touching what is
+    tokenized."""
+    held_out = splits.held_out(config)
+    draws = [
+        splits.KeptDraws(tuple(d["counts"]), tuple((n, c) for n, c in d["nearest"]))
+        for d in keep.draws
+    ]
+    moves = tuple(splits.find_moves(draws, held_out).items())
+    tasks = [
+        Task(f"splits of {d.path}", SplitJob(i, d, k, config.seed, held_out, moves), (d, k))
+        for i, (d, k) in enumerate(zip(documents, keep.states, strict=True))
+    ]
+    return Stage(name="splits", version=2, function=_split, tasks=tuple(tasks), reads_texts=False)
+
+
+@dataclass(frozen=True)
+class ClusterTableJob:
+    """Part `part` of `count` of clusters.parquet, and the edges of every part of the keep-list."""
+
+    part: int
+    count: int
+    edges: Shared[tuple[Shard, ...]]
+
+
+def _cluster_table(job: ClusterTableJob, inputs: Inputs) -> Result:
+    """One row per document that another represents, by kept key, then member key: both keys, why,
+    the bands both share, the estimated and exact Jaccard similarity (null where not computed), and
+    the earlier batch that holds the kept document (empty: this run)."""
+    low, high = ((1 << 64) * (job.part + i) // job.count for i in (0, 1))
+    found = []
+    for shard in job.edges.value:
+        table = inputs.table(shard)
+        start = table[START].to_numpy()
+        first = int(np.searchsorted(start, np.uint64(low)))
+        stop = len(start) if high >> 64 else int(np.searchsorted(start, np.uint64(high)))
+        found.append(table.slice(first, stop - first).combine_chunks())
+    table = pa.concat_tables(found).drop_columns([START])
+    order = _order(ids.keys_as_u64(table["kept"]), ids.keys_as_u64(table["member"]))
+    path = parts.part(layout.CLUSTERS, job.part)
+    return Result((parquet_output(path, table.take(pa.array(order)).combine_chunks()),))
+
+
+def cluster_table_stage(keep: KeepOutput, clusters: ClustersOutput | None) -> Stage:
+    """One task per range of the kept key."""
+    duplicates = sum(clusters.duplicates) if clusters else 0
+    count, edges = max(1, -(-duplicates // parts.RECORDS)), Shared(keep.edges)
+    tasks = [
+        Task(f"part {part} of the table of clusters", ClusterTableJob(part, count, edges), (edges,))
+        for part in range(count)
+    ]
+    return Stage(
+        name="cluster_table",
+        version=1,
+        function=_cluster_table,
+        tasks=tuple(tasks),
+        reads_texts=False,
     )

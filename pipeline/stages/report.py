@@ -50,7 +50,7 @@ class ClusterReportJob:
     recipe: str
     bands: int
     documents: tuple[Shard, ...]
-    clusters: Shard
+    clusters: tuple[Shard, ...]
     sources: Shard
     texts: tuple[Shard, ...]
 
@@ -62,7 +62,7 @@ class ReportJob(ClusterReportJob):
     stages: tuple[tuple[str, str, str], ...]
     software: tuple[tuple[str, str], ...]
     ledger: Shard
-    decisions: Shard
+    decisions: tuple[Shard, ...]
     drops: tuple[Shard, ...]
     notes: tuple[str, ...]
 
@@ -77,7 +77,8 @@ class _Tables:
         self.documents = pq.read_table(paths, columns=_COLUMNS)
         sources = pq.read_table(inputs.path(job.sources), columns=["input", "path"]).to_pylist()
         self._files = [f"{row['input']}/{row['path']}" for row in sources]
-        clusters = read_clusters(inputs.path(job.clusters))
+        self.cluster_paths = [inputs.path(shard) for shard in job.clusters]
+        clusters = pa.concat_tables(map(read_clusters, self.cluster_paths))
         keys = self.documents["doc_key"]
         self.in_clusters = self.documents.filter(pc.is_in(keys, find_mentioned_keys(clusters)))
         self.clusters = with_sources(clusters, self.in_clusters)
@@ -126,7 +127,11 @@ def _show_clusters(tables: _Tables) -> tuple[html.ClusterExcerpt, ...]:
     ]
     rows = [(cluster, members.slice(0, _MEMBERS).to_pylist()) for cluster, members in chosen]
     keys = {row["member"] for _, members in rows for row in members}
-    bands = read_bands(tables.inputs.path(tables.job.clusters), sorted(keys))
+    bands = {
+        member: shared
+        for path in tables.cluster_paths
+        for member, shared in read_bands(path, sorted(keys)).items()
+    }
     keys |= {bytes.fromhex(cluster.kept) for cluster, _ in rows if not cluster.index}
     documents = _documents(tables, pa.array(sorted(keys), pa.binary(ids.KEY_BYTES)))
     return tuple(_describe_cluster(cluster, members, bands, documents) for cluster, members in rows)
@@ -212,7 +217,7 @@ def _page_fields(name: str, manifests: dict[str, StageManifest]) -> dict[str, An
         "recipe": recipe.words if recipe else "",
         "bands": recipe.preset.bands if recipe else 0,
         "documents": views.DocumentsOutput(manifests["documents"]).parts,
-        "clusters": views.KeepOutput(manifests["keep"]).clusters,
+        "clusters": views.ClusterTableOutput(manifests["cluster_table"]).parts,
         "sources": views.SourcesOutput(manifests["sources"]).table,
         "texts": views.CleanOutput(manifests["clean"]).documents,
     }
@@ -253,7 +258,7 @@ def _report_page(
         sources=tuple(model.SourceRow.from_ledger(*source) for source in ledger.sources.items()),
         reasons=tuple(_reasons(job, tables)),
         clusters=summary,
-        decisions=tuple(_decisions(pq.read_table(inputs.path(job.decisions)))),
+        decisions=tuple(_decisions(pq.read_table([inputs.path(s) for s in job.decisions]))),
         document_bytes=model.log_bins(live["text_bytes"].to_numpy(), is_kept),
         document_tokens=model.log_bins(survivors["tokens"].to_numpy()),
         splits=ledger.splits,
@@ -314,7 +319,7 @@ def report_stage(name: str, manifests: dict[str, StageManifest], notes: tuple[st
         stages=_identities(manifests),
         software=tuple(sorted(software.items())),
         ledger=views.AccountOutput(manifests["account"]).ledger,
-        decisions=views.VerdictsOutput(manifests["verdicts"]).table,
+        decisions=views.VerdictsOutput(manifests["verdicts"]).parts,
         drops=views.CleanOutput(manifests["clean"]).drops,
         notes=notes,
     )

@@ -24,7 +24,7 @@ from pipeline.engine.stage import (
     bytes_output,
     parquet_output,
 )
-from pipeline.runs import layout
+from pipeline.runs import layout, parts
 from pipeline.runs.held_texts import quarantine_path, with_texts
 from pipeline.runs.views import CleanOutput, DecisionsOutput, QuarantineOutput
 from pipeline.screening.detectors import licences, markers, notices
@@ -336,20 +336,25 @@ def rescan_stage(
 
 @dataclass(frozen=True)
 class MergeJob:
-    """All shards of evidence, in order."""
+    """The shards of evidence of a part of the run, in order."""
 
+    part: int
     shards: tuple[Shard, ...]
 
 
 def _merge(job: MergeJob, inputs: Inputs) -> Result:
     table = pa.concat_tables([inputs.table(shard) for shard in job.shards])
-    return Result((parquet_output(layout.EVIDENCE, table.drop_columns(["doc_id"])),))
+    path = parts.part(layout.EVIDENCE, job.part)
+    return Result((parquet_output(path, table.drop_columns(["doc_id"])),))
 
 
 def evidence_stage(decisions: DecisionsOutput) -> Stage:
-    """The stage that publishes evidence.parquet."""
-    task = Task("evidence table", MergeJob(decisions.evidence), decisions.evidence)
-    return Stage(name="evidence", version=2, function=_merge, tasks=(task,))
+    """The stage that publishes evidence.parquet, a task for each of its parts."""
+    tasks = []
+    for part, group in enumerate(parts.group_tasks(decisions.counts)):
+        shards = decisions.evidence[group.start : group.stop]
+        tasks.append(Task(f"part {part} of the table of evidence", MergeJob(part, shards), shards))
+    return Stage(name="evidence", version=3, function=_merge, tasks=tuple(tasks))
 
 
 _LETTER = "r"

@@ -198,16 +198,15 @@ def _by_source(
 
 def scatter_stage(
     config: Config,
-    keep: views.SplitsOutput,
+    assigned: views.SplitsOutput,
     tokens: views.TokensOutput,
     mixture: views.MixtureOutput | None = None,
 ) -> Stage:
     """The round that reads document order and writes rank order."""
-    assigned = keep.splits
-    copies = mixture.copies if mixture else (None,) * len(assigned)
+    copies = mixture.copies if mixture else (None,) * len(assigned.splits)
     names = splits.names(config)
     tasks = []
-    for i, (t, s, c) in enumerate(zip(tokens.tokens, assigned, copies, strict=True)):
+    for i, (t, s, c) in enumerate(zip(tokens.tokens, assigned.splits, copies, strict=True)):
         inputs = (t, s) if c is None else (t, s, c)
         job = ScatterJob(
             index=i,

@@ -299,6 +299,7 @@ def documents_stage(
     clean: views.CleanOutput,
     keep: views.KeepOutput,
     screen: views.VerdictsOutput | None = None,
+    assigned: views.SplitsOutput | None = None,
     tokens: views.TokensOutput | None = None,
 ) -> Stage:
     """The stage that joins every document's facts into one table."""
@@ -308,7 +309,7 @@ def documents_stage(
         "drops": clean.drops,
         "keep": keep.states,
         "decisions": screen.decisions if screen else nothing,
-        "splits": keep.splits if tokens else nothing,
+        "splits": assigned.splits if assigned else nothing,
         "tokens": tokens.tokens if tokens else nothing,
     }
     groups = zip(*columns.values(), strict=True)

@@ -208,7 +208,7 @@ def _quarantine(job: QuarantineJob | RetentionJob, inputs: Inputs) -> Result:
 def quarantine_stage(clean: CleanOutput, verdicts: VerdictsOutput, days: int | None) -> Stage:
     """The stage that fills quarantine/; no task where nothing is quarantined."""
     documents, decisions = clean.documents, verdicts.decisions
-    pairs = [(documents[i], decisions[i]) for i in verdicts.quarantined[0]]
+    pairs = [(documents[i], decisions[i]) for i in verdicts.quarantined]
     tasks = [
         Task(
             f"quarantined texts of {shard.path}",

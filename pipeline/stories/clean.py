@@ -22,7 +22,6 @@ from pipeline.sources.output_format import Form
 from pipeline.stages.batches import Batch, Batches
 from pipeline.stages.decisions import decisions_stage, verdicts_stage
 from pipeline.stages.filters import custom_filters_stage, filters_stage
-from pipeline.stages.keep import keep_stage
 from pipeline.stages.records import cleaned_stage
 from pipeline.stages.screen import evidence_stage
 from pipeline.stages.tables import account_stage, documents_stage, sources_stage
@@ -173,9 +172,9 @@ def _clean(
         decided = views.DecisionsOutput(run(decisions_stage(clean, NO_RULES, None, *findings)))
         run(evidence_stage(decided))
         own = replace(own, decisions=decided.decisions)
-        verdicts = views.VerdictsOutput(run(verdicts_stage(NO_RULES, decided, Batches((own,)))))
+        verdicts = views.VerdictsOutput(run(verdicts_stage(NO_RULES, decided)))
         own = replace(own, decisions=verdicts.decisions)
-    keep = views.KeepOutput(run(keep_stage(prepared.config, Batches((own,)), None, ())))
+    keep = selection.keep_documents(prepared.config, Batches((own,)), run)
     check_survivors(keep)
     run(sources_stage(reading, clean))
     documents = views.DocumentsOutput(run(documents_stage(clean, keep, verdicts)))

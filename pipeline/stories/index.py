@@ -241,7 +241,7 @@ def query_index(
 
 
 def _answer(index: DedupIndex, out: Path) -> IndexAnswer:
-    clusters = _table(out, "keep", layout.CLUSTERS)
+    clusters = _table(out, "cluster_table", layout.CLUSTERS)
     edges = clusters.filter(pc.not_equal(clusters["index"], "")).to_pylist()
     queried = _documents(out, [row["member"] for row in edges])
     batches = {
@@ -303,4 +303,6 @@ def _table(
     manifest = read_manifest(manifest_path(out, stage))
     if manifest is None:
         raise InputError(f"{out}: has no {stage} stage, so it is not a batch of an index")
-    return pq.read_table(Inputs(out).path(manifest.find(name)), columns=columns, filters=chosen)
+    inputs = Inputs(out)
+    paths = [inputs.path(part) for part in manifest.parts(name)]
+    return pq.read_table(paths, columns=columns, filters=chosen)

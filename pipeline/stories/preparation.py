@@ -36,6 +36,7 @@ from pipeline.stages.cuts import (
     repeats_stage,
     units_stage,
 )
+from pipeline.stages.keep import split_stage
 from pipeline.stages.mixture import (
     check_sources,
     is_asked,
@@ -134,12 +135,14 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
         run(tokenize_stage(prepared.tokenizer, tokenizer, clean, keep, cuts))
     )
     run(sources_stage(reading, clean))
-    documents = views.DocumentsOutput(run(documents_stage(clean, keep, verdicts, tokens)))
+    assigned = views.SplitsOutput(run(split_stage(config, clean.documents, keep)))
+    table = documents_stage(clean, keep, verdicts, assigned, tokens)
+    documents = views.DocumentsOutput(run(table))
     mixture = None
     if is_asked(config.mixture):
         mixing = mixture_stage(config.mixture, config.seed, clean, tokens, documents)
         mixture = views.MixtureOutput(run(mixing))
-    scatter = views.ScatterOutput(run(scatter_stage(config, keep, tokens, mixture)))
+    scatter = views.ScatterOutput(run(scatter_stage(config, assigned, tokens, mixture)))
     gather = views.GatherOutput(run(gather_stage(config, scatter)))
     packed = pack_streams(config, prepared.tokenizer, clean, gather, run)
     mixed = mixture_accounts(mixture, scatter) if mixture else {}

@@ -24,7 +24,6 @@ from pipeline.runs.views import CleanOutput, DecisionsOutput, FindingsOutput, Qu
 from pipeline.screening.policy.rules import Policy, find_policy, load_policy
 from pipeline.screening.registry import Registry, combine, load_registry
 from pipeline.stages import screen
-from pipeline.stages.batches import Batch, Batches
 from pipeline.stages.decisions import decisions_stage, verdicts_stage
 from pipeline.stages.withheld import NAME as QUARANTINE
 from pipeline.stories.loop import Manifest, StageRecord, StoryRun
@@ -132,12 +131,7 @@ def _tell(request: RescanRequest, run: StageRecord) -> None:
         do(decisions_stage(request.clean, request.policy, looked_for.works, findings))
     )
     do(screen.evidence_stage(decided))
-    own = Batch(
-        counts=tuple(decided.counts),
-        documents=request.clean.documents,
-        decisions=decided.decisions,
-    )
-    do(verdicts_stage(request.policy, decided, Batches((own,))))
+    do(verdicts_stage(request.policy, decided))
 
 
 def list_matched_works(request: RescanRequest) -> list[MatchedWork]:

@@ -48,13 +48,13 @@ from pipeline.stages.candidates import (
     signature_stage,
 )
 from pipeline.stages.clusters import ClusterRules, cluster_stage
-from pipeline.stages.decisions import decisions_stage, verdicts_stage
+from pipeline.stages.decisions import decisions_stage, spread_stage, verdicts_stage
 from pipeline.stages.filters import (
     custom_detectors_stage,
     custom_filters_stage,
     filters_stage,
 )
-from pipeline.stages.keep import keep_stage
+from pipeline.stages.keep import cluster_table_stage, keep_stage
 from pipeline.stages.overlap import eval_index_stage, overlap_stage
 from pipeline.stages.plan import Reading
 from pipeline.stages.screen import (
@@ -152,7 +152,7 @@ def deduplicate(
         own = Batch(documents=clean.documents)
         decided = screening.decide() if screening else None
         batches = _judge(Batches((_with_decisions(own, decided),)), screening, decided, run)
-        return views.KeepOutput(run(keep_stage(config, batches, None, ())))
+        return keep_documents(config, batches, run)
     names = channels(preset, key)
     signatures = views.SignaturesOutput(run(signature_stage(clean, preset, key, verify != "none")))
     own = Batch(
@@ -172,8 +172,21 @@ def deduplicate(
     )
     clusters = views.ClustersOutput(run(cluster_stage(bands, routes, components, batches, rules)))
     batches = _judge(batches, screening, decided, run, clusters, names)
-    keep = views.KeepOutput(run(keep_stage(config, batches, clusters, names)))
+    keep = keep_documents(config, batches, run, clusters, names)
     check_alarm(config.dedup, keep)
+    return keep
+
+
+def keep_documents(
+    config: Config,
+    batches: Batches,
+    run: RunStage,
+    clusters: views.ClustersOutput | None = None,
+    names: tuple[str, ...] = (),
+) -> views.KeepOutput:
+    """The keep-list and clusters.parquet; returns what the keep-list published."""
+    keep = views.KeepOutput(run(keep_stage(config, batches, clusters, names)))
+    run(cluster_table_stage(keep, clusters))
     return keep
 
 
@@ -195,14 +208,23 @@ def _judge(
     """The batches, ours with the decisions that hold after they spread over its clusters."""
     if screening is None or decided is None:
         return batches
-    stage = verdicts_stage(screening.policy, decided, batches, clusters, names)
+    policy, spread = screening.policy, None
+    if clusters is not None:
+        stage = spread_stage(policy, decided, batches, clusters, names)
+        spread = views.SpreadOutput(run(stage))
+    stage = verdicts_stage(policy, decided, spread)
     own = replace(batches.all[-1], decisions=views.VerdictsOutput(run(stage)).decisions)
     return Batches((*batches.all[:-1], own))
 
 
 def check_alarm(config: DedupConfig, keep: views.KeepOutput) -> None:
     """Raises InputError when more of one source would go than `dedup.max_source_share` allows."""
-    for source, (documents, gone) in sorted(keep.sources[0].items()):
+    totals: dict[str, tuple[int, int]] = {}
+    for of_part in keep.sources:
+        for source, (documents, gone) in of_part.items():
+            before = totals.get(source, (0, 0))
+            totals[source] = before[0] + documents, before[1] + gone
+    for source, (documents, gone) in sorted(totals.items()):
         if documents >= ALARM_DOCUMENTS and gone > config.max_source_share * documents:
             raise InputError(
                 f"source {source!r}: {gone:,} of {documents:,} documents "

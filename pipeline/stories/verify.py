@@ -70,11 +70,12 @@ def find_straddling_pairs(directory: Path) -> StraddlingPairs | None:
     clean, signatures = views.CleanOutput(manifests[0]), views.SignaturesOutput(manifests[1])
     bands, clusters = views.BandsOutput(manifests[2]), views.ClustersOutput(manifests[3])
     keep = views.KeepOutput(manifests[4])
+    assigned = views.SplitsOutput(read_manifest(manifest_path(directory, "splits")) or manifests[4])
     counts = tuple(signatures.counts)
     own = Batch(counts=counts, documents=clean.documents, keep=keep.states)
     corpus = Corpus(Batches((own,)), Inputs(directory))
     pair = PairJaccard(Preset(**signatures.preset))
-    pairs = set(_pairs(corpus, bands, _list_kept_splits(corpus, keep)))
+    pairs = set(_pairs(corpus, bands, _list_kept_splits(corpus, keep, assigned)))
     similarity = [
         pair.of(a, 0, len(a), b, 0, len(b))
         for a, b in ((corpus.text(i), corpus.text(j)) for i, j in sorted(pairs))
@@ -85,10 +86,12 @@ def find_straddling_pairs(directory: Path) -> StraddlingPairs | None:
     return StraddlingPairs(len(pairs), max(similarity, default=0.0), reached, threshold, promised)
 
 
-def _list_kept_splits(corpus: Corpus, keep: views.KeepOutput) -> npt.NDArray[np.int8]:
+def _list_kept_splits(
+    corpus: Corpus, keep: views.KeepOutput, assigned: views.SplitsOutput
+) -> npt.NDArray[np.int8]:
     """Per document the split it is in, -1 where it is not kept."""
     splits = []
-    for states, shard in zip(keep.states, keep.splits, strict=True):
+    for states, shard in zip(keep.states, assigned.splits, strict=True):
         is_kept = corpus.inputs.table(states)["state"].to_numpy() == STATES.index("kept")
         split = corpus.inputs.table(shard)["split"].to_numpy().astype(np.int8)
         splits.append(np.where(is_kept, split, np.int8(-1)))
