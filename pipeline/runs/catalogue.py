@@ -103,7 +103,8 @@ CAUSES: Mapping[str, str] = {
     "lines": "`lines.unit` is not `none`",
     "rows": "`pack.format` is not `corpus`",
     "vsl": "`pack.format` is `vsl`",
-    "mixture": "the section has weights",
+    "mixture": "the section asks for epochs or weights",
+    "mixture weights": "the section has weights",
 }
 """What calls for stages, and when it does."""
 
@@ -202,7 +203,9 @@ STAGES: Mapping[str, StageEntry] = {
         _stage("documents", _PER_PART, "tables above", layout.DOCUMENTS,
                changed_by_takedowns=True,
                needs=("keep", "splits", "tokens", "verdicts")),
-        _stage("mixture", "1", "`documents.parquet`", "mixture", called_for_by=("mixture",),
+        _stage("quotas", "1", "`documents.parquet`", called_for_by=("mixture weights",),
+               changed_by_takedowns=True),
+        _stage("mixture", _PER_PART, "`documents.parquet`", "mixture", called_for_by=("mixture",),
                changed_by_takedowns=True),
         _stage("scatter", "one per tokens shard", "tokens, `mixture/`", "shuffle", speed=375,
                disk=0.7, changed_by_takedowns=True,
@@ -273,7 +276,7 @@ STORIES: Mapping[str, StoryEntry] = {
             *_DECIDE[:2], "components", "route", "clusters", "spread", "verdicts", *_KEEP,
             "quarantine",
             "tokenizer", "lines", "repeats", "redactions", "cuts", "cut_table", "tokenize",
-            "sources", "splits", "documents", "mixture", *_SHUFFLE_AND_PACK, "report",
+            "sources", "splits", "documents", "quotas", "mixture", *_SHUFFLE_AND_PACK, "report",
         ),
         screens=True, labels_sources=True, is_described=True,
     ),

@@ -17,6 +17,8 @@ from pipeline.runs import layout
 Value = TypeVar("Value")
 SourceAccounts = dict[str, dict[str, Any]]
 """Source -> what its `Account` counted, as plain data."""
+Ends = tuple[str, str, str, str, int, int, int]
+"""Source, state, reason and split; how many documents, their bytes of text and tokens."""
 
 
 @dataclass(frozen=True)
@@ -298,11 +300,10 @@ class SourcesOutput(StageOutput):
 
 
 class DocumentsOutput(StageOutput):
-    """The table of all records; `ends` of each part: source, state, reason, split, documents, bytes
-    of text and tokens."""
+    """The table of all records; `ends`: those of each part."""
 
     parts = _parts(layout.DOCUMENTS)
-    ends = _counter(list[tuple[str, str, str, str, int, int, int]], "ends")
+    ends = _counter(list[Ends], "ends")
     _tasks = _optional_counter(list[int](), "tasks")
 
     def tasks_of_parts(self, clean: CleanOutput) -> list[range]:
@@ -311,16 +312,23 @@ class DocumentsOutput(StageOutput):
         return [range(*(tasks or whole)) for tasks in self._tasks]
 
 
+class QuotasOutput(StageOutput):
+    """[copies, bound] of every source of a mixture by weights."""
+
+    _quotas = _counter(list[tuple[int, int]], "quotas")
+
+    @property
+    def quotas(self) -> list[tuple[int, int]]:
+        """Those of the sources by name."""
+        return self._quotas[0]
+
+
 class MixtureOutput(StageOutput):
     """Copies of every tokenized document; `sources`: what was asked for and found of each."""
 
     copies = _shards("mixture")
-    _sources = _counter(list[dict[str, Any]], "sources")
-
-    @property
-    def sources(self) -> list[dict[str, Any]]:
-        """What was asked for and found of each source."""
-        return self._sources[0]
+    in_train = _counter(int, "in_train")
+    sources = _setting(list[dict[str, Any]], "sources")
 
 
 class ScatterOutput(StageOutput):

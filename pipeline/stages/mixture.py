@@ -8,7 +8,7 @@ sources.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
@@ -26,6 +26,7 @@ from pipeline.core import ids, rng
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
 from pipeline.core.manifest import Shard
 from pipeline.core.words import did_you_mean
+from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
 from pipeline.runs import layout, views
 from pipeline.runs.references import shorten_list
@@ -206,112 +207,115 @@ def _bound(drawn: U64, tokens: I64, room: int) -> int:
 
 
 _COLUMNS = ["doc_key", "source", "state", "split", "tokens"]
-_ROWS = 1 << 18
 
 
-Paths = tuple[Path, ...]
+@dataclass(frozen=True)
+class QuotasJob:
+    """The parts of documents.parquet, the sources by name, and the tokens that train has and is to
+    have of each."""
+
+    documents: tuple[Shard, ...]
+    sources: tuple[str, ...]
+    tokens: tuple[int, ...]
+    targets: tuple[int, ...]
+    seed: int
+
+
+def _quotas(job: QuotasJob, inputs: Inputs) -> Result:
+    """One pass over the documents after the other, a part at a time: counters alone."""
+
+    def read_train() -> Iterator[DocumentTokens]:
+        for shard in job.documents:
+            documents, train = _read_kept(inputs.path(shard), job.sources)
+            yield DocumentTokens(
+                documents.key_N2[train], documents.source[train], documents.tokens[train]
+            )
+
+    quotas = fill_quotas(np.array(job.targets), np.array(job.tokens), read_train, job.seed)
+    return Result((), {"quotas": [[quota.copies, quota.bound] for quota in quotas]})
+
+
+def quotas_stage(
+    config: MixtureConfig, seed: int, clean: views.CleanOutput, documents: views.DocumentsOutput
+) -> Stage:
+    """One task in constant memory, which a mixture by weights needs. Raises InputError for weights
+    that the documents cannot have."""
+    totals = _count_train(clean, documents)
+    target_tokens = targets(config, {name: tokens for name, (_, tokens) in totals.items()})
+    job = QuotasJob(
+        documents.parts,
+        tuple(totals),
+        tuple(tokens for _, tokens in totals.values()),
+        tuple(target_tokens[name] for name in totals),
+        seed,
+    )
+    task = Task("quotas of sources", job, documents.parts)
+    return Stage(name="quotas", version=1, function=_quotas, tasks=(task,))
+
+
+def _count_train(
+    clean: views.CleanOutput, documents: views.DocumentsOutput
+) -> dict[str, tuple[int, int]]:
+    """Source -> documents and tokens of train, for all sources by name."""
+    trained = count_trained(chain.from_iterable(documents.ends))
+    return {name: trained.get(name, (0, 0)) for name in sorted(source_documents(clean))}
+
+
+def count_trained(ends: Iterable[views.Ends]) -> dict[str, tuple[int, int]]:
+    """Source -> documents and tokens of train."""
+    trained: dict[str, tuple[int, int]] = {}
+    for source, state, _, split, count, _, tokens in ends:
+        if state == "kept" and split == TRAIN:
+            documents, before = trained.get(source, (0, 0))
+            trained[source] = documents + count, before + tokens
+    return trained
 
 
 @dataclass(frozen=True)
 class MixtureJob:
-    """What is asked for, the sources by name, and the kept documents of every tokens shard."""
+    """A part of documents.parquet; the first of its clean tasks, and the kept documents of each;
+    the sources by name, with the quota of each."""
 
-    documents: tuple[Shard, ...]
-    asked: dict[str, Any]
-    sources: tuple[str, ...]
+    documents: Shard
+    task: int
     kept: tuple[int, ...]
+    quotas: Shared[tuple[tuple[str, Quota], ...]]
     seed: int
 
 
 def _mixture(job: MixtureJob, inputs: Inputs) -> Result:
-    """Per tokens shard and row-aligned with it: `source`, an index into the counter `sources`, and
-    `copies`."""
-    paths = tuple(inputs.path(shard) for shard in job.documents)
-    config = MixtureConfig.model_validate(job.asked)
-    documents, tokens = _totals(paths, job)
-    quotas = _quotas(paths, job, config, tokens)
-    source = np.empty(sum(job.kept), np.uint32)
-    copies = np.empty(sum(job.kept), np.uint16)
-    row, in_train = 0, 0
-    for part, train in _kept(paths, job.sources):
-        end = row + len(train)
-        source[row:end] = part.source
-        copies[row:end] = np.where(train, draw_copies(part, quotas, job.seed), 1)
-        in_train += int(copies[row:end][train].sum())
-        row = end
-    if row != len(copies):
+    """Per tokens shard and row-aligned with it: `source`, the number of its name, and `copies`."""
+    path = inputs.path(job.documents)
+    names, quotas = zip(*job.quotas.value, strict=True)
+    documents, train = _read_kept(path, names)
+    if len(train) != sum(job.kept):
         raise IntegrityError(
-            f"{layout.DOCUMENTS}: {row:,} kept documents; {len(copies):,} were tokenized"
+            f"{path}: {len(train):,} kept documents; {sum(job.kept):,} were tokenized"
         )
-    if not in_train:
-        raise InputError("mixture: no document would be left in train; raise epochs or weights")
+    copies = np.where(train, draw_copies(documents, quotas, job.seed), 1).astype(np.uint16)
     cuts = np.cumsum(job.kept)[:-1]
+    pairs = zip(np.split(documents.source, cuts), np.split(copies, cuts), strict=True)
     outputs = [
         arrow_output(
-            layout.shard("mixture", index, "arrow"),
-            pa.table({"source": pa.array(s), "copies": pa.array(c)}),
+            layout.shard("mixture", task, "arrow"),
+            pa.table({"source": pa.array(s.astype(np.uint32)), "copies": pa.array(c)}),
         )
-        for index, (s, c) in enumerate(
-            zip(np.split(source, cuts), np.split(copies, cuts), strict=True)
-        )
+        for task, (s, c) in enumerate(pairs, job.task)
     ]
-    return Result(tuple(outputs), {"sources": _facts(job, config, documents, tokens, quotas)})
+    return Result(tuple(outputs), {"in_train": int(copies[train].sum())})
 
 
-def _facts(
-    job: MixtureJob, config: MixtureConfig, documents: I64, tokens: I64, quotas: tuple[Quota, ...]
-) -> list[dict[str, Any]]:
-    """Per source: what was asked for, what train has of it, and its epochs."""
-    asked_shares = shares(config, dict(zip(job.sources, tokens.tolist(), strict=True)))
-    return [
-        {
-            "source": name,
-            "asked_epochs": find_weight(config, name) if config.weights is None else None,
-            "asked_share": float(asked_shares.get(name, 0)) if config.weights is not None else None,
-            "documents": int(documents[i]),
-            "tokens": int(tokens[i]),
-            "epochs": quotas[i].epochs,
-        }
-        for i, name in enumerate(job.sources)
-    ]
-
-
-def _totals(paths: Paths, job: MixtureJob) -> tuple[I64, I64]:
-    """Documents and tokens of train per source, (S,) each."""
-    documents, tokens = np.zeros((2, len(job.sources)), np.int64)
-    for part in _train(paths, job.sources):
-        documents += np.bincount(part.source, minlength=len(documents))
-        np.add.at(tokens, part.source, part.tokens)
-    return documents, tokens
-
-
-def _quotas(paths: Paths, job: MixtureJob, config: MixtureConfig, tokens: I64) -> tuple[Quota, ...]:
-    if config.weights is None:
-        return tuple(quota_of_epochs(find_weight(config, name) or 0.0) for name in job.sources)
-    target_tokens = targets(config, dict(zip(job.sources, tokens.tolist(), strict=True)))
-    target = np.array([target_tokens[name] for name in job.sources], np.int64)
-    return fill_quotas(target, tokens, lambda: _train(paths, job.sources), job.seed)
-
-
-def _train(paths: Paths, sources: tuple[str, ...]) -> Iterator[DocumentTokens]:
-    for part, train in _kept(paths, sources):
-        yield DocumentTokens(part.key_N2[train], part.source[train], part.tokens[train])
-
-
-def _kept(paths: Paths, sources: tuple[str, ...]) -> Iterator[tuple[DocumentTokens, Mask]]:
-    """The kept documents of documents.parquet, some rows at a time, in its order; which of them
-    are in train."""
-    names = pa.array(sources, pa.string())
-    for path in paths:
-        for batch in pq.read_table(path, columns=_COLUMNS).to_batches(_ROWS):
-            documents = batch.filter(pc.equal(batch["state"], "kept"))
-            source = pc.index_in(documents["source"], value_set=names)
-            part = DocumentTokens(
-                ids.keys_as_u64(documents["doc_key"]),
-                source.to_numpy().astype(np.int64),
-                documents["tokens"].to_numpy().astype(np.int64),
-            )
-            yield part, pc.equal(documents["split"], TRAIN).to_numpy(zero_copy_only=False)
+def _read_kept(path: Path, sources: tuple[str, ...]) -> tuple[DocumentTokens, Mask]:
+    """The kept documents of a part of documents.parquet; which of them are in train."""
+    table = pq.read_table(path, columns=_COLUMNS)
+    table = table.filter(pc.equal(table["state"], "kept"))
+    source = pc.index_in(table["source"], value_set=pa.array(sources, pa.string()))
+    documents = DocumentTokens(
+        ids.keys_as_u64(table["doc_key"]),
+        source.to_numpy().astype(np.int64),
+        table["tokens"].to_numpy().astype(np.int64),
+    )
+    return documents, pc.equal(table["split"], TRAIN).to_numpy()
 
 
 def mixture_stage(
@@ -320,13 +324,49 @@ def mixture_stage(
     clean: views.CleanOutput,
     tokens: views.TokensOutput,
     documents: views.DocumentsOutput,
+    quotas: views.QuotasOutput | None,
 ) -> Stage:
-    """One task; the copies that it publishes are parallel to the tokens shards."""
-    sources = tuple(sorted(source_documents(clean)))
-    tables = documents.parts
-    job = MixtureJob(tables, config.model_dump(), sources, tuple(tokens.documents), seed)
-    task = Task("mixture", job, tables)
-    return Stage(name="mixture", version=1, function=_mixture, tasks=(task,))
+    """One task per part of documents.parquet; the copies that it publishes are parallel to the
+    tokens shards. `quotas` are those of a mixture by weights."""
+    totals = _count_train(clean, documents)
+    if quotas is None:
+        filled = [quota_of_epochs(find_weight(config, name) or 0.0) for name in totals]
+    else:
+        filled = [Quota(copies, bound) for copies, bound in quotas.quotas]
+    shared = Shared(tuple(zip(totals, filled, strict=True)))
+    tasks = []
+    for part, group in zip(documents.parts, documents.tasks_of_parts(clean), strict=True):
+        kept = tuple(tokens.documents[group.start : group.stop])
+        job = MixtureJob(part, group.start, kept, shared, seed)
+        tasks.append(Task(f"mixture of {part.path}", job, (part,)))
+    settings = {"sources": _facts(config, totals, filled)}
+    return Stage(
+        name="mixture", version=2, function=_mixture, tasks=tuple(tasks), settings=settings
+    )
+
+
+def _facts(
+    config: MixtureConfig, totals: Mapping[str, tuple[int, int]], quotas: Sequence[Quota]
+) -> list[dict[str, Any]]:
+    """Per source: what was asked for, what train has of it, and its epochs."""
+    asked_shares = shares(config, {name: tokens for name, (_, tokens) in totals.items()})
+    return [
+        {
+            "source": name,
+            "asked_epochs": find_weight(config, name) if config.weights is None else None,
+            "asked_share": float(asked_shares.get(name, 0)) if config.weights is not None else None,
+            "documents": documents,
+            "tokens": tokens,
+            "epochs": quota.epochs,
+        }
+        for (name, (documents, tokens)), quota in zip(totals.items(), quotas, strict=True)
+    ]
+
+
+def check_mixture(mixture: views.MixtureOutput) -> None:
+    """Raises InputError when nothing is left in train."""
+    if not sum(mixture.in_train):
+        raise InputError("mixture: no document would be left in train; raise epochs or weights")
 
 
 MixtureCounts = dict[str, Any]

@@ -7,7 +7,7 @@ end, `reason` says why. A part counts its ends itself, so the account reads no r
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -38,12 +38,10 @@ from pipeline.runs.layout import KINDS, STATES
 from pipeline.runs.splits import TRAIN
 from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.document_rows import PLACE_SCHEMA
-from pipeline.stages.mixture import MixtureCounts
+from pipeline.stages.mixture import MixtureCounts, count_trained
 from pipeline.stages.plan import Reading
 from pipeline.stages.rows import split_streams
 
-Ends = tuple[str, str, str, str, int, int, int]
-"""Source, state, reason and split; how many documents, their bytes of text and tokens."""
 SplitCounts = dict[str, Any]
 """What was packed of one split: the fields of a SplitLedger."""
 
@@ -52,7 +50,7 @@ SplitCounts = dict[str, Any]
 class AccountJob:
     """What became of documents, the read-side accounts per clean task, and the splits' counts."""
 
-    ends: tuple[Ends, ...]
+    ends: tuple[views.Ends, ...]
     read: tuple[views.SourceAccounts, ...]
     splits: dict[str, SplitCounts]
     skipped_shards: int
@@ -86,7 +84,7 @@ def _named(tally: dict[str, int]) -> dict[str, int]:
     return {"documents": tally["documents"], "size": tally["bytes"]}
 
 
-def _add_ends(ledger: Ledger, ends: Sequence[Ends]) -> None:
+def _add_ends(ledger: Ledger, ends: Sequence[views.Ends]) -> None:
     """What became of each document, as the parts of documents.parquet counted their rows."""
     for name, state, reason, _, count, size, tokens in ends:
         source = ledger.source(name)
@@ -108,16 +106,6 @@ def _add_mixture(ledger: Ledger, job: AccountJob) -> None:
     for name, counts in job.mixture.items():
         documents, tokens = trained.get(name, (0, 0))
         ledger.mixture[name] = MixtureLedger(documents=documents, tokens=tokens, **counts)
-
-
-def count_trained(ends: Iterable[Ends]) -> dict[str, tuple[int, int]]:
-    """Source -> documents and tokens of train."""
-    trained: dict[str, tuple[int, int]] = {}
-    for source, state, _, split, count, _, tokens in ends:
-        if state == "kept" and split == TRAIN:
-            documents, before = trained.get(source, (0, 0))
-            trained[source] = documents + count, before + tokens
-    return trained
 
 
 def account_stage(
@@ -227,7 +215,7 @@ def _documents(job: DocumentsJob, inputs: Inputs) -> Result:
 
 
 def _count_ends(table: pa.Table) -> list[list[Any]]:
-    """`Ends` of some documents."""
+    """`views.Ends` of some documents."""
     keys = ["source", "state", "reason", "split"]
     sums = table.group_by(keys, use_threads=False).aggregate(
         [([], "count_all"), ("text_bytes", "sum"), ("tokens", "sum")]

@@ -38,10 +38,12 @@ from pipeline.stages.cuts import (
 )
 from pipeline.stages.keep import split_stage
 from pipeline.stages.mixture import (
+    check_mixture,
     check_sources,
     is_asked,
     mixture_accounts,
     mixture_stage,
+    quotas_stage,
     source_documents,
 )
 from pipeline.stages.pieces import make_reading, pieces_stage
@@ -140,8 +142,13 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
     documents = views.DocumentsOutput(run(table))
     mixture = None
     if is_asked(config.mixture):
-        mixing = mixture_stage(config.mixture, config.seed, clean, tokens, documents)
+        quotas = None
+        if config.mixture.weights is not None:
+            filling = quotas_stage(config.mixture, config.seed, clean, documents)
+            quotas = views.QuotasOutput(run(filling))
+        mixing = mixture_stage(config.mixture, config.seed, clean, tokens, documents, quotas)
         mixture = views.MixtureOutput(run(mixing))
+        check_mixture(mixture)
     scatter = views.ScatterOutput(run(scatter_stage(config, assigned, tokens, mixture)))
     gather = views.GatherOutput(run(gather_stage(config, scatter)))
     packed = pack_streams(config, prepared.tokenizer, clean, gather, run)
