@@ -19,6 +19,7 @@ from pipeline.engine.stage import Output, parquet_output
 from pipeline.hdf5.format import DATA_PARAMS, SAMPLE, shard_name
 from pipeline.lineage.tables import StreamDocuments, make_lineage, stream_inverse, stream_rows_at
 from pipeline.runs import layout
+from pipeline.runs.parts import part
 from pipeline.stages.pack import lineage_output
 from pipeline.stages.shards import inverse_output
 from pipeline.stages.tables import ENCODINGS, ROWS_PER_GROUP
@@ -56,7 +57,7 @@ def make_run(directory: Path, documents: int) -> Made:
     doc = draw.permutation(np.flatnonzero(state == 0)).astype(np.uint32)
     end = np.cumsum(tokens[doc])
     stream = StreamDocuments(doc, end - tokens[doc], end, int(end[-1]))
-    _write(directory, inverse_output("train", stream_inverse(doc, stream.start)))
+    _write(directory, inverse_output("train", 0, stream_inverse(doc, stream.start)))
     return _pack(directory, stream, documents)
 
 
@@ -105,7 +106,7 @@ def _documents(draw: np.random.Generator, tokens: I64, state: I64) -> Output:
         "representative": keys,
         "tokens": tokens.astype(np.uint32),
     })  # fmt: skip
-    return parquet_output(layout.DOCUMENTS, table, ENCODINGS, ROWS_PER_GROUP)
+    return parquet_output(part(layout.DOCUMENTS, 0), table, ENCODINGS, ROWS_PER_GROUP)
 
 
 def _one_of(index: npt.NDArray[np.integer], names: list[str]) -> pa.Array:

@@ -167,9 +167,9 @@ def ask_peer(options: argparse.Namespace, run: Path, model: Path, steps: int) ->
 def sizes(run: Path, made: Made) -> dict[str, float]:
     """Bytes of every part of lineage per record."""
     groups = {
-        "documents.parquet": [run / "documents.parquet"],
+        "documents.parquet": sorted((run / "documents.parquet").iterdir()),
         "lineage beside the shards": sorted(run.rglob("*.lineage.parquet")),
-        "inverse.parquet": sorted(run.rglob("inverse.parquet")),
+        "inverse.parquet": sorted(run.rglob("inverse.parquet/*")),
     }
     found = {
         name: round(sum(p.stat().st_size for p in paths) / made.documents, 2)

@@ -32,6 +32,7 @@ from pipeline.engine.verified import verify_files
 TOP_MANIFEST = "manifest.json"
 STAGE_MANIFESTS = "manifests"
 ENGINE = "engine"
+_TABLE = ".parquet"
 _ENGINE_VERSION = 2
 """Raised when fingerprints are made in another way: what was made before is made again."""
 
@@ -210,13 +211,15 @@ class Runner:
     def _remove_replaced(
         self, stage: Stage, old: StageManifest | None, reused: Iterable[TaskRecord]
     ) -> None:
-        """Delete files at the top of the run that an earlier version of the stage wrote: what it
-        writes now may be directories of these names."""
+        """Delete tables that an earlier version of the stage wrote as files: what it writes now may
+        be directories of these names."""
         journal = sorted(record_directory(self.root, stage.name).glob("*.json"))
-        before = [*(old.tasks if old else ()), *filter(None, map(read_record, journal))]
+        before = [*filter(None, map(read_record, journal))]
+        if old and old.fields.get("version") != stage.version:
+            before += old.tasks
         staying = {shard.path for record in reused for shard in record.shards}
         for path in {shard.path for record in before for shard in record.shards} - staying:
-            if "/" not in path and (self.root / path).is_file():
+            if path.endswith(_TABLE) and (self.root / path).is_file():
                 storage.remove(self.root / path)
 
     def _note_other_engine(self) -> None:

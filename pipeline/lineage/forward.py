@@ -222,7 +222,7 @@ def check_inverse(dataset: SampleDataset) -> int | None:
     segments) of the lineage, and the rows of `sample` stand where their keyed permutation says.
     """
     path = inverse_path(dataset.directory)
-    if not path.is_file():
+    if not path.exists():
         return None
     entries_by_shard = [_make_entries(dataset, index) for index in range(len(dataset.shards))]
     width = 4 if dataset.layout is VSL else 2

@@ -10,9 +10,9 @@ format it is the document of input j, and rows have one span per segment. The `c
 rows: token_start and token_end int64 are places in the shard's tokens.
 
 The inverse leads from a document to its place in a split in one look-up:
-`hdf5/SPLIT/inverse.parquet`, sorted by document. Of `sample` and `corpus` one row per copy: doc
-uint32, stream_start int64 (the stream token it begins with); its rows follow from that, because
-stream row k is at `row_positions(k)`. Of `vsl`, whose packer nobody can invert, one row per
+`hdf5/SPLIT/inverse.parquet`, sorted by document, in parts. Of `sample` and `corpus` one row per
+copy: doc uint32, stream_start int64 (the stream token it begins with); its rows follow from that,
+because stream row k is at `row_positions(k)`. Of `vsl`, whose packer nobody can invert, one row per
 segment: doc, doc_token_start int64, row int64 (of the data set), token_start int32.
 """
 
@@ -23,14 +23,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dedup.arrays import I64, U32
 from pipeline.core import rng
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.rng import invert, permute
 from pipeline.hdf5.read import SampleDataset
-from pipeline.runs.parts import wrap_read_errors
+from pipeline.runs.parts import RowGroups
 from pipeline.runs.records import DocumentTable
 
 SCHEMA = pa.schema([
@@ -168,25 +167,23 @@ class Inverse:
 
     def __init__(self, dataset: SampleDataset) -> None:
         self._path = inverse_path(dataset.directory)
-        if not self._path.is_file():
+        if not self._path.exists():
             raise InputError(
                 f"{self._path}: missing: made before there was an {INVERSE}; repeat the `prep run` "
                 "(or `prep repack`) that made the directory, it adds the file"
             )
-        with wrap_read_errors(self._path):
-            self._file = pq.ParquetFile(self._path, memory_map=True)
+        self._groups = RowGroups(self._path)
 
     def of(self, docs_D: I64) -> pa.Table:
         """The rows of these documents, which are ascending, from the row groups that hold them."""
         groups = []
-        for group in range(self._file.num_row_groups):
-            bounds = self._file.metadata.row_group(group).column(0).statistics
+        for group in range(len(self._groups)):
+            bounds = self._groups.bounds(group, "doc")
             if bounds is not None:  # the group is not empty
-                low = np.searchsorted(docs_D, bounds.min)
-                if low < np.searchsorted(docs_D, bounds.max, side="right"):
+                low = np.searchsorted(docs_D, bounds[0])
+                if low < np.searchsorted(docs_D, bounds[1], side="right"):
                     groups.append(group)
-        with wrap_read_errors(self._path):
-            table = self._file.read_row_groups(groups)
+        table = self._groups.read(groups)
         doc = table["doc"].to_numpy().astype(np.int64)
         first = np.searchsorted(doc, docs_D)
         count = np.searchsorted(doc, docs_D, side="right") - first
@@ -194,9 +191,8 @@ class Inverse:
 
     def parts(self) -> Iterator[pa.Table]:
         """All rows, one row group at a time."""
-        for group in range(self._file.num_row_groups):
-            with wrap_read_errors(self._path):
-                yield self._file.read_row_group(group)
+        for group in range(len(self._groups)):
+            yield self._groups.read([group])
 
     def document_at(self, stream_start: int) -> int:
         """The document that begins with this token of the stream."""

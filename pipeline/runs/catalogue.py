@@ -39,7 +39,7 @@ PLACES: Mapping[str, RunEntry] = {
                        "spread", "verdicts", "shuffle", "stream", "rows", holds_text=True),
         *_intermediate("signatures", "runs", "bands", "components", "routes", "clusters",
                        "withheld", "keep", "edges", "splits", "lines", "repeats", "redactions",
-                       "cuts", "bins"),
+                       "cuts", "bins", "inverse"),
         RunEntry(name="documents", holds_text=True, text_column="text"),
         RunEntry(name="quarantine", holds_text=True, text_column="text"),
         RunEntry(name="drops", holds_text=True, text_column="excerpt"),
@@ -222,9 +222,11 @@ STAGES: Mapping[str, StageEntry] = {
         _stage("pack", "one per HDF5 shard", "a slice of every rows shard", "hdf5", speed=130,
                disk=0.5, changed_by_takedowns=True,
                needs=("rows",), instead={"rows": "stream"}),
-        _stage("inverse", "one per split", "`stream/`, of `vsl` lineage", "hdf5",
-               changed_by_takedowns=True,
+        _stage("inverse_runs", "one per bucket, of `vsl` per HDF5 shard",
+               "`stream/`, of `vsl` lineage", "inverse", changed_by_takedowns=True,
                needs=("stream",)),
+        _stage("inverse", "one per split and range of documents", "`inverse/`", "hdf5",
+               changed_by_takedowns=True, needs=("inverse",)),
         _stage("params", "one per split", "–", "hdf5", changed_by_takedowns=True),
         _stage("account", "1", "counters", layout.LEDGER),
         _stage("report", "1", "tables above, excerpts", layout.REPORT, layout.CLUSTER_REPORT),
@@ -266,7 +268,8 @@ _DECIDE = ("decisions", "evidence", "verdicts")
 _KEEP = ("keep", "cluster_table")
 _TABLES = ("sources", "documents", "account")
 _FIND_DUPLICATES = ("pieces", "plan", "clean", *_COMPARE, *_KEEP, *_TABLES)
-_SHUFFLE_AND_PACK = ("scatter", "gather", "bins", "rows", "inverse", "pack", "params", "account")
+_INVERT = ("inverse_runs", "inverse")
+_SHUFFLE_AND_PACK = ("scatter", "gather", "bins", "rows", *_INVERT, "pack", "params", "account")
 
 STORIES: Mapping[str, StoryEntry] = {
     "prepare": StoryEntry(

@@ -373,6 +373,12 @@ class RowsOutput(_OutputOfSplits):
     spans = _shards("rows", layout.SPANS_SHARD)
 
 
+class InverseRunsOutput(StageOutput):
+    """Entries of the inverse of every split, each shard by document."""
+
+    runs = _shards("inverse")
+
+
 class PackOutput(_OutputOfSplits):
     """HDF5 shards; `segments` are those of `vsl`, `tokens` those of `corpus`."""
 

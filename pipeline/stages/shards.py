@@ -5,6 +5,7 @@ and data_params.json (what readers must know, with hashes).
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,21 @@ from pipeline.engine.stage import (
     Result,
     Stage,
     Task,
+    arrow_output,
     bytes_output,
     parquet_output,
 )
 from pipeline.hdf5.format import CORPUS, DATA_PARAMS, LAYOUTS, VSL, FormatName
-from pipeline.lineage.tables import INVERSE, SCHEMA, segment_inverse, stream_inverse
-from pipeline.runs.views import BinsOutput, CleanOutput, GatherOutput, PackOutput, RowsOutput
+from pipeline.lineage.tables import INVERSE, STREAM_SCHEMA, segment_inverse, stream_inverse
+from pipeline.runs import parts
+from pipeline.runs.views import (
+    BinsOutput,
+    CleanOutput,
+    GatherOutput,
+    InverseRunsOutput,
+    PackOutput,
+    RowsOutput,
+)
 from pipeline.stages.pack import PackVocabulary, corpus_stage, pack_stage
 from pipeline.stages.rows import (
     bins_stage,
@@ -45,71 +55,107 @@ ROWS_PER_GROUP = 1 << 16
 
 
 @dataclass(frozen=True)
-class StreamInverseJob:
-    """The buckets of a split's stream, in order."""
+class StreamRunJob:
+    """A bucket of a split's stream, and the stream token that it begins with."""
 
-    split: str
-    buckets: tuple[Shard, ...]
+    path: str
+    bucket: Shard
+    start: int
     records_before_task: Shared[tuple[int, ...]]
 
 
-def _stream_inverse(job: StreamInverseJob, inputs: Inputs) -> Result:
-    doc, lengths = [], [np.zeros(0, np.int64)]
-    for shard in job.buckets:
-        table = inputs.table(shard, ["doc_id", "tokens"])
-        doc.append(dense_index(table["doc_id"].to_numpy(), job.records_before_task))
-        lengths.append(list_lengths(table["tokens"]))
-    tokens = np.concatenate(lengths)
-    table = stream_inverse(np.concatenate(doc), np.cumsum(tokens) - tokens)
-    return Result((inverse_output(job.split, table),))
+def _stream_run(job: StreamRunJob, inputs: Inputs) -> Result:
+    table = inputs.table(job.bucket, ["doc_id", "tokens"])
+    doc = dense_index(table["doc_id"].to_numpy(), job.records_before_task)
+    tokens = list_lengths(table["tokens"])
+    run = stream_inverse(doc, job.start + np.cumsum(tokens) - tokens)
+    return Result((arrow_output(job.path, run),), {"entries": len(run)})
 
 
 @dataclass(frozen=True)
-class SegmentInverseJob:
-    """The lineage of the shards of a split of `vsl`, and the rows of each."""
+class SegmentRunJob:
+    """The lineage of an HDF5 shard of `vsl`, and the row of the data set that it begins with."""
 
-    split: str
-    lineage: tuple[Shard, ...]
-    rows: tuple[int, ...]
+    path: str
+    lineage: Shard
+    first_row: int
 
 
-def _segment_inverse(job: SegmentInverseJob, inputs: Inputs) -> Result:
-    first = np.cumsum([0, *job.rows])
-    parts = [SCHEMA.empty_table(), *(pq.read_table(inputs.path(shard)) for shard in job.lineage)]
-    row = [part["row"].to_numpy() + start for part, start in zip(parts, [0, *first], strict=False)]
-    spans = pa.concat_tables(parts)
-    table = segment_inverse(
+def _segment_run(job: SegmentRunJob, inputs: Inputs) -> Result:
+    spans = pq.read_table(inputs.path(job.lineage))
+    run = segment_inverse(
         spans["doc"].to_numpy(),
         spans["doc_token_start"].to_numpy(),
-        np.concatenate(row),
+        spans["row"].to_numpy() + np.int64(job.first_row),
         spans["token_start"].to_numpy(),
     )
-    return Result((inverse_output(job.split, table),))
+    return Result((arrow_output(job.path, run),), {"entries": len(run)})
 
 
-def inverse_output(split: str, table: pa.Table) -> Output:
-    """The inverse of one split."""
-    encodings = {name: DELTA if name == "doc" else PLAIN for name in table.column_names}
-    return parquet_output(f"hdf5/{split}/{INVERSE}", table, encodings, ROWS_PER_GROUP)
-
-
-def inverse_stage(
+def inverse_runs_stage(
     clean: CleanOutput, gather: GatherOutput, pack: PackOutput | None = None
 ) -> Stage:
-    """One task per split; with `pack`, from the segments that were packed."""
-    tasks = []
+    """One task per bucket of each stream; with `pack`, per shard, from the segments that were
+    packed. Each sorts what it has by document."""
+    before, tasks = records_before_task(clean), []
     for stream in split_streams(gather):
-        job: StreamInverseJob | SegmentInverseJob
+        shards, sizes = stream.buckets, stream.bucket_tokens
         if pack:
             shards = tuple(pack.of_split(stream.name, pack.lineage))
-            rows = tuple(pack.of_split(stream.name, pack.rows))
-            job = SegmentInverseJob(stream.name, shards, rows)
-        else:
-            shards = stream.buckets
-            job = StreamInverseJob(stream.name, shards, records_before_task(clean))
-        tasks.append(Task(f"inverse of {stream.name}", job, shards))
-    function = _segment_inverse if pack else _stream_inverse
-    return Stage(name="inverse", version=1, function=function, tasks=tuple(tasks))
+            sizes = tuple(pack.of_split(stream.name, pack.rows))
+        starts = accumulate(sizes[:-1], initial=0)
+        for number, (shard, start) in enumerate(zip(shards, starts, strict=True)):
+            path = f"inverse/{stream.name}-{number:06d}.arrow"
+            job: StreamRunJob | SegmentRunJob = StreamRunJob(path, shard, start, before)
+            if pack:
+                job = SegmentRunJob(path, shard, start)
+            tasks.append(Task(f"documents of {shard.path}", job, (shard,)))
+    function = _segment_run if pack else _stream_run
+    return Stage(name="inverse_runs", version=1, function=function, tasks=tuple(tasks))
+
+
+@dataclass(frozen=True)
+class InverseJob:
+    """Documents [low, high) of a split, and all runs of it."""
+
+    split: str
+    part: int
+    low: int
+    high: int
+    runs: Shared[tuple[Shard, ...]]
+
+
+def _inverse(job: InverseJob, inputs: Inputs) -> Result:
+    slices = []
+    for shard in job.runs.value:
+        table = inputs.table(shard)
+        low, high = np.searchsorted(table["doc"].to_numpy(), [job.low, job.high])
+        slices.append(table.slice(low, high - low).combine_chunks())
+    table = pa.concat_tables(slices)
+    columns = [column.to_numpy() for column in table.columns]
+    join = stream_inverse if len(columns) == len(STREAM_SCHEMA) else segment_inverse
+    return Result((inverse_output(job.split, job.part, join(*columns)),))
+
+
+def inverse_output(split: str, part: int, table: pa.Table) -> Output:
+    """A part of the inverse of one split."""
+    encodings = {name: DELTA if name == "doc" else PLAIN for name in table.column_names}
+    path = parts.part(f"hdf5/{split}/{INVERSE}", part)
+    return parquet_output(path, table, encodings, ROWS_PER_GROUP)
+
+
+def inverse_stage(clean: CleanOutput, gather: GatherOutput, runs: InverseRunsOutput) -> Stage:
+    """One task per split and range of documents."""
+    documents, tasks = sum(clean.records), []
+    for stream in split_streams(gather):
+        prefix = f"inverse/{stream.name}-"
+        shards = Shared(tuple(s for s in runs.runs if s.path.startswith(prefix)))
+        count = -(-stream.documents // parts.RECORDS)
+        for part in range(count):
+            low, high = (documents * (part + i) // count for i in (0, 1))
+            job = InverseJob(stream.name, part, low, high, shards)
+            tasks.append(Task(f"part {part} of the inverse of {stream.name}", job, (shards,)))
+    return Stage(name="inverse", version=2, function=_inverse, tasks=tuple(tasks))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,10 +268,17 @@ def pack_streams(
             packing = pack_stage(config, vocabulary, gather, rows)
     is_vsl = config.pack.format == VSL.name
     if not is_vsl:
-        run(inverse_stage(clean, gather))
+        _invert(clean, gather, run)
     pack = PackOutput(run(packing))
     if is_vsl:
-        run(inverse_stage(clean, gather, pack))
+        _invert(clean, gather, run, pack)
     counts = split_accounts(config, gather, pack)
     run(params_stage(config, vocabulary, gather, pack, counts))
     return counts
+
+
+def _invert(
+    clean: CleanOutput, gather: GatherOutput, run: RunStage, pack: PackOutput | None = None
+) -> None:
+    runs = InverseRunsOutput(run(inverse_runs_stage(clean, gather, pack)))
+    run(inverse_stage(clean, gather, runs))

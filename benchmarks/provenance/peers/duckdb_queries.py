@@ -40,7 +40,7 @@ def documents(connection: duckdb.DuckDBPyConnection, run: Path, rows: list[int])
             "select doc_key, source, path_id, line, licence, decision, rule from "
             "read_parquet($1, file_row_number = true) "
             "where file_row_number in (select unnest($2::bigint[]))",
-            [str(run / "documents.parquet"), rows],
+            [str(run / "documents.parquet/*.parquet"), rows],
         ).fetchall()
     )
 

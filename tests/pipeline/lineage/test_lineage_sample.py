@@ -115,7 +115,7 @@ def test_another_document_is_found(copy: Path) -> None:
 def test_an_inverse_that_differs_is_found(copy: Path) -> None:
     dataset = open_dataset(copy / "hdf5/train")
     entries = check_inverse(dataset)
-    path = copy / "hdf5/train/inverse.parquet"
+    path = copy / "hdf5/train/inverse.parquet/000000.parquet"
     table = pq.read_table(path)
     assert entries == len(table)
     for other in (table.slice(1), pa.concat_tables([table, table.slice(0, 1)])):

@@ -153,7 +153,7 @@ def test_a_run_without_an_inverse(small_run: Any, tmp_path: Path) -> None:
     import shutil
 
     shutil.copytree(small_run.directory, tmp_path / "run")
-    (tmp_path / "run/hdf5/train/inverse.parquet").unlink()
+    shutil.rmtree(tmp_path / "run/hdf5/train/inverse.parquet")
     kept = [i for i, d in enumerate(small_run.table("documents.parquet").to_pylist())
             if d["state"] == "kept" and d["split"] == "train"]  # fmt: skip
     with pytest.raises(InputError, match=r"inverse\.parquet: missing"):

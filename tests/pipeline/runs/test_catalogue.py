@@ -159,7 +159,8 @@ def test_real_runs_write_what_the_catalogue_says(every_run: list[Path]) -> None:
         order = [stage["stage"] for stage in stages]
         expected = [name for name in STORIES[story].stages if name in order]
         if run.name == "vsl":  # its inverse is made from what was packed
-            expected.insert(expected.index("pack"), expected.pop(expected.index("inverse")))
+            for name in ("inverse", "inverse_runs"):
+                expected.insert(expected.index("pack"), expected.pop(expected.index(name)))
         assert order == expected
         assert {n for n in STORIES[story].stages if not is_off_by_default(n)} - set(order) <= {
             "decisions", "evidence", "verdicts", "rows", "screen", "registry",

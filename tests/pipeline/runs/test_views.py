@@ -51,8 +51,9 @@ def test_rows_of_documents_shards() -> None:
 
 def test_what_an_earlier_version_did_not_write_is_named() -> None:
     keep = views.KeepOutput(manifest(((), {"documents": 3}), seed=7))
+    table = views.ClusterTableOutput(keep.manifest)
     assert keep.counts == [3]
-    for read in (lambda: keep.kept, lambda: keep.held_out, lambda: keep.clusters):
+    for read in (lambda: keep.kept, lambda: keep.held_out, lambda: table.parts):
         with pytest.raises(IntegrityError, match=r"manifests/some_stage\.json: .* run again the"):
             read()
 

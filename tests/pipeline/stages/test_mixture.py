@@ -249,13 +249,24 @@ def config_with(**sections: Any) -> Config:
     return Config.model_validate({"name": "x", "inputs": ({"name": "a", "path": "."},), **sections})
 
 
-@given(st.integers(0, 300), st.integers(0, 2**32), st.lists(st.floats(0, 0.3), max_size=3))
-def test_splits_against_plain_python(count: int, salt: int, shares: list[float]) -> None:
+@given(
+    st.integers(0, 300),
+    st.integers(0, 2**32),
+    st.lists(st.floats(0, 0.3), max_size=3),
+    st.integers(1, 4),
+)
+@example(3, 0, [0.001] * 3, 3)
+def test_splits_against_plain_python(
+    count: int, salt: int, shares: list[float], pieces: int
+) -> None:
     """Consecutive pieces of [0, 1), and one document at least in each, as long as there are two."""
     key_N2 = keys(count, salt)
     held_out = tuple((f"s{i}", share) for i, share in enumerate(shares))
     kept = np.arange(count) % 4 != 0
-    found = splits.assign(key_N2, kept, held_out, SEED)
+    drawn = splits.draw(key_N2, SEED)
+    parts = np.array_split(np.arange(count), pieces)
+    counts = [splits.count_kept(drawn[at], kept[at], held_out) for at in parts]
+    found = splits.assign(drawn, held_out, splits.find_moves(counts, held_out))
     point = [plain_rank(key, "split") >> 11 for key in key_N2]
     expected = []
     for p in point:

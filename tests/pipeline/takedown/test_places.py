@@ -136,7 +136,7 @@ def first_documents(dataset: SampleDataset) -> dict[int, list[int]]:
 
 def test_a_run_without_an_inverse(small_run: Any, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(small_run.directory, tmp_path / "run"))
-    (copy / "hdf5/train/inverse.parquet").unlink()
+    shutil.rmtree(copy / "hdf5/train/inverse.parquet")
     count = len(small_run.table("documents.parquet"))
     with pytest.raises(InputError, match=r"inverse\.parquet: missing"):
         find_document_places(
