@@ -42,6 +42,7 @@ from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
 from pipeline.runs import layout, views
+from pipeline.stages.keep import split_stage
 from pipeline.stages.shuffle import scatter_stage
 from pipeline.stages.tables import documents_stage
 from pipeline.stages.tokenize import token_lists
@@ -209,8 +210,9 @@ def measure(total: int, out: Path) -> dict[str, _Cost]:
     keep = deduplicate(config, (), clean, None, run)
     shards = clean.documents, keep.states
     tokens = views.TokensOutput(run(_synthetic_stage("tokenize", _tokenize, total, *shards)))
-    run(documents_stage(clean, keep, None, tokens))
-    run(scatter_stage(config, keep, tokens))
+    assigned = views.SplitsOutput(run(split_stage(config, clean.documents, keep)))
+    run(documents_stage(clean, keep, None, assigned, tokens))
+    run(scatter_stage(config, assigned, tokens))
     return measured.costs
 
 

@@ -387,7 +387,7 @@ def test_what_knows_all_documents_is_one_task(small_run: Any) -> None:
     def tasks(stage: str) -> int:
         return len(small_run.json(f"manifests/{stage}.json")["tasks"])
 
-    assert [tasks(stage) for stage in ("components", "keep", "documents", "account")] == [1] * 4
+    assert [tasks(stage) for stage in ("components", "report", "account")] == [1] * 3
     assert min(tasks(stage) for stage in ("clean", "signatures", "tokenize")) > 1
 
 
