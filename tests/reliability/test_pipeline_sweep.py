@@ -26,10 +26,10 @@ def test_some_fault_points(sweep: Sweep, collection: Any, clean: Any, chaos_seed
 
 
 def test_scratch_deleted_on_the_way(sweep: Sweep, collection: Any, tmp_path: Path) -> None:
-    """`keep: minimal`, killed among other places where it deletes."""
+    """`keep: minimal`, killed among other places where it deletes; with merged shards."""
     copy = collection.copy(tmp_path / "collection")
     copy.config.write_text(copy.config.read_text() + "keep: minimal\n")
-    result = sweep("pipeline", "--config", copy.config, "--every", 307)
+    result = sweep("pipeline", "--config", copy.config, "--every", 307, "--most-shards", 2)
     assert result["bad"] == []
     assert result["kills"] > 3
 
@@ -77,11 +77,13 @@ def every_stage(collection: Any, tmp_path: Path) -> Path:
 
 
 def test_stages_that_are_off_by_default(sweep: Sweep, every_stage: Path, chaos_seed: int) -> None:
-    options = ("--every", 1499, "--offset", chaos_seed % 1499)
+    """With shards merged as if a task could read four at most."""
+    options = ("--every", 1499, "--offset", chaos_seed % 1499, "--most-shards", 4)
     result = sweep("pipeline", "--config", every_stage, *options)
     assert result["bad"] == []
     causes = (
         "decontaminate", "filters", "custom filters", "lines", "large shards", "redactions",
+        "many shards", "many buckets",
     )  # fmt: skip
     expected = {*stages_by_default(), *stages_called_for_by(*causes)}
     assert {f"task.start.{stage}" for stage in expected} <= set(result["names"])
@@ -90,7 +92,7 @@ def test_stages_that_are_off_by_default(sweep: Sweep, every_stage: Path, chaos_s
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_every_fault_point_of_every_stage(sweep: Sweep, every_stage: Path) -> None:
-    result = sweep("pipeline", "--config", every_stage, "--every", 1)
+    result = sweep("pipeline", "--config", every_stage, "--every", 1, "--most-shards", 4)
     assert result["bad"] == []
     assert result["kills"] == result["points"]
 
