@@ -49,9 +49,7 @@ class Postman:
     def __init__(self) -> None:
         self.calls, self.largest, self.working = 0, 0, 0.0
 
-    def run(
-        self, call: Callable[[Any], Any], jobs: Sequence[Any], names: Sequence[str]
-    ) -> Iterator[tuple[int, Any]]:
+    def run(self, call: Callable[[Any], Any], jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """See Executor."""
         for index, job in enumerate(jobs):
             sent = pickle.dumps((call, job))

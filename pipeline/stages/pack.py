@@ -170,8 +170,11 @@ def choose_compression(config: Config) -> Compression:
 
 def rows_per_shard(config: Config) -> int:
     """Rows in every shard of a split but the last."""
-    row_bytes = LAYOUTS[config.pack.format].channels * config.pack.max_sequence_length * 4
-    return config.hdf5.shard_sequences or max(1, config.hdf5.shard_bytes // row_bytes)
+    return config.hdf5.shard_sequences or max(1, config.hdf5.shard_bytes // _row_bytes(config))
+
+
+def _row_bytes(config: Config) -> int:
+    return LAYOUTS[config.pack.format].channels * config.pack.max_sequence_length * 4
 
 
 MERGES = ("merge_rows", "merge_rows_again")
@@ -262,8 +265,8 @@ def _pack_stage(
             compression=compression,
             eos_id=vocabulary.eos_id,
         )
-        work = count * pack.max_sequence_length * 2
-        tasks.append(Task(f"{bundle.name} shard {index}", job, bundle.kinds, work))
+        work, memory = count * pack.max_sequence_length * 2, 2 * count * _row_bytes(config)
+        tasks.append(Task(f"{bundle.name} shard {index}", job, bundle.kinds, work, memory))
     return _make_stage(config, vocabulary, tasks)
 
 

@@ -170,7 +170,9 @@ def deduplicate(
     rules = ClusterRules(
         preset, names, verify, config.dedup.threshold, config.dedup.source_priority
     )
-    clusters = views.ClustersOutput(run(cluster_stage(bands, routes, components, batches, rules)))
+    clusters = views.ClustersOutput(
+        run(cluster_stage(bands, routes, components, batches, rules, memory))
+    )
     batches = _judge(batches, screening, decided, run, clusters, names)
     keep = views.KeepOutput(run(keep_stage(config, batches, clusters, names)))
     check_alarm(config.dedup, keep)

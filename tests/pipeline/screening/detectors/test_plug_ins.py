@@ -229,6 +229,13 @@ def test_entry_points_are_checked(point: str, message: str, find: Find) -> None:
         find({"name": "loud"}, entry_points=f"[wafermill.detectors]\n{point}\n")
 
 
+def test_a_missing_module_is_no_line_of_the_loader(find: Find) -> None:
+    """Dask may load importlib_metadata, which takes over from the standard library's loader."""
+    pytest.importorskip("importlib_metadata")
+    with pytest.raises(ConfigError, match="does not load: ModuleNotFoundError: No module"):
+        find({"name": "loud"}, entry_points="[wafermill.detectors]\nother = nowhere_at_all:Loud\n")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
