@@ -28,8 +28,10 @@ def test_some_fault_points(sweep: Sweep, collection: Any, clean: Any, chaos_seed
 def test_scratch_deleted_on_the_way(sweep: Sweep, collection: Any, tmp_path: Path) -> None:
     """`keep: minimal`, killed among other places where it deletes; with merged shards."""
     copy = collection.copy(tmp_path / "collection")
-    copy.config.write_text(copy.config.read_text() + "keep: minimal\n")
-    result = sweep("pipeline", "--config", copy.config, "--every", 307, "--most-shards", 2)
+    config = copy.config.read_text().replace("task_bytes: 14 KiB", "task_bytes: 8 KiB")
+    config = config.replace("bucket_tokens: 2048", "bucket_tokens: 1024")
+    copy.config.write_text(config + "keep: minimal\n")
+    result = sweep("pipeline", "--config", copy.config, "--every", 509, "--most-shards", 2)
     assert result["bad"] == []
     merges = ("merge", "merge_again", "merge_rows", "merge_rows_again")
     assert {f"task.start.{stage}" for stage in merges} <= set(result["names"])
