@@ -66,7 +66,7 @@ def measure(raw: Path, out: Path) -> dict[str, Any]:
     import pipeline.engine.verified as verified
     from pipeline.config.prep import load_config
     from pipeline.stories import loop
-    from pipeline.stories.preparation import run_preparation
+    from pipeline.stories.run import run_preparation
 
     postman, hashed = Postman(), 0
     verify = verified.verify_file

@@ -14,7 +14,7 @@ import pytest
 from pipeline.config.filters import CustomFilterConfig
 from pipeline.config.prep import DetectorConfig
 from pipeline.core.errors import ConfigError, FunctionError
-from pipeline.filters.custom.functions import installed_filters, load_custom_filters
+from pipeline.filters.custom_functions import installed_filters, load_custom_filters
 from pipeline.runs import layout
 from pipeline.screening.detectors.catalogue import DetectorEntry
 from pipeline.screening.detectors.plug_ins import (
@@ -253,7 +253,7 @@ def test_findings_are_checked(old: str, new: str, message: str, find: Find) -> N
     import pyarrow as pa
 
     from pipeline.core.ids import doc_key
-    from pipeline.filters.custom.calls import document_batches
+    from pipeline.filters.custom_calls import document_batches
     from pipeline.stages.filters import detect_with
 
     [own] = find({"name": "loud"}, code=CODE.replace(old, new))
