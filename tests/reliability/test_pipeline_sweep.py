@@ -33,7 +33,7 @@ def test_scratch_deleted_on_the_way(sweep: Sweep, collection: Any, tmp_path: Pat
     copy.config.write_text(config + "keep: minimal\n")
     result = sweep("pipeline", "--config", copy.config, "--every", 509, "--most-shards", 2)
     assert result["bad"] == []
-    merges = ("merge", "merge_again", "merge_rows", "merge_rows_again")
+    merges = ("merge", "merge_again", "merge_rows")
     assert {f"task.start.{stage}" for stage in merges} <= set(result["names"])
     assert result["kills"] > 3
 
