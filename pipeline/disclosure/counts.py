@@ -164,7 +164,7 @@ def count_clusters(directory: Path, documents: pa.Table, decisions: pa.Table) ->
     """Clusters of the run, and those that hold a document with a decision other than allow."""
     path = directory / layout.CLUSTERS
     propagated = decisions["propagated_from"].length() - decisions["propagated_from"].null_count
-    if not path.is_file():
+    if not path.exists():
         return facts.ClusterFacts(0, 0, 0, 0, propagated)
     table = pq.read_table(path, columns=["kept", "member"])
     matched = documents.filter(

@@ -76,7 +76,7 @@ def read_matches(directory: Path, works: Mapping[str, Mapping[str, Any]]) -> Mat
 def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     """The columns of `schema` without doc_id; those that the file lacks are null, strings empty."""
     fields = [field for field in schema if field.name != "doc_id"]
-    if not path.is_file():
+    if not path.exists():
         return pa.schema(fields).empty_table()
     names = read_schema(path).names
     table = pq.read_table(path, columns=[f.name for f in fields if f.name in names])

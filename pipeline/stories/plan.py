@@ -146,6 +146,7 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
         "rows": config.pack.format != "corpus",
         "vsl": config.pack.format == "vsl",
         "mixture": is_asked(config.mixture),
+        "mixture weights": config.mixture.weights is not None,
         "many shards": of_shards > 0,
         "very many shards": of_shards > 1,
         "many buckets": of_buckets > 0 and config.pack.format != "corpus",

@@ -43,7 +43,7 @@ def test_sources_and_licences(facts: Facts, rows: list[dict[str, Any]]) -> None:
 
 
 def test_decisions_and_flows(facts: Facts, rows: list[dict[str, Any]], rich_run: RichRun) -> None:
-    decided = pq.read_table(rich_run.directory / "decisions.parquet").to_pylist()
+    decided = pq.read_table(rich_run.directory / "decisions.parquet/000000.parquet").to_pylist()
     assert {(d.rule, d.decision): d.documents for d in facts.decisions} == dict(
         Counter((row["rule"], row["decision"]) for row in decided)
     )
@@ -136,10 +136,10 @@ def test_columns_that_an_older_run_lacks(small_run: Any, tmp_path: Path) -> None
                 "detector": ["origin"], "rule": ["listed"], "target": ["Label"],
                 "byte_offset": pa.array([0], pa.uint64()),
                 "byte_length": pa.array([0], pa.uint64()), "declared_licence": ["mit"]}  # fmt: skip
-    pq.write_table(pa.table(evidence), directory / "evidence.parquet")
+    pq.write_table(pa.table(evidence), directory / "evidence.parquet/000000.parquet")
     decisions = {"doc_key": pa.array([key], pa.binary(16)), "decision": ["review"],
                  "rule": ["listed"], "reason": ["on a list"], "evidence": [["x-0"]]}  # fmt: skip
-    pq.write_table(pa.table(decisions), directory / "decisions.parquet")
+    pq.write_table(pa.table(decisions), directory / "decisions.parquet/000000.parquet")
     facts = read_disclosure_facts(read_run_manifests(directory))
     assert [(e.detector, e.kind, e.rows) for e in facts.evidence] == [("origin", "listed", 1)]
     assert [(d.rule, d.propagated, d.quotes) for d in facts.decisions] == [("listed", 0, False)]

@@ -185,9 +185,9 @@ def test_after_clean_up(small_run: Any, near: str, tmp_path: Path, prep: Prep) -
 def test_damage_is_named(small_run: Any, near: str, tmp_path: Path, prep: Prep) -> None:
     copy = tmp_path / "run"
     shutil.copytree(small_run.directory, copy)
-    (copy / "clusters.parquet").write_bytes(b"not parquet")
+    (copy / "clusters.parquet/000000.parquet").write_bytes(b"not parquet")
     ended = prep("explain", copy, near)
-    assert ended.code == 4 and "clusters.parquet: missing or damaged" in ended.err
+    assert ended.code == 4 and "clusters.parquet/000000.parquet: missing or damaged" in ended.err
 
 
 @pytest.fixture(scope="module")

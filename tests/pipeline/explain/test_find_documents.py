@@ -71,7 +71,7 @@ def screened(
     ]
     columns = [f for f in EVIDENCE_SCHEMA if f.name != "doc_id"]
     table = pa.Table.from_pylist(rows, pa.schema(columns))
-    pq.write_table(table, out / "evidence.parquet")
+    pq.write_table(table, out / "evidence.parquet/000000.parquet")
     works = make_works_table([WORK, OTHER])
     (out / layout.WORKS).parent.mkdir(exist_ok=True)
     with pa.ipc.new_file(str(out / layout.WORKS), works.schema) as writer:
@@ -124,7 +124,7 @@ def test_work_without_a_registry(screened: Path, tmp_path: Path, kept: list[int]
     assert find_of_work(plain, "unknown").rows == ()
     with pytest.raises(InputError, match="titles cannot be looked up"):
         find_of_title(plain, "The Lantern in the Quarry")
-    (plain / "evidence.parquet").unlink()
+    shutil.rmtree(plain / "evidence.parquet")
     with pytest.raises(InputError, match="nothing was screened"):
         find_of_work(plain, "unknown")
 

@@ -124,7 +124,11 @@ def test_workers_and_resume(raw: Any, tmp_path: Path, two_workers: int) -> None:
     run_preparation(options, two, two_workers, story=story)
     cleaned = {p.name: storage.hash_file(p) for p in (one / layout.CLEANED).iterdir()}
     assert cleaned == {p.name: storage.hash_file(p) for p in (two / layout.CLEANED).iterdir()}
-    for name in (f"{layout.DOCUMENTS}/000000.parquet", layout.LEDGER, layout.EVIDENCE):
+    for name in (
+        "documents.parquet/000000.parquet",
+        "evidence.parquet/000000.parquet",
+        layout.LEDGER,
+    ):
         assert storage.hash_file(one / name) == storage.hash_file(two / name)
 
     broken = tmp_path / "broken"

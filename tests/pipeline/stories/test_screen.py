@@ -201,7 +201,7 @@ def test_works_that_are_registered_later(
     shown = prep("rescan", out, "--registry", demo_registry(), *options)
     assert shown.code == 0 and "1 work matched" in shown.out
     assert re.search(r"about [\d.]+s of one core", shown.out)
-    files = ("evidence.parquet", "decisions.parquet")
+    files = ("evidence.parquet/000000.parquet", "decisions.parquet/000000.parquet")
     for name in files:
         assert (asked.out / name).read_bytes() == (out / "rescans/other" / name).read_bytes()
 

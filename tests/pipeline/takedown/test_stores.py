@@ -182,9 +182,10 @@ def test_claims_by_work(small_run: Any, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(small_run.directory, run)
     keys = [row["doc_key"] for row in kept(run)]
-    schema = pq.read_schema(run / "evidence.parquet")
+    part = "evidence.parquet/000000.parquet"
+    schema = pq.read_schema(run / part)
     rows = [_evidence(schema, keys[3], "text_match"), _evidence(schema, keys[4], "title_author")]
-    _replace(run, "evidence.parquet", pa.Table.from_pylist(rows, schema=schema))
+    _replace(run, part, pa.Table.from_pylist(rows, schema=schema))
     later = [_evidence(schema, keys[6], "text_match")]
     output = parquet_output("", pa.Table.from_pylist(later, schema=schema))
     storage.publish(run / "rescans/late/evidence.parquet", output.data)
