@@ -255,9 +255,7 @@ def test_a_worker_with_another_version(home: Path) -> None:
         while not file.exists() and dask[0].poll() is None:
             time.sleep(0.1)
         address = json.loads(file.read_bytes())["address"]
-        ended = prep(
-            home, "run", "tabs.yaml", "--out", "out", "--set", f"cluster.address={address}"
-        )
+        ended = prep(home, "run", "tabs.yaml", "--out", "out", "--cluster", address)
     finally:
         for process in reversed(dask):
             process.terminate()
