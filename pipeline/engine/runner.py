@@ -43,6 +43,7 @@ class _TaskCall:
     root: Path
     function: TaskFunction
     label: str
+    memory: int
     job: Any
     fingerprint: str
     record_path: Path
@@ -253,6 +254,7 @@ class Runner:
                     root=self.root,
                     function=stage.function,
                     label=stage.tasks[index].label,
+                    memory=stage.tasks[index].peak_memory,
                     job=stage.tasks[index].job,
                     fingerprint=fingerprints[index],
                     record_path=directory / f"{index:06d}.json",
@@ -278,10 +280,8 @@ class Runner:
         problems = []
         works = [stage.tasks[index].work for index, _ in calls]
         with self._progress.stage(stage.name, works, len(records)) as bar:
-            jobs, names = [call for _, call in calls], [call.label for _, call in calls]
-            if self._executor.workers:
-                jobs = [call.shorten() for call in jobs]
-            for position, done in self._executor.run(_perform, jobs, names):
+            jobs = [call.shorten() if self._executor.workers else call for _, call in calls]
+            for position, done in self._executor.run(_perform, jobs):
                 bar.done(position, done.record.counters if done.record else {})
                 if done.record is None:
                     problems.append(done.problem)

@@ -164,8 +164,11 @@ def choose_compression(config: Config) -> Compression:
 
 def rows_per_shard(config: Config) -> int:
     """Rows in every shard of a split but the last."""
-    row_bytes = LAYOUTS[config.pack.format].channels * config.pack.max_sequence_length * 4
-    return config.hdf5.shard_sequences or max(1, config.hdf5.shard_bytes // row_bytes)
+    return config.hdf5.shard_sequences or max(1, config.hdf5.shard_bytes // _row_bytes(config))
+
+
+def _row_bytes(config: Config) -> int:
+    return LAYOUTS[config.pack.format].channels * config.pack.max_sequence_length * 4
 
 
 def pack_stage(
@@ -193,7 +196,9 @@ def pack_stage(
                 eos_id=vocabulary.eos_id,
             )
             work = count * pack.max_sequence_length * 2
-            tasks.append(Task(f"{stream.name} shard {index}", job, (windows, spans), work))
+            memory = 2 * count * _row_bytes(config)
+            label = f"{stream.name} shard {index}"
+            tasks.append(Task(label, job, (windows, spans), work, memory))
     return _make_stage(config, vocabulary, tasks)
 
 

@@ -76,7 +76,7 @@ def repack_run(
     """Pack the tokens of the run in `directory` into `out`; finished work is reused.
 
     Raises ConfigError for changes that make no sense, InputError when there is no finished run with
-    tokens, and the errors of `pipeline.stories.preparation.run_preparation`.
+    tokens, and the errors of `pipeline.stories.run.run_preparation`.
     """
     run = open_tokenized(directory)
     config = make_repack_config(run, changes or RepackOptions())

@@ -5,6 +5,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -30,11 +31,18 @@ def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
-def add(number: int) -> int:
-    return number + 1
+@dataclass(frozen=True)
+class Job:
+    number: int
+    label: str = "a job"
+    memory: int = 1
 
 
-def where(_: int) -> str:
+def add(job: Job) -> int:
+    return job.number + 1
+
+
+def where(_: Job) -> str:
     """A task that takes a moment, so that other workers get some as well."""
     from distributed import get_worker
 
@@ -43,7 +51,7 @@ def where(_: int) -> str:
 
 
 def run_all(running: Any, call: Callable[[Any], Any], count: int) -> list[Any]:
-    results = dict(running.run(call, range(count), [str(n) for n in range(count)]))
+    results = dict(running.run(call, [Job(n) for n in range(count)]))
     return [results[n] for n in range(count)]
 
 

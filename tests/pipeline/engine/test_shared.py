@@ -114,12 +114,10 @@ class Postman:
     def __init__(self) -> None:
         self.largest: dict[str, int] = {}
 
-    def run(
-        self, call: Callable[[Any], Any], jobs: Sequence[Any], names: Sequence[str]
-    ) -> Iterator[tuple[int, Any]]:
+    def run(self, call: Callable[[Any], Any], jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         for index, job in enumerate(jobs):
             sent = pickle.dumps((call, job))
-            name = Path(getattr(job, "record_path", "texts/0")).parent.name
+            name = job.record_path.parent.name if hasattr(job, "record_path") else "texts"
             self.largest[name] = max(self.largest.get(name, 0), len(sent))
             function, received = pickle.loads(sent)
             yield index, function(received)
