@@ -14,6 +14,7 @@ from pipeline.config.prep import Config
 from pipeline.config.sections import Keep
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import StageManifest, fingerprint_of, read_manifest
+from pipeline.engine import levels
 from pipeline.engine.executor import automatic_workers
 from pipeline.engine.runner import find_rerun_reasons, manifest_path, stage_fields
 from pipeline.engine.stage import MEMORY_PER_WORK, PROCESS_MEMORY, Stage
@@ -23,6 +24,9 @@ from pipeline.sources.files import InputHashes
 from pipeline.stages.mixture import is_asked
 from pipeline.stories.loop import StageRecord
 from pipeline.stories.preparation import PREPARATION, Preparation, Story
+
+_TOKEN_BYTES = 4
+"""Of text, about."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,12 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
     """What calls for stages here: this config, these inputs, what the run directory holds."""
     config, screening = prepared.config, prepared.screening
     filtered, custom = has_rules(config.filters), config.filters.custom
+    text = sum(file.text_estimate for file in prepared.plan.files)
+    buckets = text // _TOKEN_BYTES // config.pack.bucket_tokens
+    of_shards, of_buckets = (
+        levels.count_merges(count, levels.MOST_SHARDS)
+        for count in (len(prepared.plan.estimate), buckets)
+    )
     is_present = {
         "large shards": prepared.plan.large,
         "duplicates": config.dedup.preset != "none",
@@ -136,6 +146,10 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
         "rows": config.pack.format != "corpus",
         "vsl": config.pack.format == "vsl",
         "mixture": is_asked(config.mixture),
+        "many shards": of_shards > 0,
+        "very many shards": of_shards > 1,
+        "many buckets": of_buckets > 0 and config.pack.format != "corpus",
+        "very many buckets": of_buckets > 1 and config.pack.format != "corpus",
     }
     return (cause for cause in CAUSES if is_present[cause])
 
@@ -145,8 +159,8 @@ def _task_budgets(config: Config) -> dict[str, int]:
     bucket = MEMORY_PER_WORK * 2 * config.pack.bucket_tokens
     return {
         **dict.fromkeys(("bands", "clusters", "repeats"), config.dedup.memory),
-        **dict.fromkeys(("gather", "rows"), bucket),
-        "pack": 2 * config.hdf5.shard_bytes,
+        **dict.fromkeys(("merge", "merge_again", "gather", "rows"), bucket),
+        **dict.fromkeys(("merge_rows", "merge_rows_again", "pack"), 2 * config.hdf5.shard_bytes),
     }
 
 

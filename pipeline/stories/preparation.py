@@ -32,7 +32,8 @@ from pipeline.stages.pieces import make_reading, pieces_stage
 from pipeline.stages.plan import Reading, ReadPlan, plan_reading, plan_stage
 from pipeline.stages.report import report_stage
 from pipeline.stages.shards import pack_streams
-from pipeline.stages.shuffle import gather_stage, scatter_stage
+from pipeline.stages.shuffle.gather import gather_streams
+from pipeline.stages.shuffle.scatter import scatter_stage
 from pipeline.stages.tables import account_stage, documents_stage, sources_stage
 from pipeline.stages.tokenize import tokenize_stage, tokenizer_stage
 from pipeline.stages.withheld import quarantine_stage
@@ -124,7 +125,7 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
         mixing = mixture_stage(config.mixture, config.seed, clean, tokens, documents)
         mixture = views.MixtureOutput(run(mixing))
     scatter = views.ScatterOutput(run(scatter_stage(config, keep, tokens, mixture)))
-    gather = views.GatherOutput(run(gather_stage(config, scatter)))
+    gather = gather_streams(config, scatter, run)
     packed = pack_streams(config, prepared.tokenizer, clean, gather, run)
     mixed = mixture_accounts(mixture, scatter) if mixture else {}
     run(account_stage(clean, documents, packed, mixed))
