@@ -224,3 +224,62 @@ def test_a_cluster_without_certificates_is_no_cluster_with_them(
         executor(None, 0, settings, tmp_path),
     ):
         pass
+
+
+# --- kubernetes, which no test can run here ---
+
+PODS = {"kind": "kubernetes", "image": "registry/prep", "workers": 8, "minimum": 2,
+        "memory": 4 << 30, "claim": "corpus", "mount": "/data", "namespace": "own",
+        "patience": 1}  # fmt: skip
+
+
+def test_pods_are_asked_for_as_the_operator_takes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in with the signatures of the real one notes what it is asked for."""
+    operator = pytest.importorskip("dask_kubernetes.operator")
+    from inspect import signature
+
+    from distributed import LocalCluster
+
+    real, asked = operator.KubeCluster, []
+
+    class StandIn(LocalCluster):
+        def __init__(self, **options: Any) -> None:
+            signature(real.__init__).bind(self, **options)
+            asked.append(options)
+            super().__init__(
+                n_workers=1, threads_per_worker=1, host="127.0.0.1", silence_logs=50,
+                dashboard_address="127.0.0.1:0", worker_dashboard_address=None,
+            )  # fmt: skip
+
+        def adapt(self, **limits: Any) -> None:
+            signature(real.adapt).bind(self, **limits)
+            asked.append(limits)
+
+        def __exit__(self, *reason: Any) -> None:
+            asked.append("closed")
+            super().__exit__(*reason)
+
+    monkeypatch.setattr(operator, "KubeCluster", StandIn)
+    with executor(None, 0, section_of(PODS), tmp_path) as running:
+        assert running.workers == 8
+        assert run_all(running, add, 3) == [1, 2, 3]
+    options, limits, closed = asked
+    assert (limits, closed) == ({"minimum": 2, "maximum": 8}, "closed")
+    assert options["namespace"] == "own"
+    spec = options["custom_cluster_spec"]["spec"]
+    assert spec["idleTimeout"] == 86_400 and spec["worker"]["replicas"] == 2
+    pod = spec["worker"]["spec"]
+    (container,) = pod["containers"]
+    assert container["image"] == spec["scheduler"]["spec"]["containers"][0]["image"]
+    assert container["args"][:6] == [
+        "dask", "worker", "--nthreads", "1", "--memory-limit", str(4 << 30),
+    ]  # fmt: skip
+    assert container["volumeMounts"] == [{"name": "run", "mountPath": "/data"}]
+    assert pod["volumes"] == [{"name": "run", "persistentVolumeClaim": {"claimName": "corpus"}}]
+
+
+def section_of(keys: dict[str, Any]) -> dict[str, Any]:
+    """As the config hands it on."""
+    return dict(section.KubernetesWorkers.model_validate(keys).model_dump())
