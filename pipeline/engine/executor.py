@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from pipeline.core import storage
+from pipeline.core import mirror, storage
 from pipeline.core.errors import ConfigError, PrepError, ResourceError, escape_text
 from pipeline.core.words import format_duration
 
@@ -316,7 +316,7 @@ def _check_workers(client: Any, address: str, shared: Path) -> int:
 def _probe(path: str) -> tuple[str, str]:
     """Runs on a worker: what it reads of the probe file, and its versions."""
     try:
-        token = Path(path).read_text()
+        token = mirror.fetch(Path(path)).read_text()
     except OSError as error:
         token = str(error)
     return token, _build()

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from dedup.arrays import I64, Mask
 from pipeline.core import ids
 from pipeline.core.errors import InputError, IntegrityError, escape_text
+from pipeline.core.mirror import fetch
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
 from pipeline.runs.references import find_file, find_files_ending, is_key, shorten_list, split_place
@@ -304,9 +305,10 @@ class DocumentTable:
 
 @contextmanager
 def wrap_read_errors(path: Path) -> Iterator[Path]:
-    """Turns what goes wrong in reading `path` into an IntegrityError that names it."""
+    """The file, fetched if it is in a bucket; what goes wrong in reading it becomes an
+    IntegrityError that names it."""
     try:
-        yield path
+        yield fetch(path)
     except (OSError, pa.ArrowException) as error:
         raise IntegrityError(
             f"{path}: missing or damaged ({type(error).__name__}); `prep verify` names all damage"
