@@ -23,7 +23,7 @@ from pipeline.config.prep import load_config
 from pipeline.core.storage import tree_hash
 from pipeline.engine.progress import Progress
 from pipeline.runs.views import CleanOutput
-from pipeline.stories.preparation import run_preparation
+from pipeline.stories.run import run_preparation
 
 
 class PeakMemory:

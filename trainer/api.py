@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.api.values import AnyPath, local_path, local_path_or_none
+from pipeline.api import AnyPath, local_path, local_path_or_none
 from pipeline.core.errors import ConfigError
 from trainer.config import Params, ParamsLike, load_params
 from trainer.errors import as_prep_errors

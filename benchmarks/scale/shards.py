@@ -49,9 +49,7 @@ class Postman:
     def __init__(self) -> None:
         self.calls, self.largest, self.working = 0, 0, 0.0
 
-    def run(
-        self, call: Callable[[Any], Any], jobs: Sequence[Any], names: Sequence[str]
-    ) -> Iterator[tuple[int, Any]]:
+    def run(self, call: Callable[[Any], Any], jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """See Executor."""
         for index, job in enumerate(jobs):
             sent = pickle.dumps((call, job))
@@ -68,7 +66,7 @@ def measure(raw: Path, out: Path) -> dict[str, Any]:
     import pipeline.engine.verified as verified
     from pipeline.config.prep import load_config
     from pipeline.stories import loop
-    from pipeline.stories.preparation import run_preparation
+    from pipeline.stories.run import run_preparation
 
     postman, hashed = Postman(), 0
     verify = verified.verify_file

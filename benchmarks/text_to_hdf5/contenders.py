@@ -85,11 +85,15 @@ def make_vocabulary(python: str, folder: Path, tokenizer: str = "gpt2") -> str:
 
 
 def contenders_of(
-    ours_python: str, version: str, peers: list[Peer], cpus: tuple[int, ...]
+    ours_python: str,
+    version: str,
+    peers: list[Peer],
+    cpus: tuple[int, ...],
+    numbers_of_workers: Sequence[int],
 ) -> list[Contender]:
-    """Ours with one worker and with one on every CPU, then each peer on the first CPU."""
+    """Ours with so many workers, each on a CPU of its own, then each peer on the first CPU."""
     found = []
-    for workers in sorted({1, len(cpus)}):
+    for workers in numbers_of_workers:
         run = ("-m", "pipeline", "run", "{config}", "--out", "{out}", "--json")
         found.append(
             Contender(
@@ -111,11 +115,12 @@ def contenders_of(
     return found
 
 
-def write_config(folder: Path, registries: Sequence[Path] = ()) -> None:
-    """Our config for the files of a folder: every default, and these registries of works."""
+def write_config(folder: Path, registries: Sequence[Path] = (), keep: str = "all") -> None:
+    """Our config for the files of a folder: every default, these registries of works, and which
+    intermediates stay."""
     inputs = [{"name": "text", "path": str(folder / "*.jsonl.zst")}]
     screen = {"registry": [str(path.absolute()) for path in registries]}
-    config = {"name": "benchmark", "seed": 1, "inputs": inputs, "screen": screen}
+    config = {"name": "benchmark", "seed": 1, "inputs": inputs, "screen": screen, "keep": keep}
     (folder / CONFIG).write_text(json.dumps(config), encoding="utf-8")
 
 

@@ -9,9 +9,10 @@ times the input adds replicas in which every word is another one of its length a
 (`common/replicas.py`), so documents, bytes, duplicates and, nearly, tokens grow n-fold. If FILES
 hold less than `--megabytes`, replicas make up the rest. Everyone reads the same `.jsonl.zst`.
 
-Ours is `prep run` with every default: read, clean, dedup verified, screen, shuffle, tokenize, pack,
-HDF5, lineage, ledger and report, checksums and atomic publishing throughout; with one worker, and
-with one for each of `--cpus`, pinned to as many CPUs (the scheduler shares them). Peers
+Ours is `prep run` with every default but `--keep`: read, clean, dedup verified, screen, shuffle,
+tokenize, pack, HDF5, lineage, ledger and report, checksums and atomic publishing throughout; with
+`--workers`, by default one, and one for each of `--cpus`, pinned to as many CPUs (the scheduler
+shares them). Peers
 (`peers/`) run at `--peer-scales`, on the first CPU. Each command runs once unmeasured on a tiny
 input, so compiled code and page cache are warm; then in `--repeats` rounds all take turns. The
 tiny input (0.3 MB) is also measured: that is `start-up`. What each column means: README.md.
@@ -85,13 +86,15 @@ def main() -> None:
         version = make_vocabulary(options.ours_python, folder / "vocabulary")
         contenders = [
             contender
-            for contender in contenders_of(options.ours_python, version, peers, options.cpus)
+            for contender in contenders_of(
+                options.ours_python, version, peers, options.cpus, options.workers
+            )
             if not options.only or contender.package in options.only
         ]
         scales = sorted({*options.scales, *options.peer_scales})
         inputs = make_inputs(folder, options.files, scales, options.megabytes, options.duplicates)
         for made in inputs.values():
-            write_config(made.folder, options.registry or [])
+            write_config(made.folder, options.registry or [], options.keep)
         runs, failures = measure_all(contenders, inputs, folder, options)
     from benchmarks.text_to_hdf5.tables import show  # rich is slow to import
 
@@ -216,10 +219,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=[OURS, *PACKAGES])
     cpus = sorted(os.sched_getaffinity(0))[:2]
     parser.add_argument("--cpus", type=int, nargs="+", default=cpus, help="the first is everyone's")
+    parser.add_argument("--workers", type=int, nargs="+", help="default: one, and one for each CPU")
+    parser.add_argument("--keep", choices=["all", "lineage", "minimal"], default="all")
     parser.add_argument("--scratch", type=Path, metavar="FOLDER", help="default: the system's")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     options.cpus = tuple(options.cpus)
+    options.workers = options.workers or sorted({1, len(options.cpus)})
     return options
 
 

@@ -41,7 +41,8 @@ from pipeline.packing import PACKERS, fold
 from pipeline.runs import views
 from pipeline.sources.streams import zstd
 from pipeline.stages.shards import pack_streams
-from pipeline.stages.shuffle import gather_stage, scatter_stage
+from pipeline.stages.shuffle.gather import gather_streams
+from pipeline.stages.shuffle.scatter import scatter_stage
 from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
 
 CHUNK_BYTES = 1024 * 1000
@@ -221,7 +222,7 @@ def stages(
         return StageManifest(stage.name, "", {}, tuple(records))
 
     scatter = views.ScatterOutput(run(scatter_stage(config, keep, tokens)))
-    gather = views.GatherOutput(run(gather_stage(config, scatter)))
+    gather = gather_streams(config, scatter, run)
     pack_streams(config, vocabulary, clean, gather, run)
     return spent
 

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.api import questions
-from pipeline.api.values import AnyPath, local_path
+from pipeline.api import AnyPath, local_path, questions
 from pipeline.core.errors import InputError
 from pipeline.core.ledger import Ledger, ledger_from_dict
 from pipeline.explain.explain import Explanation, explain_document

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args, overload
 import pyarrow as pa
 from pydantic import BaseModel
 
-from pipeline.api.values import AnyPath, list_names, local_path, local_path_or_none
+from pipeline.api import AnyPath, list_names, local_path, local_path_or_none
 from pipeline.cleaning import clean_array
 from pipeline.config.model import parse
 from pipeline.config.prep import ConfigLike, DedupConfig, ReadConfig, load_config
@@ -19,11 +19,12 @@ from pipeline.config.yaml import YamlDocument
 from pipeline.core.words import require_choice
 from pipeline.engine.progress import Progress
 from pipeline.sources.output_format import choose_form
-from pipeline.stories import preparation
 from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
 from pipeline.stories.dedup import DEDUP, NAME, make_dedup_config
 from pipeline.stories.loop import Manifest
 from pipeline.stories.plan import StageForecast, Total, forecast_stages, sum_stages
+from pipeline.stories.preparation import prepare
+from pipeline.stories.run import run_preparation
 from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer
 from pipeline.tokenizers.engine import tokenize_array as tokenize
 
@@ -71,7 +72,7 @@ def run(
     balance, ResourceError for disk, memory, a lock that is held or workers that die.
     """
     loaded = load_config(config, tuple(overrides))
-    return preparation.run_preparation(
+    return run_preparation(
         loaded,
         local_path_or_none(out),
         workers,
@@ -96,7 +97,7 @@ def plan(
     ConfigError, and InputError for raw data that is not there.
     """
     loaded = load_config(config, tuple(overrides))
-    prepared = preparation.prepare(loaded, local_path_or_none(out))
+    prepared = prepare(loaded, local_path_or_none(out))
     stages = tuple(forecast_stages(prepared))
     return Plan(prepared.out, stages, sum_stages(stages, prepared), tuple(prepared.plan.notes))
 
@@ -157,9 +158,7 @@ def clean(
     )
     loaded = clean_settings(config, list_names(files), options, tuple(overrides))
     reporter, story = Progress(quiet=not progress), make_clean_story(choose_form(format, "format"))
-    return preparation.run_preparation(
-        loaded, local_path(out), workers, progress=reporter, story=story
-    )
+    return run_preparation(loaded, local_path(out), workers, progress=reporter, story=story)
 
 
 def dedup(
@@ -215,7 +214,7 @@ def dedup(
     loaded = make_dedup_config(
         list_names(files), rules, name=input_name, text_key=text_key, read=reading
     )
-    return preparation.run_preparation(
+    return run_preparation(
         loaded, local_path(out), workers, progress=Progress(quiet=not progress), story=DEDUP
     )
 

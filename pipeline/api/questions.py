@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import overload
 
-from pipeline.api.values import AnyPath, local_path, local_path_or_none
+from pipeline.api import AnyPath, local_path, local_path_or_none
 from pipeline.core.errors import ConfigError
 from pipeline.engine.progress import Progress
 from pipeline.explain import find

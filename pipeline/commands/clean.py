@@ -66,7 +66,8 @@ def clean(
     from pipeline.engine.progress import Progress
     from pipeline.sources.output_format import choose_form
     from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
-    from pipeline.stories.preparation import prepare, run_preparation
+    from pipeline.stories.preparation import prepare
+    from pipeline.stories.run import run_preparation
 
     form = choose_form(format_)
     changes = CleaningOptions(

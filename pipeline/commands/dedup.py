@@ -110,7 +110,8 @@ def dedup(
     """
     from pipeline.engine.progress import Progress
     from pipeline.stories.dedup import DEDUP, NAME, make_dedup_config
-    from pipeline.stories.preparation import prepare, run_preparation
+    from pipeline.stories.preparation import prepare
+    from pipeline.stories.run import run_preparation
     from pipeline.stories.selection import describe_dedup
 
     settings = _dedup_config(

@@ -41,7 +41,7 @@ def run(
     prep run pile.yaml --out /data/run --workers 8 --set pack.max_sequence_length=1024
     """
     from pipeline.config.prep import load_config
-    from pipeline.stories.preparation import run_preparation as run_config
+    from pipeline.stories.run import run_preparation as run_config
 
     if dry_run:
         return plan(config, out, set_, as_json)

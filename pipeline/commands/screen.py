@@ -55,7 +55,8 @@ def screen(
     """
     from pipeline.engine.progress import Progress
     from pipeline.stories.clean import SCREEN, ScreeningOptions, screen_settings
-    from pipeline.stories.preparation import prepare, run_preparation
+    from pipeline.stories.preparation import prepare
+    from pipeline.stories.run import run_preparation
 
     if out is None:
         return _another_policy(files or [], policy, as_json)

@@ -63,6 +63,6 @@ def spell_out(character: str) -> str:
 
 def spell_hidden(value: Any) -> Any:
     """Spell out the hidden characters of a string; other values and markup stay as they are."""
-    if not isinstance(value, str) or isinstance(value, Markup):
+    if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
         return value
     return "".join(spell_out(c) if is_hidden(c) else c for c in value)

@@ -101,7 +101,7 @@ def _load(entry: metadata.EntryPoint, kind: type) -> PlugIn[Any]:
     try:
         value = entry.load()
     except (Exception, SystemExit) as error:
-        failure = describe_failure(error, _failing_file(error))
+        failure = describe_failure(error, _failing_file(error, entry))
         raise plug_in.refuse(f"({entry.value}) does not load: {failure}") from error
     if not isinstance(value, kind):
         expected = "a class" if kind is type else f"{kind.__module__}.{kind.__name__}"
@@ -156,10 +156,12 @@ def describe_failure(error: BaseException, file: str) -> str:
     return where + escape_text(what, 400)
 
 
-def _failing_file(error: BaseException) -> str:
+def _failing_file(error: BaseException, entry: metadata.EntryPoint) -> str:
     """The innermost file of the plug-in's own that an error passed through, if any."""
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename
-    others = (__file__, str(Path(machinery.__file__).parent), "<")
+    # An entry may be of the package importlib_metadata, which takes over once it is imported.
+    loaders = machinery.__file__, str(sys.modules[type(entry).__module__].__file__)
+    others = (__file__, *(str(Path(file).parent) for file in loaders), "<")
     frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     return next((file for file in reversed(frames) if not file.startswith(others)), "")

@@ -21,9 +21,11 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import xxhash
 
 from pipeline.core import failpoint, mirror
@@ -392,7 +394,12 @@ def sweep_temps(directory: Path) -> int:
 
 def canonical_json(value: Any) -> bytes:
     """JSON bytes that depend on the value alone: sorted keys, UTF-8, final newline."""
-    return (json.dumps(value, sort_keys=True, ensure_ascii=False, indent=1) + "\n").encode()
+    plain = partial(json.dumps, value, sort_keys=True, ensure_ascii=False)
+    try:
+        text = msgspec.json.format(plain(), indent=1)  # json itself indents in Python, slowly
+    except msgspec.DecodeError:  # NaN and infinities, which are no JSON
+        text = plain(indent=1)
+    return text.encode() + b"\n"
 
 
 def write_json(path: Path, value: Any) -> WrittenFile:

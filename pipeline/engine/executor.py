@@ -4,7 +4,7 @@ the only file that knows Dask.
 """
 
 import contextlib
-import itertools
+import heapq
 import logging
 import multiprocessing
 import os
@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -30,6 +31,8 @@ _WAITING = 3
 """Calls submitted for each worker, which does one at a time; all others wait in this process."""
 _SEMAPHORES = 12
 """More than a worker process needs; each takes a page of memory."""
+_KILLED_AT = 0.95
+"""Share of its limit at which Dask's nanny kills a worker."""
 _QUIET = {
     "distributed.scheduler.allowed-failures": DEATHS_ALLOWED,
     "distributed.scheduler.worker-saturation": 1.0,
@@ -39,7 +42,25 @@ _QUIET = {
     "distributed.admin.tick.limit": "600s",
     "distributed.comm.timeouts.connect": "60s",
     "distributed.worker.profile.enabled": False,
+    "distributed.worker.memory.target": False,  # workers hold no results, and a paused one waits
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.worker.memory.terminate": _KILLED_AT,
 }
+
+
+class Job(Protocol):
+    """What a call is given: its name in messages, and the bytes of memory its process needs."""
+
+    @property
+    def label(self) -> str:
+        """As messages name it."""
+        ...
+
+    @property
+    def memory(self) -> int:
+        """Bytes at the peak, those of the process included."""
+        ...
 
 
 class Executor(Protocol):
@@ -47,10 +68,9 @@ class Executor(Protocol):
 
     workers: int
 
-    def run(
-        self, call: Callable[[Any], Any], jobs: Sequence[Any], names: Sequence[str]
-    ) -> Iterator[tuple[int, Any]]:
-        """Yield (index of the job, what the call returned) for every job."""
+    def run(self, call: Callable[[Any], Any], jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
+        """Yield (index of the job, what the call returned) for every job. Raises ResourceError
+        before the first where a job needs more memory than there is."""
         ...
 
 
@@ -59,10 +79,9 @@ class LocalExecutor:
 
     workers = 0
 
-    def run(
-        self, call: Callable[[Any], Any], jobs: Sequence[Any], names: Sequence[str]
-    ) -> Iterator[tuple[int, Any]]:
+    def run(self, call: Callable[[Any], Any], jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
         """See Executor."""
+        _check_memory(jobs, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         for index, job in enumerate(jobs):
             yield index, call(job)
 
@@ -70,36 +89,45 @@ class LocalExecutor:
 class DaskExecutor:
     """Runs calls on the workers of a Dask cluster; a dead worker is replaced, its call repeated."""
 
-    def __init__(self, client: Any, workers: int) -> None:
+    def __init__(self, client: Any, workers: int, memory: "LocalMemory | None" = None) -> None:
         self._client = client
         self.workers = workers
+        self._memory = memory
 
-    def run(
-        self, call: Callable[[Any], Any], jobs: Sequence[Any], names: Sequence[str]
-    ) -> Iterator[tuple[int, Any]]:
+    def run(self, call: Callable[[Any], Any], jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
         """See Executor. Raises ResourceError naming a call that killed three workers in a row, and
         when the scheduler or the last worker is gone."""
         from distributed import KilledWorker, as_completed
 
-        lonely, left = threading.Event(), iter(range(len(jobs)))
+        lonely, left = threading.Event(), deque(range(len(jobs)))
         running: dict[str, tuple[int, Any]] = {}
+        if self._memory:
+            self._memory.share(jobs)
 
-        def submit(most: int) -> Iterator[Any]:
-            for index in itertools.islice(left, most):
+        def fits(job: Job) -> bool:
+            """Whether the largest of what is submitted would fit if it ran at the same time."""
+            sizes = [job.memory, *(jobs[index].memory for index, _ in running.values())]
+            largest = heapq.nlargest(self.workers, sizes)
+            return self._memory is None or not running or sum(largest) <= self._memory.total
+
+        def submit() -> Iterator[Any]:
+            while left and len(running) < most and fits(jobs[left[0]]):
+                index = left.popleft()
                 future = self._client.submit(call, jobs[index], pure=False, retries=0)
                 running[future.key] = index, future
                 yield future
 
+        most = _WAITING + _WAITING * self.workers
         with _scheduler_there(self._client):
             name = ""
             try:
                 with self._watching(running, lonely):
-                    finished = as_completed(submit(_WAITING + _WAITING * self.workers))
+                    finished = as_completed(submit())
                     for future in finished:
                         index, _ = running.pop(future.key)
-                        name = names[index]
+                        name = jobs[index].label
                         result = future.result()
-                        finished.update(submit(1))
+                        finished.update(submit())
                         yield index, result
             except KilledWorker as error:
                 raise ResourceError(
@@ -231,7 +259,7 @@ def executor(
         Client(cluster) as client,
     ):
         try:
-            yield DaskExecutor(client, workers)
+            yield DaskExecutor(client, workers, LocalMemory(cluster))
         finally:
             _kill_workers(cluster)
 
@@ -241,6 +269,33 @@ def _memory() -> int:
     from distributed.system import MEMORY_LIMIT
 
     return int(MEMORY_LIMIT)
+
+
+class LocalMemory:
+    """The memory of this machine, or of its control group, which the workers of a local cluster
+    share: an equal part each, or as much as the largest task of a stage needs."""
+
+    def __init__(self, cluster: Any) -> None:
+        self.total = _memory()
+        self._nannies = list(cluster.workers.values())
+
+    def share(self, jobs: Sequence[Job]) -> None:
+        """Set the limits of the workers for these jobs. Raises ResourceError where one is too
+        large."""
+        _check_memory(jobs, self.total)
+        largest = max((job.memory for job in jobs), default=0)
+        for nanny in self._nannies:
+            part = self.total // len(self._nannies)
+            nanny.memory_manager.memory_limit = max(part, int(largest / _KILLED_AT))
+
+
+def _check_memory(jobs: Sequence[Job], total: int) -> None:
+    for job in jobs:
+        if job.memory > total:
+            raise ResourceError(
+                f"{job.label}: needs {job.memory:,} bytes of memory, there are {total:,}; lower "
+                "read.task_bytes, hdf5.shard_bytes or dedup.memory"
+            )
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Runs one stage: skips what is published, runs the rest, commits records and then the manifest."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,18 +37,20 @@ _ENGINE_VERSION = 2
 
 @dataclass(frozen=True, kw_only=True)
 class _TaskCall:
-    """What travels to a worker: paths and plain data, never tables; a large job goes by a file."""
+    """What travels to a worker: paths and plain data, never tables."""
 
     root: Path
     function: TaskFunction
     label: str
+    memory: int
     job: Any
     fingerprint: str
     record_path: Path
     lease: int = 0
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "job": shorten_call(self.job, self.record_path.parent)}
+    def shorten(self) -> "_TaskCall":
+        """The call with a job that is large, or shared with others, in a file."""
+        return replace(self, job=shorten_call(self.job, self.record_path.parent))
 
 
 @dataclass(frozen=True)
@@ -110,10 +112,10 @@ _StagePlan = tuple[dict[int, TaskRecord], list[tuple[int, _TaskCall]]]
 
 
 class RemovedInputError(Exception):
-    """A task needs shards that clean-up removed; the stages that made them must run again first."""
+    """A task needs shards that clean-up, or `keep`, removed; their stages must run again first."""
 
     def __init__(self, directories: frozenset[str]) -> None:
-        super().__init__(f"removed by clean-up: {', '.join(sorted(directories))}")
+        super().__init__(f"needed again: {', '.join(sorted(directories))}")
         self.directories = directories
 
 
@@ -256,6 +258,7 @@ class Runner:
                     root=self.root,
                     function=stage.function,
                     label=stage.tasks[index].label,
+                    memory=stage.tasks[index].peak_memory,
                     job=stage.tasks[index].job,
                     fingerprint=fingerprints[index],
                     record_path=directory / f"{index:06d}.json",
@@ -282,8 +285,8 @@ class Runner:
         problems = []
         works = [stage.tasks[index].work for index, _ in calls]
         with self._progress.stage(stage.name, works, len(records)) as bar:
-            jobs, names = [call for _, call in calls], [call.label for _, call in calls]
-            for position, done in self._executor.run(_perform, jobs, names):
+            jobs = [call.shorten() if self._executor.workers else call for _, call in calls]
+            for position, done in self._executor.run(_perform, jobs):
                 bar.done(position, done.record.counters if done.record else {})
                 if done.record is None:
                     problems.append(done.problem)

@@ -34,7 +34,6 @@ class Shared(Generic[Value]):
 
     def __init__(self, value: Value) -> None:
         self.value = value
-        self._directory: Path | None = None
         self._stored: tuple[Path, str] | None = None
 
     @functools.cached_property
@@ -43,31 +42,30 @@ class Shared(Generic[Value]):
         return fingerprint_of({"shared": to_plain_data(self.value)})
 
     def store_in(self, directory: Path) -> None:
-        """Say where the value is written when it first travels to another process."""
-        if self._directory != directory:
-            self._directory, self._stored = directory, None
+        """Write the value to a file, by which it travels from now on. Raises ResourceError."""
+        if self._stored and self._stored[0].parent == directory and self._stored[0].exists():
+            return
+        data = pickle.dumps(self.value, pickle.HIGHEST_PROTOCOL)
+        digest = storage.hash_bytes(data)
+        path = directory / f"{digest}{SUFFIX}"
+        storage.publish(path, data)
+        self._stored = path, digest
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._directory is None:
-            return Shared, (self.value,)
-        if self._stored is None:
-            data = pickle.dumps(self.value, pickle.HIGHEST_PROTOCOL)
-            digest = storage.hash_bytes(data)
-            self._stored = self._directory / f"{digest}{SUFFIX}", digest
-            storage.publish(self._stored[0], data)
-        return _load, self._stored
+        return (_load, self._stored) if self._stored else (Shared, (self.value,))
 
 
 @functools.lru_cache(_LOADED_AT_ONCE)
 def _load(path: Path, digest: str) -> Shared[Any]:
     data = storage.read_verified(path, digest)
     loaded: Shared[Any] = Shared(pickle.loads(data))  # noqa: S301 - the hash came with the call
-    loaded._directory, loaded._stored = path.parent, (path, digest)
+    loaded._stored = path, digest
     return loaded
 
 
 def shorten_call(job: Any, directory: Path) -> Any:
-    """The job as it travels in a call: as it is, or stored in `directory` because it is large."""
+    """The job as it travels in a call: as it is, or stored in `directory` because it is large. What
+    it shares with others is stored there in any case. Raises ResourceError where a disk is full."""
     if isinstance(job, Shared):
         return job
     for value in vars(job).values() if is_dataclass(job) else ():

@@ -70,14 +70,27 @@ Shards = Shard | Shared[tuple[Shard, ...]]
 """One shard, or those that several tasks read."""
 
 
+PROCESS_MEMORY = 512 << 20
+"""Bytes that a process takes once it has loaded all libraries and kernels."""
+MEMORY_PER_WORK = 6
+"""Bytes that a task takes at most for each byte of its work (docs/benchmarks.md)."""
+
+
 @dataclass(frozen=True)
 class Task:
-    """One unit of work: `work` bytes are what progress and time estimates count."""
+    """One unit of work: `work` bytes are what progress and time estimates count. A task that takes
+    more than `MEMORY_PER_WORK` bytes for each of them, or has a budget, says so in `memory`."""
 
     label: str
     job: Any
     inputs: tuple[Shards, ...] = ()
     work: int = 0
+    memory: int = 0
+
+    @property
+    def peak_memory(self) -> int:
+        """Bytes that the process takes at its peak while it runs the task."""
+        return PROCESS_MEMORY + (self.memory or MEMORY_PER_WORK * self.work)
 
 
 @dataclass(frozen=True, kw_only=True)

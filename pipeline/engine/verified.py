@@ -8,6 +8,7 @@ restart. Without a cache that can be written, each process remembers for itself.
 """
 
 import contextlib
+import errno
 import functools
 import os
 import time
@@ -74,32 +75,31 @@ def _boot() -> str:
     return f"process {os.getpid()}"
 
 
-@functools.cache
-def _table() -> int | None:
-    """A descriptor of the table, for as long as the process lives; None without a cache."""
-    cache = user_cache()
-    if cache is None:
-        return None
-    with contextlib.suppress(OSError):
-        cache.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        return os.open(cache / "verified", flags, 0o600)
-    return None
-
-
 def _offset(digest: bytes) -> int:
     return int.from_bytes(digest[:4], "little") % _PLACES * _DIGEST_BYTES
 
 
 def _recall(digest: bytes) -> bool:
-    table = _table()
-    with contextlib.suppress(OSError):
-        return table is not None and os.pread(table, len(digest), _offset(digest)) == digest
+    with contextlib.suppress(OSError), _open_table(os.O_RDONLY) as table:
+        return os.pread(table, len(digest), _offset(digest)) == digest
     return False
 
 
 def _remember(digest: bytes) -> None:
-    table = _table()
-    with contextlib.suppress(OSError):
-        if table is not None:
-            os.pwrite(table, digest, _offset(digest))
+    with contextlib.suppress(OSError), _open_table(os.O_WRONLY | os.O_CREAT) as table:
+        os.pwrite(table, digest, _offset(digest))
+
+
+@contextlib.contextmanager
+def _open_table(flags: int) -> Iterator[int]:
+    """A descriptor of the table. Raises OSError without a cache."""
+    cache = user_cache()
+    if cache is None:
+        raise FileNotFoundError(errno.ENOENT, "no cache")
+    if flags & os.O_CREAT:
+        cache.mkdir(parents=True, exist_ok=True)
+    table = os.open(cache / "verified", flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        yield table
+    finally:
+        os.close(table)

@@ -14,7 +14,7 @@ back has the bytes that it had.
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from pipeline.core.journal import DIRECTORY as JOURNAL
 from pipeline.core.manifest import APART, Shard, StageManifest, read_manifest, write_manifest
 from pipeline.engine.executor import Executor
 from pipeline.engine.runner import TextsApartError, manifest_path
-from pipeline.engine.stage import arrow_output
+from pipeline.engine.stage import MEMORY_PER_WORK, PROCESS_MEMORY, arrow_output
 from pipeline.runs import layout
 from pipeline.runs.held_texts import keys_of, quarantine_path, read_held_shard, with_texts
 from pipeline.runs.records import map_arrow
@@ -78,6 +78,21 @@ def read_retention(directory: Path) -> int | None:
 _CLEAN = "clean"
 
 
+@dataclass(frozen=True)
+class _Texts:
+    """The job of a worker that takes quarantined texts out of a shard."""
+
+    shard: Shard
+
+    @property
+    def label(self) -> str:
+        return f"quarantined texts of {self.shard.path}"
+
+    @property
+    def memory(self) -> int:
+        return PROCESS_MEMORY + MEMORY_PER_WORK * self.shard.size
+
+
 def keep_apart(
     directory: Path, stages: Mapping[str, StageManifest], where: Executor
 ) -> dict[str, StageManifest]:
@@ -96,12 +111,11 @@ def keep_apart(
     if not shards:
         return dict(stages)
     storage.remove(directory / layout.MANIFEST)
-    labels = [f"quarantined texts of {shard.path}" for shard in shards]
-    marks = dict(where.run(partial(_mark, directory), shards, labels))
+    marks = dict(where.run(partial(_mark, directory), [_Texts(shard) for shard in shards]))
     marked_shards = [marks[place] for place in range(len(shards))]
     clean = replace_shards(clean, {shard.path: shard for shard in marked_shards})
     write_manifest(manifest_path(directory, _CLEAN), clean)
-    for _ in where.run(partial(_take_out, directory), marked_shards, labels):
+    for _ in where.run(partial(_move_out, directory), [_Texts(shard) for shard in marked_shards]):
         pass
     return {**stages, _CLEAN: clean}
 
@@ -154,12 +168,17 @@ def _select_apart(clean: StageManifest | None) -> list[Shard]:
     return [s for s in CleanOutput(clean).documents if s.is_apart] if clean else []
 
 
-def _mark(directory: Path, shard: Shard) -> Shard:
+def _mark(directory: Path, texts: _Texts) -> Shard:
     """The shard as it will be."""
+    shard = texts.shard
     storage.verify_file(directory / shard.path, shard.hash)
     data = _empty_texts(directory, shard)
     scrubbed = (*shard.scrubbed, APART)
     return replace(shard, size=len(data), hash=storage.hash_bytes(data), scrubbed=scrubbed)
+
+
+def _move_out(directory: Path, texts: _Texts) -> None:
+    _take_out(directory, texts.shard)
 
 
 def _take_out(directory: Path, shard: Shard) -> None:

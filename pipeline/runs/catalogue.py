@@ -5,7 +5,7 @@ what calls for it and how fast it is; `STORIES` which stages each command runs. 
 deletes, what a takedown scrubs, forecasts and the tables of docs/design.md follow from them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +36,8 @@ PLACES: Mapping[str, RunEntry] = {
     place.name: place
     for place in (
         *_intermediate("pieces", "screen", "overlap", "filters", "reviews", "decisions",
-                       "verdicts", "shuffle", "stream", "rows", holds_text=True),
+                       "verdicts", "shuffle", "merged", "stream", "rows", "merged_rows",
+                       holds_text=True),
         *_intermediate("signatures", "runs", "bands", "components", "routes", "clusters",
                        "withheld", "keep", "splits", "lines", "repeats", "redactions", "cuts",
                        "bins"),
@@ -83,6 +84,12 @@ class StageEntry:
     changed_by_takedowns: bool = False
     """Whether a takedown changes its output, or what it would be made from."""
 
+    def find_place(self, needed: str, written: Collection[str]) -> str:
+        """What is read of these places where this one is needed."""
+        while needed not in written and needed in self.instead:
+            needed = self.instead[needed]
+        return needed
+
     @property
     def keeps_disk(self) -> bool:
         """Whether its output is there after `prep clean-up`."""
@@ -104,6 +111,10 @@ CAUSES: Mapping[str, str] = {
     "rows": "`pack.format` is not `corpus`",
     "vsl": "`pack.format` is `vsl`",
     "mixture": "the section has weights",
+    "many shards": "a task would read slices of more than 512 documents shards",
+    "very many shards": "there are more than 512 · 512",
+    "many buckets": "a task would read slices of more than 512 buckets",
+    "very many buckets": "there are more than 512 · 512",
 }
 """What calls for stages, and when it does."""
 
@@ -113,6 +124,23 @@ _BY_DEFAULT = ("duplicates", "decisions", "rows")
 def _stage(name: str, tasks: str, reads: str, *writes: str, **facts: Any) -> StageEntry:
     return StageEntry(name=name, tasks=tasks, reads=reads, writes=writes, **facts)
 
+
+def _merges(
+    name: str, keys: str, source: str, target: str, cause: str
+) -> tuple[StageEntry, StageEntry]:
+    """What merges shards where one task would read too many (`pipeline.engine.levels`), and merges
+    the merged ones."""
+    tasks, facts = f"one per group of shards and range of {keys}", _MERGE_FACTS
+    called_for_by, again = (cause,), (f"very {cause}",)
+    return (
+        _stage(name, tasks, f"a slice of each of `{source}/`", target, needs=(source,),
+               called_for_by=called_for_by, **facts),
+        _stage(f"{name}_again", tasks, f"a slice of each of `{target}/`", target, needs=(target,),
+               called_for_by=again, **facts),
+    )  # fmt: skip
+
+
+_MERGE_FACTS = {"speed": 311, "disk": 0.7, "changed_by_takedowns": True}
 
 _PER_SHARD = "one per documents shard"
 _PER_BUCKET = "one per bucket of a split"
@@ -199,18 +227,20 @@ STAGES: Mapping[str, StageEntry] = {
         _stage("scatter", "one per tokens shard", "tokens, `mixture/`", "shuffle", speed=375,
                disk=0.7, changed_by_takedowns=True,
                needs=("splits", "tokens")),
-        _stage("gather", _PER_BUCKET, "a slice of every scatter shard", "stream", speed=311,
-               disk=0.7, changed_by_takedowns=True,
-               needs=("shuffle",)),
+        *_merges("merge", "ranks", "shuffle", "merged", "many shards"),
+        _stage("gather", _PER_BUCKET, "a slice of every scatter shard, merged or not", "stream",
+               speed=311, disk=0.7, changed_by_takedowns=True,
+               needs=("merged",), instead={"merged": "shuffle"}),
         _stage("bins", _PER_BUCKET, "`stream/`", "bins", called_for_by=("vsl",),
                changed_by_takedowns=True,
                needs=("stream",)),
         _stage("rows", _PER_BUCKET, "the bucket and MSL + 1 tokens beyond; for `vsl`, `bins/`",
                "rows", called_for_by=("rows",), speed=320, disk=0.7, changed_by_takedowns=True,
                needs=("stream", "bins")),
-        _stage("pack", "one per HDF5 shard", "a slice of every rows shard", "hdf5", speed=130,
-               disk=0.5, changed_by_takedowns=True,
-               needs=("rows",), instead={"rows": "stream"}),
+        *_merges("merge_rows", "positions", "rows", "merged_rows", "many buckets"),
+        _stage("pack", "one per HDF5 shard", "a slice of every rows shard, merged or not", "hdf5",
+               speed=130, disk=0.5, changed_by_takedowns=True,
+               needs=("merged_rows",), instead={"merged_rows": "rows", "rows": "stream"}),
         _stage("inverse", "one per split", "`stream/`, of `vsl` lineage", "hdf5",
                changed_by_takedowns=True,
                needs=("stream",)),
@@ -225,8 +255,8 @@ STAGES: Mapping[str, StageEntry] = {
                needs=("keep",)),
         _stage("cluster_report", "1", "tables above, excerpts", layout.CLUSTER_REPORT),
         _stage("scatter_text", _PER_SHARD, "text and tables of the run", "shuffle"),
-        _stage("gather_text", "one per file of a split", "`shuffle/`", "records",
-               needs=("shuffle",)),
+        _stage("gather_text", "one per file of a split", "`shuffle/` or `merged/`", "records",
+               needs=("merged",), instead={"merged": "shuffle"}),
         _stage("tables", "1", "tables of the run", layout.DOCUMENTS, layout.SOURCES,
                layout.TOKENIZER, layout.TOKENIZER_CONFIG, changed_by_takedowns=True),
         _stage("splits", "1", "tables of the run", "splits", changed_by_takedowns=True),
@@ -255,7 +285,10 @@ _COMPARE = ("signatures", "bands", "components", "route", "clusters")
 _DECIDE = ("decisions", "evidence", "verdicts")
 _TABLES = ("sources", "documents", "account")
 _FIND_DUPLICATES = ("pieces", "plan", "clean", *_COMPARE, "keep", *_TABLES)
-_SHUFFLE_AND_PACK = ("scatter", "gather", "bins", "rows", "inverse", "pack", "params", "account")
+_SHUFFLE_AND_PACK = (
+    "scatter", "merge", "merge_again", "gather", "bins", "rows", "inverse", "merge_rows",
+    "merge_rows_again", "pack", "params", "account",
+)  # fmt: skip
 
 STORIES: Mapping[str, StoryEntry] = {
     "prepare": StoryEntry(
@@ -273,7 +306,9 @@ STORIES: Mapping[str, StoryEntry] = {
         records=layout.RECORDS,
     ),
     "index": StoryEntry(stages=_FIND_DUPLICATES),
-    "export": StoryEntry(stages=("scatter_text", "gather_text"), can_be_taken_down=False),
+    "export": StoryEntry(
+        stages=("scatter_text", "merge", "merge_again", "gather_text"), can_be_taken_down=False
+    ),
     "clean": StoryEntry(
         stages=(
             "pieces", "plan", "clean", "filters", "custom_filters", *_DECIDE, "keep", *_TABLES,
@@ -332,11 +367,7 @@ def list_unneeded(story: str, stage: str, written: Iterable[str]) -> tuple[str, 
     """
     there, stages = set(written), STORIES[story].stages
     later = [STAGES[name] for name in stages[stages.index(stage) + 1 :]]
-    needed = {
-        place if place in there else entry.instead.get(place, place)
-        for entry in later
-        for place in entry.needs
-    }
+    needed = {entry.find_place(place, there) for entry in later for place in entry.needs}
     return tuple(place for place in SCRATCH if place in there and place not in needed)
 
 

@@ -22,7 +22,15 @@ import xxhash
 from dedup.presets import Preset
 from pipeline.core.manifest import Shard
 from pipeline.engine.shared import Shared
-from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
+from pipeline.engine.stage import (
+    MEMORY_PER_WORK,
+    Inputs,
+    Output,
+    Result,
+    Stage,
+    Task,
+    arrow_output,
+)
 from pipeline.runs import layout
 from pipeline.runs.views import BandsOutput, CleanOutput, ComponentsOutput
 from pipeline.stages.batches import Batches
@@ -177,6 +185,7 @@ def join_stage(batches: Batches, channels: tuple[str, ...], memory: int) -> Stag
         size = sum(shard.size for shard in own.value) // max(len(channels), 1)
         every = Shared(runs)
         ranges = key_ranges(batches.total, _ENTRY_BYTES, memory)
+        needed = min(memory, _ENTRY_BYTES * batches.total)
         for low, high in ranges:
             job = JoinJob(
                 index=len(tasks),
@@ -187,7 +196,7 @@ def join_stage(batches: Batches, channels: tuple[str, ...], memory: int) -> Stag
                 first_new=batches.first_new,
             )
             label = f"{channel} from {low:016x}"
-            tasks.append(Task(label, job, (own,), size // len(ranges)))
+            tasks.append(Task(label, job, (own,), size // len(ranges), needed))
     settings = {"first_new": batches.first_new}
     return Stage(name="bands", version=2, function=_join, tasks=tuple(tasks), settings=settings)
 
@@ -263,14 +272,18 @@ def task_cuts(starts: npt.NDArray[np.int64], largest: int) -> list[list[int]]:
     return cuts
 
 
+_COMPONENT_BYTES = 12
+
+
 def components_stage(
     bands: BandsOutput, documents: int, signature_bytes: int, memory: int
 ) -> Stage:
-    """One fan-in task; its memory is 12 bytes a document and one shard of memberships."""
+    """One fan-in task; its memory is `_COMPONENT_BYTES` a document and one shard of memberships."""
     per_task = max(1, min(_LARGEST_TASK, memory // (_MEMBER_BYTES + signature_bytes)))
     job = ComponentsJob(bands.memberships, documents, per_task)
-    size = sum(shard.size for shard in bands.memberships)
-    task = Task("components", job, job.bands, size)
+    sizes = [shard.size for shard in bands.memberships]
+    needed = _COMPONENT_BYTES * documents + MEMORY_PER_WORK * max(sizes, default=0)
+    task = Task("components", job, job.bands, sum(sizes), needed)
     return Stage(name="components", version=1, function=_components, tasks=(task,))
 
 

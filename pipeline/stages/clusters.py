@@ -218,8 +218,9 @@ def cluster_stage(
     components: ComponentsOutput,
     batches: Batches,
     rules: ClusterRules,
+    memory: int,
 ) -> Stage:
-    """One task per group of components."""
+    """One task per group of components, which are as large as the memory of a task allows."""
     members = components.members
     number = {name: i for i, name in enumerate(rules.channels)}
     channels = tuple(number[channel] for channel in bands.channels)
@@ -240,7 +241,7 @@ def cluster_stage(
             batches=compared,
             rules=rules,
         )
-        tasks.append(Task(f"clusters {index}", job, inputs, stop - start))
+        tasks.append(Task(f"clusters {index}", job, inputs, stop - start, memory))
     settings = {"verify": rules.verify, "threshold": rules.threshold}
     return Stage(
         name="clusters", version=2, function=_clusters, tasks=tuple(tasks), settings=settings

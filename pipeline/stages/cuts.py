@@ -188,6 +188,7 @@ def repeats_stage(units: views.LinesOutput, rules: LineRules, memory: int) -> St
 
     keys, runs = Shared(units.keys), Shared(units.runs)
     ranges = key_ranges(sum(units.units), _ENTRY_BYTES, memory)
+    needed = min(memory, _ENTRY_BYTES * sum(units.units))
     size = sum(s.size for s in runs.value) // len(ranges)
     tasks = tuple(
         Task(
@@ -197,6 +198,7 @@ def repeats_stage(units: views.LinesOutput, rules: LineRules, memory: int) -> St
             ),
             (runs, keys),
             size,
+            needed,
         )
         for i, (low, high) in enumerate(ranges)
     )

@@ -1,13 +1,15 @@
-"""Export: the text of the kept documents in stream order, in one scatter and one gather.
+"""Export: the text of the kept documents in stream order, shuffled as tokens are.
 
 `scatter_text`: each documents shard, its repeated lines cut out, sorted by split and the ranks of
-the token shuffle. `gather_text`: one range of ranks after the other, each a file below records/.
+the token shuffle. `gather_text`: one range of ranks after the other, each a file below records/;
+where the shards are too many for one task, they are merged before.
 """
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 
 import numpy as np
@@ -19,16 +21,19 @@ from dedup.arrays import I64, U8
 from pipeline.core import ids
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard
+from pipeline.engine.levels import bundle_shards, merge_in_levels, single_ranges
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.packing.rows import measure_byte_lengths, take_rows
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
-from pipeline.runs.views import ScatteredTextOutput
+from pipeline.runs.views import GatheredTextOutput, ScatteredTextOutput
 from pipeline.sources.output_format import Form
-from pipeline.stages import shuffle
 from pipeline.stages.cuts import cut_texts
 from pipeline.stages.records import columns_for, image, writing_software
+from pipeline.stages.shuffle.gather import MERGES, RunStage, merge_stage
+from pipeline.stages.shuffle.scatter import Places, pieces, places, shard_of_piece
+from pipeline.stages.shuffle.slices import WHOLE, merge_slices, order_by_rank, slice_ranks
 from pipeline.stages.withheld import load_withheld
 
 _KEPT = STATES[0]
@@ -79,20 +84,20 @@ def _scatter_text(job: TextJob, inputs: Inputs) -> Result:
     if job.seed is None:
         placed = _in_document_order(chosen, copies, size)
     else:
-        placed = shuffle.places(key_N2, chosen, copies, job.seed)
+        placed = places(key_N2, chosen, copies, job.seed)
     size, counts = size[placed.row], len(job.splits)
     counters = {
         "documents": len(size),
         "rows": np.bincount(placed.split, minlength=counts).tolist(),
         "bytes": np.bincount(placed.split, size, counts).astype(np.int64).tolist(),
     }
-    cuts = [slice(None)] if job.copies is None else shuffle.pieces(size, job.piece_bytes)
+    cuts = [slice(None)] if job.copies is None else pieces(size, job.piece_bytes)
     table = table.select(["doc_key", *columns_for(job.fields)]).append_column("text", texts)
-    placed = shuffle.Places(live[placed.row], placed.split, placed.rank)
+    placed = Places(live[placed.row], placed.split, placed.rank)
     return Result(_shards(job.index, table, placed, cuts), counters)
 
 
-def _in_document_order(split_N: U8, copies_N: I64, size_N: I64) -> shuffle.Places:
+def _in_document_order(split_N: U8, copies_N: I64, size_N: I64) -> Places:
     """All copies by split and document; `rank` is where they begin in the bytes of the split."""
     order = np.argsort(split_N, kind="stable")
     row = np.repeat(order, copies_N[order])
@@ -100,12 +105,10 @@ def _in_document_order(split_N: U8, copies_N: I64, size_N: I64) -> shuffle.Place
     first = np.searchsorted(split, split)
     begin = np.concatenate([[0], np.cumsum(size)])
     rank = begin[: len(row)] - begin[first]
-    return shuffle.Places(row, split, rank.astype(np.uint64))
+    return Places(row, split, rank.astype(np.uint64))
 
 
-def _shards(
-    index: int, table: pa.Table, placed: shuffle.Places, cuts: list[slice]
-) -> Iterator[Output]:
+def _shards(index: int, table: pa.Table, placed: Places, cuts: list[slice]) -> Iterator[Output]:
     others = [name for name in table.column_names if name not in ("doc_key", "text")]
     key_N2 = ids.keys_as_u64(table["doc_key"])
     for number, cut in enumerate(cuts):
@@ -117,7 +120,7 @@ def _shards(
             "split": pa.array(placed.split[cut]),
             "rank": pa.array(placed.rank[cut]),
         }
-        yield arrow_output(shuffle.shard_of_piece(index, number), pa.table(columns))
+        yield arrow_output(shard_of_piece(index, number), pa.table(columns))
 
 
 def _wanted(job: TextJob, run: Inputs, table: pa.Table) -> tuple[I64, I64]:
@@ -173,17 +176,10 @@ def scatter_text_stage(jobs: tuple[TextJob, ...]) -> Stage:
     return Stage(name="scatter_text", version=1, function=_scatter_text, tasks=tasks)
 
 
-@dataclass(frozen=True)
-class ScatteredSplit:
-    """What every task scattered: its shards, and the bytes of text of one split in them."""
-
-    shards: tuple[tuple[Shard, ...], ...]
-    bytes: tuple[int, ...]
-
-
 @dataclass(frozen=True, kw_only=True)
 class FileJob:
-    """File `number` of the `count` files of one split."""
+    """File `number` of the `count` files of one split. Of a shuffled split it holds equal ranges of
+    rank out of all shards; else of every shard of its own the ranks [low, high) of `ranges`."""
 
     split: int
     name: str
@@ -191,75 +187,87 @@ class FileJob:
     count: int
     format: Form
     fields: tuple[str, ...]
-    shuffled: bool
-    scattered: Shared[ScatteredSplit]
+    shards: Shared[tuple[Shard, ...]]
+    ranges: tuple[tuple[int, int], ...] | None
 
 
 def _gather_text(job: FileJob, inputs: Inputs) -> Result:
-    bucket_slices, names, byte_lengths = [], [], []
-    ranges = _ranges(job)
-    empty = inputs.table(ranges[0][0]).slice(0, 0)
-    others = [name for name in empty.column_names if name not in ("text", "split")]
-    for here, piece in shuffle.slices(ranges, job.split, inputs):
-        bucket_slices.append(here)
-        names.append(shuffle.copy_table(piece.select(others)))
-        byte_lengths.append(measure_byte_lengths(piece["text"]))
-    whole = pa.concat_tables([*names, empty.select(others)])
-    length = np.concatenate([np.zeros(0, np.int64), *byte_lengths])
-    order = np.arange(len(whole))
-    if job.shuffled:
-        order = ids.sort_order(ids.keys_as_u64(whole["doc_key"]), whole["rank"].to_numpy())
-    text = shuffle.gather_rows(bucket_slices, "text", pa.large_string(), length, order, inputs)
-    table = whole.take(pa.array(order)).append_column("text", text)
+    shards = job.shards.value
+    low, high = (WHOLE * (job.number + i) // job.count for i in (0, 1))
+    ranges = job.ranges or ((low, high),) * len(shards)
+    slices = slice_ranks(
+        ((shard, *bounds) for shard, bounds in zip(shards, ranges, strict=True)), job.split, inputs
+    )
+    order = order_by_rank if job.ranges is None else _keep_order
+    empty = inputs.table(shards[0]).slice(0, 0).drop_columns(["split"])
+    slices = ((here, rows.drop_columns(["split"])) for here, rows in slices)
+    table = merge_slices(slices, empty, ["text"], order, inputs)
     path = f"{layout.RECORDS}/{job.name}/{job.number:06d}.{job.format}"
     data, content_hash = image(path, table, job.format, job.fields)
     counters = {
         "split": job.name,
         "documents": len(table),
-        "text_bytes": int(length.sum()),
+        "text_bytes": int(measure_byte_lengths(table["text"]).sum()),
         "sha256": hashlib.sha256(data).hexdigest(),
     }
     return Result((Output(path, data, content_hash),), counters)
 
 
-def gather_text_stage(
-    scatter: ScatteredTextOutput,
-    splits: tuple[str, ...],
-    form: Form,
-    fields: tuple[str, ...],
-    file_bytes: int,
-    shuffled: bool,
-) -> Stage:
-    """One task per file; the number of files of a split follows from its bytes of text alone."""
-    tasks = []
+def _keep_order(rows: pa.Table) -> I64:
+    return np.arange(len(rows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOptions:
+    """The files that are asked for: format, fields of a record, bytes of text in a file, and
+    whether documents are in the order of the token stream."""
+
+    form: Form
+    fields: tuple[str, ...]
+    file_bytes: int
+    shuffled: bool
+
+
+def gather_texts(
+    scatter: ScatteredTextOutput, splits: tuple[str, ...], files: FileOptions, run: RunStage
+) -> GatheredTextOutput:
+    """Run the stages that write the files of every split; returns what they left. The number of
+    files of a split follows from its bytes of text alone."""
+    bundles, every = [], Shared(tuple(scatter.manifest.shards))
     for split, name in enumerate(splits):
-        sizes = tuple(of_task[split] for of_task in scatter.bytes)
-        shards = tuple(task.shards for task in scatter.manifest.tasks)
-        scattered, inputs = (
-            Shared(ScatteredSplit(shards, sizes)),
-            Shared(tuple(chain.from_iterable(shards))),
+        size = sum(of_task[split] for of_task in scatter.bytes)
+        count = count_files(sum(n[split] for n in scatter.rows), size, files.file_bytes)
+        if count:
+            bundles.append(bundle_shards(name, count, every, work=size))
+    if files.shuffled:
+        narrow = merge_in_levels(
+            bundles, MERGES, lambda stage, wide: run(merge_stage(stage, wide, splits))
         )
-        count = count_files(sum(n[split] for n in scatter.rows), sum(sizes), file_bytes)
-        for number in range(count):
-            job = FileJob(
-                split=split,
-                name=name,
-                number=number,
-                count=count,
-                format=form,
-                fields=fields,
-                shuffled=shuffled,
-                scattered=scattered,
-            )
-            label = f"{name} file {number} of {count}"
-            tasks.append(Task(label, job, (inputs,), sum(sizes) // count))
-    return Stage(
-        name="gather_text",
-        version=1,
-        function=_gather_text,
-        tasks=tuple(tasks),
-        software=writing_software(form),
+        read: Iterator[_FileShards] = ((part.shards, None) for _, part in single_ranges(narrow))
+    else:
+        narrow = tuple(bundles)
+        read = chain.from_iterable(
+            _split_by_bytes(scatter, splits.index(b.name), b.ranges) for b in bundles
+        )
+    tasks = []
+    for (number, part), (shards, ranges) in zip(single_ranges(narrow), read, strict=True):
+        job = FileJob(
+            split=splits.index(part.name),
+            name=part.name,
+            number=number,
+            count=part.ranges,
+            format=files.form,
+            fields=files.fields,
+            shards=shards,
+            ranges=ranges,
+        )
+        label = f"{part.name} file {number} of {part.ranges}"
+        tasks.append(Task(label, job, (shards,), part.work // (part.stop - part.first)))
+    software = writing_software(files.form)
+    stage = Stage(
+        name="gather_text", version=1, function=_gather_text, tasks=tuple(tasks), software=software
     )
+    return GatheredTextOutput(run(stage))
 
 
 def count_files(documents: int, text_bytes: int, file_bytes: int) -> int:
@@ -267,18 +275,23 @@ def count_files(documents: int, text_bytes: int, file_bytes: int) -> int:
     return max(1, -(-text_bytes // file_bytes)) if documents else 0
 
 
-def _ranges(job: FileJob) -> list[tuple[Shard, int, int]]:
-    """Scatter shards and the ranks [low, high) of each that belong to the file: equal ranges of
-    rank; without a shuffle, equal pieces of the bytes of all tasks in order."""
-    scattered = job.scattered.value
-    whole = shuffle.WHOLE if job.shuffled else sum(scattered.bytes)
-    low, high = (whole * (job.number + i) // job.count for i in (0, 1))
-    if job.shuffled:
-        return [(shard, low, high) for of_task in scattered.shards for shard in of_task]
-    ranges, start = [], 0
-    for of_task, size in zip(scattered.shards, scattered.bytes, strict=True):
-        end = shuffle.WHOLE if job.number == job.count - 1 else high - start
-        if low <= start + size and end > 0:
-            ranges += [(shard, max(0, low - start), end) for shard in of_task]
-        start += size
-    return ranges
+_FileShards = tuple[Shared[tuple[Shard, ...]], tuple[tuple[int, int], ...] | None]
+"""The shards of a file, and the ranks [low, high) of each; None for those of the file's number."""
+
+
+def _split_by_bytes(scatter: ScatteredTextOutput, split: int, count: int) -> Iterator[_FileShards]:
+    """Of every file of a split that is not shuffled: equal pieces of the bytes of all tasks."""
+    sizes = [of_task[split] for of_task in scatter.bytes]
+    ends = list(accumulate(sizes))
+    for number in range(count):
+        low, high = (ends[-1] * (number + i) // count for i in (0, 1))
+        is_last = number == count - 1
+        stop = len(ends) if is_last else bisect_left(ends, high) + 1
+        shards: list[Shard] = []
+        ranges: list[tuple[int, int]] = []
+        for task in range(bisect_left(ends, low), stop):
+            start = ends[task] - sizes[task]
+            of_task = scatter.manifest.tasks[task].shards
+            shards += of_task
+            ranges += [(max(0, low - start), WHOLE if is_last else high - start)] * len(of_task)
+        yield Shared(tuple(shards)), tuple(ranges)

@@ -19,8 +19,8 @@ from pipeline.core.errors import FunctionError, escape_text
 from pipeline.core.manifest import Shard
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
-from pipeline.filters.custom.calls import describe_rows, document_batches, judge
-from pipeline.filters.custom.functions import CustomFilter
+from pipeline.filters.custom_calls import describe_rows, document_batches, judge
+from pipeline.filters.custom_functions import CustomFilter
 from pipeline.filters.rules import RULES, Failures, Filters, find_failures
 from pipeline.runs import layout
 from pipeline.runs.views import CleanOutput

@@ -1,11 +1,11 @@
 """Pack: HDF5 shards, each with its lineage -> hdf5/.
 
 Of `sample` and `vsl`, rows are gathered by position: position p of the data set is row p - first of
-its shard, and one `sample` row per split may be padded. Of `corpus`, the stream of a split is cut
-as it is.
+its shard, and one `sample` row per split may be padded. Where rows are in too many shards for one
+task, these are merged before -> merged_rows/. Of `corpus`, the stream of a split is cut as it is.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from dedup.arrays import I32, I64
 from pipeline.config.prep import Config
 from pipeline.core.ids import array_hash
 from pipeline.core.manifest import Shard
+from pipeline.engine.levels import Bundle, bundle_shards, merge_in_levels, single_ranges
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import (
     DELTA,
@@ -27,6 +28,7 @@ from pipeline.engine.stage import (
     Result,
     Stage,
     Task,
+    arrow_output,
     parquet_output,
 )
 from pipeline.hdf5.chunks import shard_image
@@ -44,9 +46,16 @@ from pipeline.hdf5.format import (
 from pipeline.lineage.tables import CORPUS_SCHEMA
 from pipeline.lineage.tables import SCHEMA as LINEAGE_SCHEMA
 from pipeline.packing.rows import Tokens, empty_vsl_rows, fill_sample_rows, fill_vsl_rows
-from pipeline.runs.views import CleanOutput, GatherOutput, RowsOutput
+from pipeline.runs import layout
+from pipeline.runs.views import CleanOutput, GatherOutput, PackOutput, RowsOutput
 from pipeline.stages.rows import dense_index, records_before_task, split_streams
-from pipeline.stages.shuffle import copy_table
+from pipeline.stages.shuffle.gather import RunStage
+from pipeline.stages.shuffle.slices import (
+    copy_table,
+    merge_slices,
+    order_by_position,
+    slice_positions,
+)
 from pipeline.stages.tokenize import list_lengths
 
 SOFTWARE = {"deflate": version("deflate"), "h5py": version("h5py")}
@@ -133,11 +142,8 @@ def _slices(
 ) -> Iterator[tuple[pa.Table, I64]]:
     """The job's positions out of every shard, with their rows in the job's shard. Each is sorted by
     position, so each slice is contiguous, and nothing else of the shard is read."""
-    for shard in shards.value:
-        table = inputs.table(shard)
-        position = table["position"].to_numpy()
-        first, last = np.searchsorted(position, [job.first, job.first + job.count])
-        yield table.slice(first, last - first), position[first:last] - job.first
+    for _, part in slice_positions(shards.value, job.first, job.first + job.count, inputs):
+        yield part, part["position"].to_numpy() - job.first
 
 
 def hdf5_output(split: str, index: int, data: npt.NDArray[Any], compression: Compression) -> Output:
@@ -164,36 +170,103 @@ def choose_compression(config: Config) -> Compression:
 
 def rows_per_shard(config: Config) -> int:
     """Rows in every shard of a split but the last."""
-    row_bytes = LAYOUTS[config.pack.format].channels * config.pack.max_sequence_length * 4
-    return config.hdf5.shard_sequences or max(1, config.hdf5.shard_bytes // row_bytes)
+    return config.hdf5.shard_sequences or max(1, config.hdf5.shard_bytes // _row_bytes(config))
 
 
-def pack_stage(
-    config: Config, vocabulary: PackVocabulary, gather: GatherOutput, rows: RowsOutput
-) -> Stage:
-    """One task per shard of each split."""
-    pack, per_shard, compression = config.pack, rows_per_shard(config), choose_compression(config)
+def _row_bytes(config: Config) -> int:
+    return LAYOUTS[config.pack.format].channels * config.pack.max_sequence_length * 4
+
+
+MERGES = ("merge_rows", "merge_rows_again")
+"""Stages between rows and pack, as many as are needed."""
+_WIDE = ("tokens", "labels")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeRowsJob:
+    """Positions [low, high) in a group of rows shards, or of merged ones."""
+
+    stem: str
+    low: int
+    high: int
+    windows: Shared[tuple[Shard, ...]]
+    spans: Shared[tuple[Shard, ...]]
+
+
+def _merge_rows(job: MergeRowsJob, inputs: Inputs) -> Result:
+    """The columns of the shards, and their order; two shards."""
+    outputs = []
+    for shards, end in ((job.windows, layout.WINDOWS_SHARD), (job.spans, layout.SPANS_SHARD)):
+        empty = inputs.table(shards.value[0]).slice(0, 0)
+        slices = slice_positions(shards.value, job.low, job.high, inputs)
+        table = merge_slices(slices, empty, _WIDE, order_by_position, inputs)
+        outputs.append(arrow_output(f"{job.stem}.{end}", table))
+    return Result(outputs)
+
+
+def _merge_rows_stage(name: str, bundles: Iterable[Bundle], per_shard: int) -> Stage:
+    """One task per group of shards and range of positions."""
     tasks = []
+    for index, bundle in enumerate(bundles):
+        low, high = bundle.bounds(bundle.ranges * per_shard)
+        windows, spans = bundle.kinds
+        job = MergeRowsJob(
+            stem=f"merged_rows/{name}-{index:06d}", low=low, high=high, windows=windows, spans=spans
+        )
+        label = f"{name} of {bundle.name} from {low}, group {index}"
+        tasks.append(Task(label, job, bundle.kinds, bundle.work))
+    return Stage(name=name, version=1, function=_merge_rows, tasks=tuple(tasks))
+
+
+def pack_rows(
+    config: Config,
+    vocabulary: PackVocabulary,
+    gather: GatherOutput,
+    rows: RowsOutput,
+    run: RunStage,
+) -> PackOutput:
+    """Run the stages that put every split's rows into shards; returns what they left."""
+    per_shard, totals, bundles = rows_per_shard(config), {}, []
     for stream in split_streams(gather):
         windows = Shared(tuple(rows.of_split(stream.name, rows.windows)))
         spans = Shared(tuple(rows.of_split(stream.name, rows.spans)))
         total = sum(rows.of_split(stream.name, rows.rows))
-        for index, first in enumerate(range(0, total, per_shard)):
-            count = min(per_shard, total - first)
-            job = PackJob(
-                split=stream.name,
-                index=index,
-                windows=windows,
-                spans=spans,
-                first=first,
-                count=count,
-                max_sequence_length=pack.max_sequence_length,
-                format=pack.format,
-                compression=compression,
-                eos_id=vocabulary.eos_id,
-            )
-            work = count * pack.max_sequence_length * 2
-            tasks.append(Task(f"{stream.name} shard {index}", job, (windows, spans), work))
+        totals[stream.name], shards = total, -(-total // per_shard)
+        work = total * config.pack.max_sequence_length * 2
+        bundles.append(bundle_shards(stream.name, shards, windows, spans, work=work))
+    narrow = merge_in_levels(
+        bundles, MERGES, lambda stage, wide: run(_merge_rows_stage(stage, wide, per_shard))
+    )
+    return PackOutput(run(_pack_stage(config, vocabulary, narrow, totals)))
+
+
+def _pack_stage(
+    config: Config,
+    vocabulary: PackVocabulary,
+    bundles: Sequence[Bundle],
+    totals: Mapping[str, int],
+) -> Stage:
+    """One task per shard of each split, which have these many rows."""
+    pack, per_shard, compression = config.pack, rows_per_shard(config), choose_compression(config)
+    tasks = []
+    for index, bundle in single_ranges(bundles):
+        windows, spans = bundle.kinds
+        first = index * per_shard
+        count = min(per_shard, totals[bundle.name] - first)
+        job = PackJob(
+            split=bundle.name,
+            index=index,
+            windows=windows,
+            spans=spans,
+            first=first,
+            count=count,
+            max_sequence_length=pack.max_sequence_length,
+            format=pack.format,
+            compression=compression,
+            eos_id=vocabulary.eos_id,
+        )
+        work, memory = count * pack.max_sequence_length * 2, 2 * count * _row_bytes(config)
+        tasks.append(Task(f"{bundle.name} shard {index}", job, bundle.kinds, work, memory))
     return _make_stage(config, vocabulary, tasks)
 
 

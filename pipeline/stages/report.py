@@ -35,6 +35,8 @@ _CLUSTERS = 10
 _MEMBERS = 5
 _READ_BYTES = 1 << 18
 """What is read of a text; a difference behind it is not shown."""
+_PAGE_MEMORY = 256 << 20
+"""Bytes that a page, its excerpts and what is read for them take."""
 _SAMPLES = 3
 _EXCERPT_BYTES = 1000
 _COLUMNS = ["doc_key", "source", "path_id", "line", "byte_offset", "text_bytes", "state", "reason",
@@ -317,5 +319,5 @@ def report_stage(name: str, manifests: dict[str, StageManifest], notes: tuple[st
         drops=views.CleanOutput(manifests["clean"]).drops,
         notes=notes,
     )
-    settings, tasks = {"notes": list(notes)}, (Task("report", job),)
+    settings, tasks = {"notes": list(notes)}, (Task("report", job, memory=_PAGE_MEMORY),)
     return Stage(name="report", version=6, function=_report, tasks=tasks, settings=settings)

@@ -3,7 +3,6 @@ becomes rows, then HDF5 shards; next to these inverse.parquet (where every docum
 and data_params.json (what readers must know, with hashes).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.config.prep import Config
-from pipeline.core.manifest import Shard, StageManifest, fingerprint_of
+from pipeline.core.manifest import Shard, fingerprint_of
 from pipeline.core.storage import canonical_json
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import (
@@ -29,7 +28,7 @@ from pipeline.engine.stage import (
 from pipeline.hdf5.format import CORPUS, DATA_PARAMS, LAYOUTS, VSL, FormatName
 from pipeline.lineage.tables import INVERSE, SCHEMA, segment_inverse, stream_inverse
 from pipeline.runs.views import BinsOutput, CleanOutput, GatherOutput, PackOutput, RowsOutput
-from pipeline.stages.pack import PackVocabulary, corpus_stage, pack_stage
+from pipeline.stages.pack import PackVocabulary, corpus_stage, pack_rows
 from pipeline.stages.rows import (
     bins_stage,
     dense_index,
@@ -38,6 +37,7 @@ from pipeline.stages.rows import (
     split_streams,
     vsl_rows_stage,
 )
+from pipeline.stages.shuffle.gather import RunStage
 from pipeline.stages.tables import SplitCounts, split_accounts
 from pipeline.stages.tokenize import list_lengths
 
@@ -198,9 +198,6 @@ def params_stage(
     return Stage(name="params", version=2, function=_params, tasks=tuple(tasks))
 
 
-RunStage = Callable[[Stage], StageManifest]
-
-
 def pack_streams(
     config: Config,
     vocabulary: PackVocabulary,
@@ -210,22 +207,18 @@ def pack_streams(
 ) -> dict[str, SplitCounts]:
     """Pack the shuffled stream of every split as `pack.format` says; returns what was packed. If it
     can, the stream is inverted before, so that it need not stay meanwhile."""
-    match config.pack.format:
-        case "corpus":
-            packing = corpus_stage(config, vocabulary, clean, gather)
-        case "vsl":
-            bins = BinsOutput(run(bins_stage(config, gather)))
-            rows = RowsOutput(run(vsl_rows_stage(config, clean, gather, bins)))
-            packing = pack_stage(config, vocabulary, gather, rows)
-        case "sample":
-            rows = RowsOutput(run(rows_stage(config, vocabulary.eos_id, clean, gather)))
-            packing = pack_stage(config, vocabulary, gather, rows)
-    is_vsl = config.pack.format == VSL.name
-    if not is_vsl:
-        run(inverse_stage(clean, gather))
-    pack = PackOutput(run(packing))
-    if is_vsl:
+    if config.pack.format == VSL.name:
+        bins = BinsOutput(run(bins_stage(config, gather)))
+        rows = RowsOutput(run(vsl_rows_stage(config, clean, gather, bins)))
+        pack = pack_rows(config, vocabulary, gather, rows, run)
         run(inverse_stage(clean, gather, pack))
+    elif config.pack.format == CORPUS.name:
+        run(inverse_stage(clean, gather))
+        pack = PackOutput(run(corpus_stage(config, vocabulary, clean, gather)))
+    else:
+        rows = RowsOutput(run(rows_stage(config, vocabulary.eos_id, clean, gather)))
+        run(inverse_stage(clean, gather))
+        pack = pack_rows(config, vocabulary, gather, rows, run)
     counts = split_accounts(config, gather, pack)
     run(params_stage(config, vocabulary, gather, pack, counts))
     return counts

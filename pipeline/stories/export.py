@@ -20,8 +20,9 @@ from pipeline.core.words import did_you_mean
 from pipeline.engine.executor import Executor
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner, removed_note
-from pipeline.engine.stage import Inputs
+from pipeline.engine.stage import Inputs, top_directory
 from pipeline.runs import layout, views
+from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES
 from pipeline.runs.run_directory import commit_run, read_finished, read_stage
 from pipeline.runs.splits import TRAIN
 from pipeline.sources.output_format import FIELDS, Form
@@ -33,8 +34,6 @@ from pipeline.takedown.record import read_takedown_state
 STORY = "export"
 SMALLEST_FILE, LARGEST_FILE = 1_000, 2_000_000_000
 """Bytes of text that may be asked for in one file."""
-_SCRATCH = "shuffle"
-"""The directory that is only there while an export is made."""
 
 
 @dataclass(frozen=True)
@@ -206,12 +205,14 @@ def export_run(
 
     def tell(run: StageRecord) -> None:
         scatter = views.ScatteredTextOutput(run(export.scatter_text_stage(source.jobs)))
-        gather = run(
-            export.gather_text_stage(
-                scatter, splits, request.form, request.fields, request.file_bytes, request.shuffle
-            )
+        files = export.FileOptions(
+            form=request.form,
+            fields=request.fields,
+            file_bytes=request.file_bytes,
+            shuffled=request.shuffle,
         )
-        if not gather.tasks:
+        gather = export.gather_texts(scatter, splits, files, run)
+        if not gather.manifest.tasks:
             raise InputError(f"{source.directory}: no document was kept in {', '.join(splits)}")
 
     def publish(stages: Stages, _: Runner, where: Executor) -> Stages:
@@ -255,8 +256,10 @@ def _commit(out: Path, source: ExportSource, request: ExportOptions, stages: Sta
         shard.path: dict(zip(names, values, strict=True))
         for shard, *values in zip(gather.manifest.shards, *columns, strict=True)
     }
-    write_sealed(removed_note(out), {"removed": [_SCRATCH]})
-    storage.remove_tree(out / _SCRATCH)
+    written = {top_directory(shard) for stage in stages.values() for shard in stage.shards}
+    removed = written.intersection(INTERMEDIATE_DIRECTORIES)
+    write_sealed(removed_note(out), {"removed": sorted(removed)})
+    for name in sorted(removed):
+        storage.remove_tree(out / name)
     exported = {"run": source.identity, **asdict(request)}
-    removed = frozenset({_SCRATCH})
-    commit_run(out, (source.name, STORY), stages, removed, facts, exported=exported)
+    commit_run(out, (source.name, STORY), stages, frozenset(removed), facts, exported=exported)

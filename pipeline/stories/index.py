@@ -33,7 +33,8 @@ from pipeline.stories.earlier import (
     read_dedup_index,
     write_index,
 )
-from pipeline.stories.preparation import Preparation, prepare, run_preparation
+from pipeline.stories.preparation import Preparation, prepare
+from pipeline.stories.run import run_preparation
 
 _FIRST = "000000"
 _QUERY = "query"

@@ -10,12 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.config.prep import Config
 from pipeline.config.sections import Keep
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import StageManifest, fingerprint_of, read_manifest
+from pipeline.engine import levels
 from pipeline.engine.executor import automatic_workers
 from pipeline.engine.runner import find_rerun_reasons, manifest_path, stage_fields
-from pipeline.engine.stage import Stage
+from pipeline.engine.stage import MEMORY_PER_WORK, PROCESS_MEMORY, Stage
 from pipeline.filters.rules import has_rules
 from pipeline.runs.catalogue import CAUSES, STAGES, STORIES, list_stages_left_out, list_unneeded
 from pipeline.sources.files import InputHashes
@@ -23,7 +25,8 @@ from pipeline.stages.mixture import is_asked
 from pipeline.stories.loop import StageRecord
 from pipeline.stories.preparation import PREPARATION, Preparation, Story
 
-_BASE_MEMORY = 350 << 20
+_TOKEN_BYTES = 4
+"""Of text, about."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,12 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
     """What calls for stages here: this config, these inputs, what the run directory holds."""
     config, screening = prepared.config, prepared.screening
     filtered, custom = has_rules(config.filters), config.filters.custom
+    text = sum(file.text_estimate for file in prepared.plan.files)
+    buckets = text // _TOKEN_BYTES // config.pack.bucket_tokens
+    of_shards, of_buckets = (
+        levels.count_merges(count, levels.MOST_SHARDS)
+        for count in (len(prepared.plan.estimate), buckets)
+    )
     is_present = {
         "large shards": prepared.plan.large,
         "duplicates": config.dedup.preset != "none",
@@ -137,8 +146,22 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
         "rows": config.pack.format != "corpus",
         "vsl": config.pack.format == "vsl",
         "mixture": is_asked(config.mixture),
+        "many shards": of_shards > 0,
+        "very many shards": of_shards > 1,
+        "many buckets": of_buckets > 0 and config.pack.format != "corpus",
+        "very many buckets": of_buckets > 1 and config.pack.format != "corpus",
     }
     return (cause for cause in CAUSES if is_present[cause])
+
+
+def _task_budgets(config: Config) -> dict[str, int]:
+    """Bytes that a task of a stage takes whose size does not follow from that of a raw shard."""
+    bucket = MEMORY_PER_WORK * 2 * config.pack.bucket_tokens
+    return {
+        **dict.fromkeys(("bands", "clusters", "repeats"), config.dedup.memory),
+        **dict.fromkeys(("merge", "merge_again", "gather", "rows"), bucket),
+        **dict.fromkeys(("merge_rows", "merge_rows_again", "pack"), 2 * config.hdf5.shard_bytes),
+    }
 
 
 def forecast_stages(prepared: Preparation, story: Story = PREPARATION) -> list[StageForecast]:
@@ -148,6 +171,7 @@ def forecast_stages(prepared: Preparation, story: Story = PREPARATION) -> list[S
     compressed = sum(f.text_estimate for f in large if f.format.compression is not None)
     largest = max(prepared.plan.estimate)
     states = stage_states(prepared, story)
+    budgets, most = _task_budgets(prepared.config), MEMORY_PER_WORK * text
     left_out = list_stages_left_out(story.name, _causes(prepared, story.name))
     stages = []
     for stage in STORIES[story.name].stages:
@@ -159,6 +183,6 @@ def forecast_stages(prepared: Preparation, story: Story = PREPARATION) -> list[S
         size = compressed if stage == "pieces" else text
         seconds = size / 1e6 / rate if rate and state != "reuse" else 0.0
         disk = int(size * STAGES[stage].disk) if state != "reuse" else 0
-        memory = _BASE_MEMORY + (6 * largest if rate else 0)
+        memory = PROCESS_MEMORY + min(budgets.get(stage, MEMORY_PER_WORK * largest), most)
         stages.append(StageForecast(stage, state, seconds, disk, memory))
     return stages

@@ -3,29 +3,14 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from pipeline.cleaning.mask import check_masks
-from pipeline.config.prep import Config, LoadedConfig, load_config
-from pipeline.core.address_space import check_address_space
-from pipeline.core.errors import InputError, ReadOnlyError
-from pipeline.core.journal import Journal
-from pipeline.core.manifest import StageManifest, read_sealed
-from pipeline.core.words import pluralise
+from pipeline.config.prep import Config, LoadedConfig
+from pipeline.core.errors import InputError
 from pipeline.demo import quickstart
-from pipeline.engine.executor import Executor, LocalExecutor
-from pipeline.engine.progress import Progress
-from pipeline.engine.runner import FrozenStageError, RemovedInputError, Runner, TextsApartError
-from pipeline.engine.stage import Stage
-from pipeline.quarantine.store import finish_moving, keep_apart, note_days, restore_texts
 from pipeline.runs import views
-from pipeline.runs.catalogue import STORIES
-from pipeline.runs.layout import MANIFEST
-from pipeline.runs.run_directory import commit_run, hold_and_run, removed_directories
-from pipeline.sources.files import InputHashes
 from pipeline.stages.batches import Batch
 from pipeline.stages.clean import clean_stage
 from pipeline.stages.cuts import (
@@ -47,15 +32,15 @@ from pipeline.stages.pieces import make_reading, pieces_stage
 from pipeline.stages.plan import Reading, ReadPlan, plan_reading, plan_stage
 from pipeline.stages.report import report_stage
 from pipeline.stages.shards import pack_streams
-from pipeline.stages.shuffle import gather_stage, scatter_stage
+from pipeline.stages.shuffle.gather import gather_streams
+from pipeline.stages.shuffle.scatter import scatter_stage
 from pipeline.stages.tables import account_stage, documents_stage, sources_stage
 from pipeline.stages.tokenize import tokenize_stage, tokenizer_stage
 from pipeline.stages.withheld import quarantine_stage
 from pipeline.stories import selection
 from pipeline.stories.earlier import load_earlier
-from pipeline.stories.loop import Manifest, RunStage, StageRecord, Stages, StoryRun
-from pipeline.stories.machine import check_engines, compile_kernels
-from pipeline.takedown.record import TakedownState, list_raw_copies, read_takedown_state
+from pipeline.stories.loop import RunStage, StageRecord
+from pipeline.takedown.record import TakedownState, read_takedown_state
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 
 BUILTIN_QUICKSTART = f"builtin:{quickstart.QUICKSTART}"
@@ -140,7 +125,7 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
         mixing = mixture_stage(config.mixture, config.seed, clean, tokens, documents)
         mixture = views.MixtureOutput(run(mixing))
     scatter = views.ScatterOutput(run(scatter_stage(config, keep, tokens, mixture)))
-    gather = views.GatherOutput(run(gather_stage(config, scatter)))
+    gather = gather_streams(config, scatter, run)
     packed = pack_streams(config, prepared.tokenizer, clean, gather, run)
     mixed = mixture_accounts(mixture, scatter) if mixture else {}
     run(account_stage(clean, documents, packed, mixed))
@@ -211,160 +196,6 @@ def read_inputs(
             "fix the input or raise the limit"
         )
     return reading, clean
-
-
-def run_preparation(
-    config: str | Path | Config | LoadedConfig,
-    out: str | Path | None = None,
-    workers: int | None = None,
-    *,
-    overrides: tuple[str, ...] = (),
-    verify_inputs: bool = False,
-    progress: Progress | None = None,
-    story: Story = PREPARATION,
-) -> Manifest:
-    """Prepare data from a config (a path, the name of a shipped one, or a Config) into `out`.
-
-    `workers` N >= 1 starts N Dask worker processes, 0 runs here, None decides by input size. The
-    same config and input give byte-identical outputs for any number of workers and after any number
-    of kills; finished work is reused. Raises the errors of `pipeline.core.errors`.
-    """
-    check_address_space()
-    if isinstance(config, Config):
-        loaded = LoadedConfig(config=config, base=Path.cwd())
-    elif isinstance(config, LoadedConfig):
-        loaded = config
-    else:
-        loaded = load_config(config, overrides)
-    prepared = prepare(loaded, Path(out) if out is not None else None)
-    progress = progress or Progress(quiet=True)
-    progress.timings.clear()  # a stage that an earlier attempt of this run made is not reused
-    out_directory, screens = prepared.out, STORIES[story.name].screens
-
-    def attempt(removed: frozenset[str]) -> Manifest:
-        compile_kernels(prepared.config, progress.note, screens)
-        if story is PREPARATION:
-            check_engines(prepared.tokenizer, progress.note)
-        now = replace(prepared, takedowns=read_takedown_state(out_directory))
-        finish_moving(out_directory)
-        if not screens:
-            restore_texts(out_directory)
-        while True:
-            try:
-                return _run_stages(now, story, workers, verify_inputs, progress, removed)
-            except TextsApartError as needed:
-                if not restore_texts(out_directory):
-                    raise
-                progress.note(
-                    f"{needed}: they are put back for now, and moved to quarantine again at the end"
-                )
-            except FrozenStageError as frozen:
-                if not screens:
-                    raise InputError(
-                        f"{out_directory}: {frozen}, and documents were taken down from it; remove "
-                        "their lines from the raw shards and choose another --out"
-                    ) from None
-                now = replace(now, takedowns=now.takedowns.write_again())
-                progress.note(
-                    f"{frozen}: writing the data set again without the documents taken down"
-                )
-
-    try:
-        return hold_and_run(out_directory, progress, attempt)
-    except ReadOnlyError as error:
-        return _find_finished(prepared, story, verify_inputs, progress, error)
-
-
-def _find_finished(
-    prepared: Preparation,
-    story: Story,
-    verify_inputs: bool,
-    progress: Progress,
-    error: ReadOnlyError,
-) -> Manifest:
-    """The run in a directory that cannot be written, with every shard checked. Raises `error`, and
-    what would have to be written, unless it is finished and unchanged."""
-    out = prepared.out
-    if not (out / MANIFEST).exists():
-        raise error
-    runner = Runner(
-        out,
-        LocalExecutor(),
-        Journal(out),
-        progress,
-        removed_directories(out),
-        frozen=frozenset(STORIES[story.name].stages),
-    )
-    hashes = InputHashes(out, prepared.plan.files, verify_inputs)
-    try:
-        record = StageRecord(runner.run)
-        story.tell(prepared, record, hashes.unchanged)
-    except (FrozenStageError, RemovedInputError, TextsApartError) as needed:
-        raise ReadOnlyError(f"{error}, and {needed}; choose another --out") from None
-    committed = {
-        entry["stage"]: entry["fingerprint"] for entry in read_sealed(out / MANIFEST)["stages"]
-    }
-    if committed != {name: manifest.fingerprint for name, manifest in record.manifests.items()}:
-        raise ReadOnlyError(f"{error}, and its stages are of another config; choose another --out")
-    progress.note(f"{out} cannot be written to, but it is finished and unchanged")
-    return Manifest(out, record.manifests, tuple(runner.reused))
-
-
-def _run_stages(
-    prepared: Preparation,
-    story: Story,
-    workers: int | None,
-    verify_inputs: bool,
-    progress: Progress,
-    removed: frozenset[str],
-) -> Manifest:
-    config, plan, out = prepared.config, prepared.plan, prepared.out
-    hashes = InputHashes(out, plan.files, verify_inputs)
-    screens = STORIES[story.name].screens
-    if plan.passed_over:
-        progress.note(f"{pluralise(plan.passed_over, 'file')} passed over: no known format")
-    for note in plan.notes if STORIES[story.name].labels_sources else ():
-        progress.note(note)
-
-    def tell(run: StageRecord) -> None:
-        def remember(inputs: list[list[tuple[str, str, int, str]]]) -> None:
-            read_files = chain.from_iterable(inputs)
-            hashes.remember([(name, path, digest) for name, path, _, digest in read_files])
-
-        def run_stage(stage: Stage) -> StageManifest:
-            manifest = run(stage)
-            if stage.name == "pieces":
-                remember(views.PiecesOutput(manifest).inputs)
-            if stage.name == "clean":
-                clean = views.CleanOutput(manifest)
-                remember(clean.inputs)
-                for note in describe_unlabelled(config, clean):
-                    progress.note(note)
-            return manifest
-
-        story.tell(prepared, StageRecord(run_stage), hashes.unchanged)
-
-    def publish(stages: Stages, runner: Runner, where: Executor) -> Stages:
-        stages = keep_apart(runner.root, stages, where)
-        note_days(out, stages, datetime.now().astimezone().date())
-        dropped = runner.removed | list_raw_copies(out, prepared.takedowns)
-        commit_run(out, (config.name, story.name), stages, dropped)
-        if screens and "verdicts" in stages:
-            selection.record_screening(out, stages)
-        return stages
-
-    work = StoryRun(
-        out=out,
-        config=config.name,
-        story=story.name,
-        size=plan.bytes,
-        progress=progress,
-        workers=workers,
-        address=config.cluster.address,
-        frozen=prepared.takedowns.frozen,
-        keep=config.keep,
-    )
-    return work.carry_out(removed, tell, publish)
 
 
 def check_survivors(keep: views.KeepOutput) -> None:

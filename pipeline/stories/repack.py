@@ -23,7 +23,8 @@ from pipeline.runs import splits, views
 from pipeline.runs.origin import ORIGIN
 from pipeline.runs.run_directory import read_finished, read_stage
 from pipeline.stages.shards import pack_streams
-from pipeline.stages.shuffle import gather_stage, scatter_stage, splits_stage
+from pipeline.stages.shuffle.gather import gather_streams
+from pipeline.stages.shuffle.scatter import scatter_stage, splits_stage
 from pipeline.stages.tables import repack_account_stage
 from pipeline.stories.loop import Manifest, StageRecord, StoryRun
 from pipeline.takedown.record import check_is_masked_nowhere
@@ -74,7 +75,7 @@ def repack_run(
     """Pack the tokens of the run in `directory` into `out`; finished work is reused.
 
     Raises ConfigError for changes that make no sense, InputError when there is no finished run with
-    tokens, and the errors of `pipeline.stories.preparation.run_preparation`.
+    tokens, and the errors of `pipeline.stories.run.run_preparation`.
     """
     run = open_tokenized(directory)
     config = make_repack_config(run, changes or RepackOptions())
@@ -98,7 +99,7 @@ def _tell(run: TokenizedRun, config: Config, record: StageRecord) -> None:
     documents = views.DocumentsOutput(do(tables_stage(run.directory, run.tables))).table
     assigned = views.SplitsOutput(do(splits_stage(run.clean, documents, splits.names(config))))
     scatter = views.ScatterOutput(do(scatter_stage(config, assigned, run.tokens, run.mixture)))
-    gather = views.GatherOutput(do(gather_stage(config, scatter)))
+    gather = gather_streams(config, scatter, do)
     packed = pack_streams(config, run.pack, run.clean, gather, do)
     do(repack_account_stage(run.directory, run.account.ledger, packed))
 

@@ -106,7 +106,7 @@ def rescan_run(
     request: RescanRequest, workers: int | None = None, *, progress: Progress | None = None
 ) -> Manifest:
     """Look through the documents; finished work is reused. Raises the errors of
-    `pipeline.stories.preparation.run_preparation`."""
+    `pipeline.stories.run.run_preparation`."""
     work = StoryRun(
         out=request.out,
         config=request.config,

@@ -15,7 +15,7 @@ from pipeline.core.manifest import StageManifest
 from pipeline.demo.planted import LIST, TEXT
 from pipeline.demo.quickstart import QUICKSTART, cache_directory
 from pipeline.engine.stage import Stage
-from pipeline.filters.custom.functions import CustomFilter, load_custom_filters
+from pipeline.filters.custom_functions import CustomFilter, load_custom_filters
 from pipeline.filters.rules import Filters, load_filters
 from pipeline.runs import views
 from pipeline.runs.events import append_event, verify_events
@@ -170,7 +170,9 @@ def deduplicate(
     rules = ClusterRules(
         preset, names, verify, config.dedup.threshold, config.dedup.source_priority
     )
-    clusters = views.ClustersOutput(run(cluster_stage(bands, routes, components, batches, rules)))
+    clusters = views.ClustersOutput(
+        run(cluster_stage(bands, routes, components, batches, rules, memory))
+    )
     batches = _judge(batches, screening, decided, run, clusters, names)
     keep = views.KeepOutput(run(keep_stage(config, batches, clusters, names)))
     check_alarm(config.dedup, keep)

@@ -100,11 +100,14 @@ def test_import_is_light(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_warm_up_runs_every_kernel(tmp_path: Path) -> None:
-    """In one process on an empty cache, where kernels that only kernels call are compiled too."""
+    """In one process on an empty cache, where kernels that only kernels call are compiled too; the
+    UTF-8 decoder is called by those of cleaning."""
     code = """
 import importlib, pkgutil
 import dedup.find
+from pipeline.cleaning import clean_array
 dedup.find.warm_up()
+clean_array(["sch\u00f6n"])
 modules = [importlib.import_module(f"dedup.{m.name}") for m in pkgutil.iter_modules(dedup.__path__)]
 kernels = [k for m in modules for k in vars(m).values() if isinstance(k, dedup.compiled._Kernel)]
 print(len(kernels) > 40, [k.__qualname__ for k in kernels if not k.signatures])

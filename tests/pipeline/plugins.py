@@ -1,15 +1,20 @@
-"""Distributions with entry points, as an installer leaves them: `*.dist-info` next to modules."""
+"""Distributions with entry points, as an installer leaves them: `*.dist-info` next to modules; and
+`prep` with them, here or in a process of its own, which takes seconds to import everything."""
 
 import contextlib
+import importlib
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-EXTENDING = Path(__file__).resolve().parents[2] / "docs/extending.md"
+from tests.forked import Ended
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+EXTENDING = REPOSITORY / "docs/extending.md"
 
 
 def install(
@@ -42,29 +47,48 @@ def example(section: str) -> str:
 
 
 @contextlib.contextmanager
-def installed_here(site: Path, module: str, kept: Any) -> Iterator[None]:
-    """What is installed at a place, in this process; `kept` caches the plug-ins of the group."""
+def installed_here(site: Path, module: str, *kept: Any) -> Iterator[None]:
+    """What is installed at a place, in this process; `kept` cache what they found installed."""
+
+    def forget() -> None:
+        sys.modules.pop(module, None)
+        importlib.invalidate_caches()
+        for find in kept:
+            find.cache_clear()
+
     sys.path.insert(0, str(site))
-    kept.cache_clear()
+    forget()
     try:
         yield
     finally:
         sys.path.remove(str(site))
-        sys.modules.pop(module, None)
-        kept.cache_clear()
+        forget()
 
 
-def prep_with(site: Path, home: Path, *words: object) -> subprocess.CompletedProcess[str]:
+def prep_here(
+    prep: Callable[..., Ended], module: str, *kept: Any
+) -> Callable[[Path, object], Ended]:
+    """`prep` in this process, which finds what is installed at its first argument when called."""
+
+    def call(site: Path, *words: object) -> Ended:
+        with installed_here(site, module, *kept):
+            return prep(*words)
+
+    return call
+
+
+def prep_with(site: Path, home: Path, *words: object) -> Ended:
     """`prep` in a process of its own, with these distributions installed."""
-    environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{os.getcwd()}"}
+    environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{REPOSITORY}"}
     command = [sys.executable, "-m", "pipeline", *map(str, words)]
-    return subprocess.run(
+    done = subprocess.run(
         command, cwd=home, capture_output=True, text=True, env=environment, check=False
     )
+    return Ended(done.returncode, done.stdout, done.stderr)
 
 
-def only_line(ended: subprocess.CompletedProcess[str]) -> str:
+def only_line(ended: Ended) -> str:
     """The error, which is one line behind those of the progress."""
-    [line] = [line for line in ended.stderr.splitlines() if line.startswith("prep: ")]
-    assert line == ended.stderr.splitlines()[-1] and "Traceback" not in ended.stderr
+    [line] = [line for line in ended.err.splitlines() if line.startswith("prep: ")]
+    assert line == ended.err.splitlines()[-1] and "Traceback" not in ended.err
     return line

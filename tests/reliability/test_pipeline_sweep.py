@@ -26,11 +26,15 @@ def test_some_fault_points(sweep: Sweep, collection: Any, clean: Any, chaos_seed
 
 
 def test_scratch_deleted_on_the_way(sweep: Sweep, collection: Any, tmp_path: Path) -> None:
-    """`keep: minimal`, killed among other places where it deletes."""
+    """`keep: minimal`, killed among other places where it deletes; with merged shards."""
     copy = collection.copy(tmp_path / "collection")
-    copy.config.write_text(copy.config.read_text() + "keep: minimal\n")
-    result = sweep("pipeline", "--config", copy.config, "--every", 307)
+    config = copy.config.read_text().replace("task_bytes: 14 KiB", "task_bytes: 8 KiB")
+    config = config.replace("bucket_tokens: 2048", "bucket_tokens: 1024")
+    copy.config.write_text(config + "keep: minimal\n")
+    result = sweep("pipeline", "--config", copy.config, "--every", 509, "--most-shards", 2)
     assert result["bad"] == []
+    merges = ("merge", "merge_again", "merge_rows")
+    assert {f"task.start.{stage}" for stage in merges} <= set(result["names"])
     assert result["kills"] > 3
 
 
@@ -90,7 +94,7 @@ def test_stages_that_are_off_by_default(sweep: Sweep, every_stage: Path, chaos_s
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_every_fault_point_of_every_stage(sweep: Sweep, every_stage: Path) -> None:
-    result = sweep("pipeline", "--config", every_stage, "--every", 1)
+    result = sweep("pipeline", "--config", every_stage, "--every", 1, "--most-shards", 4)
     assert result["bad"] == []
     assert result["kills"] == result["points"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.core import storage
-from pipeline.stories.preparation import run_preparation
+from pipeline.stories.run import run_preparation
 from tests.forked import prep_in_fork
 from tests.stages import stages_by_default
 

@@ -31,7 +31,7 @@ def report(model_dir: _ModelDir, data: _Data = None) -> None:
     The page works offline: losses, learning rate, stability, data read by source, config, hashes.
     Without --data, the prep runs of the last report are read again.
     """
-    from trainer.report import write_report
+    from trainer.report.write import write_report
 
     with one_line_errors():
         print(write_report(model_dir, data or ()))
@@ -49,7 +49,7 @@ def card(model_dir: _ModelDir, out: Path | None = None, data: _Data = None) -> N
     The card states only what the files of the run record; the rest is marked as unknown, for you to
     complete.
     """
-    from trainer.report import write_card
+    from trainer.report.write import write_card
 
     with one_line_errors():
         print(write_card(model_dir, out, data or ()))

@@ -1,11 +1,21 @@
-"""The parts of a run, put together: model on the backend, optimizer, data, what it starts from."""
+"""The parts of a run, put together: model on the backend, optimizer, data, what it starts from; and
+its room on the disk, checked before step 1 instead of found out in the middle.
+"""
+
+import math
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
 
 from pipeline.core import storage
-from trainer.config import Params
+from pipeline.core.errors import ResourceError
+from pipeline.core.words import format_bytes, pluralise
+from trainer.config import Params, RunConfig
+from trainer.config.model_parameters import Shapes
 from trainer.data import SampleSource, TrainingData, batches, datasets_from
 from trainer.errors import StopRequest
 from trainer.evaluation.loss import Evaluator
-from trainer.loop import disk, ranks, resume, sparsity
+from trainer.loop import ranks, resume, sparsity
 from trainer.loop.loop import StepLog, TrainingRun
 from trainer.loop.options import TrainOptions
 from trainer.model import GPT, optimizer
@@ -17,6 +27,18 @@ from wafer_backend.cluster.outputs import LossRule
 from wafer_backend.cluster.precision import LossScale
 from wafer_backend.compiled import BackendConfig, CompiledModule, Target
 from wafer_backend.profiler import ProfiledSteps, StepProfile
+
+_WEIGHT_BYTES = 4
+_TENSOR_OVERHEAD = 512
+_TENSORS = 3
+_STEP_BYTES = 1024
+"""Of logs a step, from above: 700 were measured."""
+_SYSTEM_BYTES = 8
+"""Of each system among `leaves_per_csx`."""
+_MEASURE_BYTES = 6 << 10
+"""Of a step that the stability watch measures, beside these: 4,600 were measured in float16."""
+_FIXED_BYTES = 4 << 20
+"""Report (2 MB with all its curves at their most points), run.json, card."""
 
 
 def build_run(
@@ -88,10 +110,10 @@ def _prepare_directory(
 ) -> None:
     """Check the room, cut logs back to the checkpoint and delete leftovers of a kill."""
     shapes = {name: tuple(p.shape) for name, p in compiled.memoryx.parameters.items()}
-    one = disk.checkpoint_bytes(params, shapes)
+    one = checkpoint_bytes(params, shapes)
     there = len(checkpoint.list_committed(request.model_dir))
-    need = disk.measure_need(params.runconfig, one, step, there)
-    disk.check_disk_space(request.model_dir, need, say)
+    need = measure_need(params.runconfig, one, step, there)
+    check_disk_space(request.model_dir, need, say)
     checkpoint.delete_uncommitted(request.model_dir)
     checkpoint.prune(request.model_dir, params.runconfig.max_checkpoints)
     for name in (metrics.TRAINING, metrics.EVALUATION):
@@ -191,3 +213,68 @@ def compile_model(params: Params, target: Target, micro_batch: int) -> CompiledM
             factor, min_loss_scale=factor, max_loss_scale=factor, dynamic=False
         )
     return compiled
+
+
+@dataclass(frozen=True)
+class DiskNeed:
+    """Bytes a run will still write: `checkpoints` of `checkpoint_bytes` each in addition to
+    those that are there when most are; and `logs`."""
+
+    checkpoints: int
+    checkpoint_bytes: int
+    logs: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.checkpoints * self.checkpoint_bytes + self.logs
+
+
+def checkpoint_bytes(params: Params, shapes: Shapes) -> int:
+    """Bytes of a checkpoint of a model with parameters of these shapes, by name: fp32 weights, the
+    state of the optimizer, masks of sparse weights; from above."""
+    weights = _WEIGHT_BYTES * sum(math.prod(shape) for shape in shapes.values())
+    state = optimizer.state_bytes(params.optimizer, shapes)
+    overhead = _TENSORS * _TENSOR_OVERHEAD * len(shapes)
+    return weights + state + sparsity.mask_bytes(params) + overhead
+
+
+def measure_need(run: RunConfig, checkpoint_bytes: int, step: int, standing: int) -> DiskNeed:
+    """Estimate from above what is still to be written after `step`, with `standing` checkpoints
+    there.
+
+    A new checkpoint is whole before the oldest is deleted, so one more than `max_checkpoints` is
+    there at once. Logs: lines of metrics.jsonl and the console and events of TensorBoard, per step.
+
+    >>> run = RunConfig(max_steps=10, checkpoint_steps=4, max_checkpoints=2)
+    >>> moments = ((0, 0), (4, 1), (8, 2))
+    >>> [measure_need(run, 4000, step, there).checkpoints for step, there in moments]
+    [3, 2, 1]
+    """
+    last = run.max_steps or 0
+    every = run.checkpoint_steps or last or 1
+    due = {*range(step + every - step % every, last, every), last} if step < last else set()
+    first = int(step == 0 and run.save_initial_checkpoint)
+    most = min(standing + len(due) + first, run.max_checkpoints + 1)
+    steps, interval = max(0, last - step), run.stability.every
+    measures = 0 if interval is None else -(-steps // interval)
+    logs = steps * (_STEP_BYTES + _SYSTEM_BYTES * run.num_csx) + measures * _MEASURE_BYTES
+    return DiskNeed(max(0, most - standing), checkpoint_bytes, logs + _FIXED_BYTES)
+
+
+def check_disk_space(model_dir: Path, need: DiskNeed, say: Say) -> None:
+    """Say what the run needs. Raises ResourceError when it does not fit."""
+    free = shutil.disk_usage(model_dir).free
+    one = format_bytes(need.checkpoint_bytes)
+    if need.total > free:
+        raise ResourceError(
+            f"{model_dir}: not enough disk space: "
+            f"{pluralise(need.checkpoints, 'more checkpoint')} of {one} and "
+            f"{format_bytes(need.logs)} of logs need {format_bytes(need.total)}, but "
+            f"{format_bytes(free)} is free; free some space, lower runconfig.max_checkpoints or "
+            "use another --model_dir"
+        )
+    say(
+        f"Checkpoints: {one} each, and as much memory while one is being written; disk: "
+        f"{format_bytes(need.total)} needed, {format_bytes(free)} free"
+    )

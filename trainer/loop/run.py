@@ -19,7 +19,7 @@ from trainer.loop import build, options, ranks, resume
 from trainer.loop.build import compile_model
 from trainer.loop.loop import TrainingRun
 from trainer.loop.options import DEFAULT_PARAMS, TrainOptions, resolve_params
-from trainer.report import write_report
+from trainer.report.write import write_report
 from trainer.runs import checkpoint, console, jobs, metrics, record
 from trainer.runs.console import RunLog, Say
 

@@ -15,7 +15,7 @@ from pipeline.core.errors import ConfigError
 from trainer import recipe
 from trainer.config import Params, RunConfig, load_params, model_parameters
 from trainer.config.model_parameters import shapes
-from trainer.loop import disk
+from trainer.loop import build
 from trainer.model.optimizer import adam_eps, find_peak_rate
 from trainer.plan import size
 from trainer.recipe import MUP, SEQUENCE_LENGTH, TOKENS_PER_PARAMETER, Decay, RecipeSettings
@@ -119,7 +119,7 @@ def _from_file(file: Path, params: Params) -> ModelChoice:
         file=file,
         num_csx=run.num_csx,
         checkpoints=run.max_checkpoints,
-        checkpoint_bytes=disk.checkpoint_bytes(params, shapes(params.model)),
+        checkpoint_bytes=build.checkpoint_bytes(params, shapes(params.model)),
         sparse=bool(params.sparsity),
     )
 

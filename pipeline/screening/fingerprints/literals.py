@@ -11,6 +11,7 @@ of the query, D of a document, M matches, B = 2 E + 1 diagonals.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -55,7 +56,7 @@ def find_literals(texts: TextArray, needles: Sequence[str], places: int = PLACES
     >>> found.text.tolist(), found.needle.tolist(), found.offset.tolist()
     ([0, 0, 0, 2], [1, 0, 0, 2], [0, 3, 12, 0])
     """
-    index = _make_index(needles)
+    index = _make_index(tuple(needles))
     parts, before = [], 0
     for chunk in view_texts(texts):
         text, needle, offset = _sweep_chunk(chunk, index, places)
@@ -85,7 +86,8 @@ class _Index(NamedTuple):
     ends: I64
 
 
-def _make_index(needles: Sequence[str]) -> _Index:
+@lru_cache(maxsize=4)
+def _make_index(needles: tuple[str, ...]) -> _Index:
     lower = [needle.encode().lower() for needle in needles]
     short = next((needle for needle in lower if len(needle) < 2), None)
     if short is not None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from distributed import LocalCluster, Scheduler, SpecCluster
 
+from pipeline.engine.executor import executor
 from tests.pipeline.trees import differences
 
 Prep = Callable[..., Any]
@@ -35,6 +36,18 @@ def test_the_same_bytes_on_a_running_cluster(
     assert '"workers": 2' in (tmp_path / "run/journal/events.jsonl").read_text()
     monkeypatch.chdir(tmp_path)
     assert "everything was up to date" in prep(*command).out
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_workers_share_the_memory_of_the_machine(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the number of cores; one worker may use all of it."""
+    monkeypatch.setattr("pipeline.engine.executor._memory", lambda: 12 << 30)
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    with executor(workers, 0) as running:
+        info = running._client.scheduler_info()["workers"]
+    assert [worker["memory_limit"] for worker in info.values()] == [(12 << 30) // workers] * workers
 
 
 def test_nothing_answers(corpus: Any, prep: Prep, tmp_path: Path, monkeypatch: Any) -> None:

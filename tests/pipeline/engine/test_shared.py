@@ -1,16 +1,20 @@
 """What tasks share travels once: small calls, the same bytes, fingerprints of constant size."""
 
+import errno
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard
+from pipeline.engine import shared
 from pipeline.engine.runner import stage_fields, task_fingerprints
 from pipeline.engine.shared import LARGEST_JOB, SUFFIX, Shared, shorten_call
 from pipeline.engine.stage import Stage, Task
@@ -35,15 +39,15 @@ class Job:
 
 
 def stage(shards: tuple[Shard, ...], location: str = "") -> Stage:
-    shared = Shared(shards)
-    jobs = [Job(number, shared, location) for number in range(3)]
-    tasks = tuple(Task(str(job.number), job, (shared,)) for job in jobs)
+    every = Shared(shards)
+    jobs = [Job(number, every, location) for number in range(3)]
+    tasks = tuple(Task(str(job.number), job, (every,)) for job in jobs)
     return Stage(name="toy", version=1, function=lambda job, inputs: None, tasks=tasks)  # type: ignore[arg-type, return-value]
 
 
 def test_a_call_is_small_and_its_value_is_read_once(tmp_path: Path) -> None:
-    shared = Shared(many(5000))
-    jobs = [shorten_call(Job(number, shared), tmp_path) for number in range(3)]
+    many_shards = Shared(many(5000))
+    jobs = [shorten_call(Job(number, many_shards), tmp_path) for number in range(3)]
     calls = [pickle.dumps(job) for job in jobs]
     assert max(map(len, calls)) < 400
     assert len(list(tmp_path.glob(f"*{SUFFIX}"))) == 1
@@ -70,6 +74,23 @@ def test_what_travels_is_checked(tmp_path: Path) -> None:
         pickle.loads(sent)
 
 
+def test_a_disk_that_fills_up_is_one_message(
+    corpus: Any, tmp_path: Path, prep: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is shared is written before a call is sent, where an error still has a name."""
+
+    def publish(path: Path, data: bytes) -> None:
+        with storage._explain_errors(path, len(data)):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shared, "storage", SimpleNamespace(**vars(storage) | {"publish": publish}))
+    monkeypatch.setattr(loop, "executor", lambda *settings: nullcontext(Postman()))
+    ended = prep("run", corpus.config, "--out", tmp_path / "run")
+    assert ended.code == 5
+    (message,) = [line for line in ended.err.splitlines() if not line.startswith("note: ")]
+    assert f"{SUFFIX}: no room to write" in message
+
+
 def test_what_is_shared_counts_for_every_task() -> None:
     before, after = stage(many(9)), stage((*many(8), *many(1, "1")))
     assert not set(task_fingerprints(before)) & set(task_fingerprints(after))
@@ -93,12 +114,10 @@ class Postman:
     def __init__(self) -> None:
         self.largest: dict[str, int] = {}
 
-    def run(
-        self, call: Callable[[Any], Any], jobs: Sequence[Any], names: Sequence[str]
-    ) -> Iterator[tuple[int, Any]]:
+    def run(self, call: Callable[[Any], Any], jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         for index, job in enumerate(jobs):
             sent = pickle.dumps((call, job))
-            name = Path(getattr(job, "record_path", "texts/0")).parent.name
+            name = job.record_path.parent.name if hasattr(job, "record_path") else "texts"
             self.largest[name] = max(self.largest.get(name, 0), len(sent))
             function, received = pickle.loads(sent)
             yield index, function(received)
@@ -110,12 +129,7 @@ def test_no_call_of_a_run_is_large(
     """Every stage of a run, sent and received: no call is larger than 4 KB, and the bytes are those
     of a run that sends nothing."""
     postman = Postman()
-
-    @contextmanager
-    def send(*settings: Any) -> Iterator[Postman]:
-        yield postman
-
-    monkeypatch.setattr(loop, "executor", send)
+    monkeypatch.setattr(loop, "executor", lambda *settings: nullcontext(postman))
     out = tmp_path / "run"
     ended = prep("run", corpus.config, "--out", out)
     assert ended.code == 0, ended.err

@@ -18,6 +18,7 @@ def call_of(root: Path, function: Callable[..., Result]) -> _TaskCall:
         root=root,
         function=function,
         label="toy",
+        memory=0,
         job=None,
         fingerprint="f" * 32,
         record_path=root / "journal/records/toy/0.json",

@@ -13,8 +13,8 @@ import pytest
 from pipeline.config.filters import CustomFilterConfig
 from pipeline.core.errors import ConfigError, FunctionError
 from pipeline.core.ids import doc_key
-from pipeline.filters.custom.calls import Verdict, document_batches, judge
-from pipeline.filters.custom.functions import CustomFilter, load_custom_filters, load_function
+from pipeline.filters.custom_calls import Verdict, document_batches, judge
+from pipeline.filters.custom_functions import CustomFilter, load_custom_filters, load_function
 
 KEEP = "def keep(text, meta, *, least=0.5, words=()):\n    return True\n"
 

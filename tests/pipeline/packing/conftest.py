@@ -19,13 +19,13 @@ from pipeline.core.manifest import Shard, StageManifest, TaskRecord
 from pipeline.engine.stage import Inputs, Output, Stage, arrow_output
 from pipeline.runs.views import (
     CleanOutput,
-    GatherOutput,
     ScatterOutput,
     SplitsOutput,
     TokensOutput,
 )
 from pipeline.stages.shards import pack_streams
-from pipeline.stages.shuffle import gather_stage, scatter_stage
+from pipeline.stages.shuffle.gather import gather_streams
+from pipeline.stages.shuffle.scatter import scatter_stage
 from pipeline.stages.tokenize import token_lists
 
 SEED = 3
@@ -131,7 +131,7 @@ def pack(
     clean, keep, tokens = write_tokens(lengths, vocabulary, root)
     run: Callable[[Stage], StageManifest] = lambda stage: run_stage(stage, root)  # noqa: E731
     scatter = ScatterOutput(run(scatter_stage(config, keep, tokens)))
-    gather = GatherOutput(run(gather_stage(config, scatter)))
+    gather = gather_streams(config, scatter, run)
     counts = pack_streams(config, vocabulary, clean, gather, run)
     data, spans = read_back(root / "hdf5/train")
     return Packed(

@@ -28,7 +28,7 @@ from pipeline.runs.events import verify_events
 from pipeline.screening.registry.importing import ImportOptions, import_works
 from pipeline.screening.reviews import record_review
 from pipeline.stories.clean import SCREEN, make_clean_story
-from pipeline.stories.preparation import run_preparation as run_config
+from pipeline.stories.run import run_preparation as run_config
 from pipeline.stories.verify import verify_run
 from pipeline.takedown.holds import lift_hold, read_holds, set_hold
 

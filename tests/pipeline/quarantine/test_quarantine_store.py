@@ -21,7 +21,7 @@ from pipeline.quarantine.access import list_quarantined, release_quarantined
 from pipeline.quarantine.store import restore_texts
 from pipeline.stages import document_rows
 from pipeline.stories.clean import SCREEN, make_clean_story
-from pipeline.stories.preparation import run_preparation as run_config
+from pipeline.stories.run import run_preparation as run_config
 from pipeline.stories.verify import verify_run
 from tests.forked import forked
 

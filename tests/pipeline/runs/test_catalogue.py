@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.core.manifest import Shard, read_manifest
-from pipeline.engine import runner
+from pipeline.engine import levels, runner
 from pipeline.engine.stage import Inputs
 from pipeline.runs.catalogue import (
     CAUSES,
@@ -93,7 +93,7 @@ def every_run(
     monkeypatch_module: pytest.MonkeyPatch,
 ) -> list[Path]:  # fmt: skip
     """A run of every command that makes a run directory, of a corpus with the secret word in a few
-    texts, every optional stage called for."""
+    texts, every optional stage called for; some as if a task could read two shards only."""
     tmp_path = tmp_path_factory.mktemp("catalogue")
     made = make_corpus(tmp_path / "corpus")
     raw = made.root / "raw" / "web" / "d.jsonl"
@@ -121,28 +121,36 @@ def every_run(
     runs = {name: tmp_path / name for name in ("run", "vsl", "dedup", "clean", "screen", "export")}
     shards = made.root / "raw" / "web" / "d.jsonl"
     note_reads(tmp_path / READS, monkeypatch_module)
-    for command in (
-        ("run", made.config, "--out", runs["run"]),
-        ("run", vsl, "--out", runs["vsl"]),
-        ("dedup", shards, "--out", runs["dedup"]),
-        ("clean", shards, "--out", runs["clean"]),
-        ("export", runs["run"], "--out", runs["export"], "--format", "jsonl"),
+    many = levels.MOST_SHARDS
+    for most, *command in (
+        (2, "run", made.config, "--out", runs["run"]),
+        (many, "run", vsl, "--out", runs["vsl"]),
+        (many, "dedup", shards, "--out", runs["dedup"]),
+        (many, "clean", shards, "--out", runs["clean"]),
+        (many, "export", runs["vsl"], "--out", tmp_path / "other", "--format", "jsonl"),
+        (2, "export", runs["run"], "--out", runs["export"], "--format", "jsonl"),
     ):
+        monkeypatch_module.setattr(levels, "MOST_SHARDS", most)
         ended = prep_in_fork(*command, "--workers", 0)
         assert ended.code == 0, ended.err
     return [path for path in runs.values() if path.exists()]
 
 
 def test_tasks_read_the_scratch_that_the_catalogue_says(every_run: list[Path]) -> None:
-    """What is deleted early depends on it. These runs have no review, takedown or redaction."""
+    """What is deleted early depends on it. These runs have no review, takedown, redaction or
+    corpus."""
     lines = (every_run[0].parent / READS).read_text().split("\n")[:-1]
     reads = {(stage, place) for stage, place in map(str.split, lines) if place in SCRATCH}
     reads = {(stage, place) for stage, place in reads if stage in STAGES}
-    declared = {(entry.name, place) for entry in STAGES.values() for place in entry.needs}
+    declared = {
+        (entry.name, place)
+        for entry in STAGES.values()
+        for place in (*entry.needs, *entry.instead.values())
+    }
     assert reads <= declared
     assert declared - reads == {
         ("decisions", "reviews"), ("decisions", "withheld"), ("cuts", "redactions"),
-        ("redactions", "decisions"), ("redactions", "verdicts"),
+        ("redactions", "decisions"), ("redactions", "verdicts"), ("pack", "stream"),
     }  # fmt: skip
 
 

@@ -1,12 +1,11 @@
-"""Formats that an installed distribution adds: the example of docs/extending.md in processes of
-their own, on 0 and 2 workers, and the errors of plug-ins that are broken."""
+"""Formats that an installed distribution adds: the example of docs/extending.md in this process and
+in processes that start with a worker, and the errors of plug-ins that are broken."""
 
 import gzip
 import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +17,18 @@ import pytest
 from pipeline.core.errors import ConfigError, FunctionError
 from pipeline.core.plugins import PlugInCode
 from pipeline.sources.files import PluggedFile
-from pipeline.sources.formats import find_named_format, load_plugged_formats
+from pipeline.sources.formats import _map_plugged, find_named_format, load_plugged_formats
 from pipeline.sources.record import Place, Record, RecordRules, TypedField
-from tests.pipeline.plugins import example, install, installed_here, only_line, prep_with
+from tests.forked import Ended
+from tests.pipeline.plugins import (
+    REPOSITORY,
+    example,
+    install,
+    installed_here,
+    only_line,
+    prep_here,
+    prep_with,
+)
 
 GROUP = "wafermill.readers"
 CODE = example("## A reader")
@@ -60,19 +68,31 @@ def home(tmp_path: Path, write_prose: Callable[..., str]) -> Path:
     return tmp_path
 
 
-def prep(home: Path, *words: object) -> subprocess.CompletedProcess[str]:
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def here(home: Path, prep: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`prep` in this process, with what is installed at home."""
+    monkeypatch.chdir(home)
+    call = prep_here(prep, "my_formats", load_plugged_formats, _map_plugged)
+    return lambda *words: call(home / "site", *words)
+
+
+RUN = ("run", "tabs.yaml", "--workers", 0, "--out", "out")
+
+
+def with_worker(home: Path, out: str, *words: object) -> Ended:
+    """`prep run` in a process of its own, which starts another."""
+    words = ("run", "tabs.yaml", "--out", out, "--workers", 1, *words)
     return prep_with(home / "site", home, *words)
 
 
-def run(home: Path, out: str = "out", workers: int = 0) -> subprocess.CompletedProcess[str]:
-    return prep(home, "run", "tabs.yaml", "--out", out, "--workers", workers)
-
-
-def test_a_run(home: Path) -> None:
-    """Its records are documents like any other, the same on workers, and read again when its code
+def test_a_run(home: Path, here: Run) -> None:
+    """Its records are documents like any other, the same on a worker, and read again when its code
     changes."""
-    done = run(home)
-    assert done.returncode == 0, done.stderr
+    done = here(*RUN)
+    assert done.code == 0, done.err
     documents = pq.read_table(home / "out/documents.parquet")
     kept = [row for row in documents.to_pylist() if row["state"] == "kept"]
     titles = sorted(row["meta_title"] for row in kept if row["meta_title"])
@@ -81,24 +101,24 @@ def test_a_run(home: Path) -> None:
     clean = json.loads((home / "out/manifests/clean.json").read_bytes())
     software = clean["fields"]["software"]["input format tsv"]
     assert software.startswith("my-formats 1.0, code ")
-    workers = run(home, "workers", 2)
-    assert workers.returncode == 0, workers.stderr
+    workers = with_worker(home, "workers")
+    assert workers.code == 0, workers.err
     manifests = [json.loads((home / d / "manifest.json").read_bytes()) for d in ("out", "workers")]
     assert manifests[0] == manifests[1]
     install_tsv(home, CODE + "\n# changed")
-    again = run(home)
-    assert again.returncode == 0, again.stderr
+    again = here(*RUN)
+    assert again.code == 0, again.err
     changed = json.loads((home / "out/manifests/clean.json").read_bytes())
     assert changed["fields"]["software"]["input format tsv"] != software
     assert changed["fingerprint"] != clean["fingerprint"]
 
 
-def test_copied_records(home: Path) -> None:
+def test_copied_records(home: Path, here: Run) -> None:
     """`prep dedup` copies its records byte for byte."""
     lines = (home / "raw/a.tsv").read_text().splitlines(keepends=True)[:3]
     (home / "raw/a.tsv").write_text("".join([*lines, lines[0]]))
-    done = prep(home, "dedup", "raw/a.tsv", "--out", "deduplicated", "--workers", 0)
-    assert done.returncode == 0, done.stderr
+    done = here("dedup", "raw/a.tsv", "--out", "deduplicated", "--workers", 0)
+    assert done.code == 0, done.err
     assert (home / "deduplicated/records/a.tsv").read_text() == "".join(lines)
 
 
@@ -127,52 +147,50 @@ def test_copied_records(home: Path) -> None:
         ("my_formats:TSV", CODE.replace(".tsv", "tsv"), "begins with no dot"),
     ],
 )
-def test_broken(entry: str, code: str, message: str, home: Path) -> None:
+def test_broken(entry: str, code: str, message: str, home: Path, here: Run) -> None:
     """One line that names the distribution."""
     install_tsv(home, code, entry)
-    done = run(home)
-    assert done.returncode == 2, done.stderr
-    (line,) = done.stderr.strip().splitlines()
+    done = here(*RUN)
+    assert done.code == 2, done.err
+    (line,) = done.err.strip().splitlines()
     assert "my-formats 1.0: its wafermill.readers entry point tsv" in line
     assert message in line
     assert "repair or uninstall" in line
 
 
-def test_names_that_are_taken(home: Path) -> None:
+def test_names_that_are_taken(home: Path, here: Run) -> None:
     install(home / "site", "other", {GROUP: {"tsv": "my_formats:TSV"}}, {})
     assert (
         "other 1.0: its wafermill.readers entry point tsv has the name of one of my-f"
-        in run(home).stderr
+        in here(*RUN).err
     )
     (home / "site/other-1.0.dist-info/entry_points.txt").unlink()
     install(home / "site", "my-formats", {GROUP: {"jsonl": "my_formats:TSV"}}, {})
-    assert "has the name of a built-in" in run(home).stderr
+    assert "has the name of a built-in" in here(*RUN).err
 
 
-def test_unknown_format(home: Path) -> None:
+def test_unknown_format(home: Path, here: Run) -> None:
     (home / "tabs.yaml").write_text(CONFIG.replace("format: tsv", "format: tvs"))
-    done = run(home)
-    assert done.returncode == 2
-    assert "input 'notes': there is no input format 'tvs'; did you mean 'tsv'?" in done.stderr
+    done = here(*RUN)
+    assert done.code == 2
+    assert "input 'notes': there is no input format 'tvs'; did you mean 'tsv'?" in done.err
 
 
-def test_a_failure_in_a_run(home: Path) -> None:
+def test_a_failure_in_a_run(home: Path, here: Run) -> None:
     """One line: file, line, package, and where in its code; skipping damaged files is no way past
     it."""
     broken = CODE.replace(
         "    if not tab:", '    if title == "Title 1":\n        1 / 0\n    if not tab:'
     )
     install_tsv(home, broken)
-    done = prep(
-        home, "run", "tabs.yaml", "--out", "out", "--workers", 2, "--set", "read.on_bad_shard=skip"
-    )
-    assert done.returncode == 3
+    done = with_worker(home, "out", "--set", "read.on_bad_shard=skip")
+    assert done.code == 3
     line = only_line(done)
     assert line.startswith("prep: my-formats 1.0: its wafermill.readers entry point tsv failed on ")
     assert "raw/a.tsv after line 1: " in line
     assert line.endswith("site/my_formats.py:13: ZeroDivisionError: division by zero")
     install_tsv(home, CODE)
-    assert run(home).returncode == 0
+    assert here(*RUN).code == 0
 
 
 @pytest.fixture
@@ -236,33 +254,36 @@ def test_another_installation(read: object) -> None:
         _ = gone.format
 
 
-def start_dask(site: Path, home: Path, *words: object) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{os.getcwd()}"}
-    command = [sys.executable, "-m", "distributed.cli.dask_" + str(words[0]), *map(str, words[1:])]
-    quiet = subprocess.DEVNULL
-    return subprocess.Popen(command, cwd=home, env=environment, stdout=quiet, stderr=quiet)
+CLUSTER = """\
+import sys
+from distributed import LocalCluster
+with LocalCluster(
+    n_workers=1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address=None
+) as cluster:
+    print(cluster.scheduler_address, flush=True)
+    sys.stdin.read()
+"""
 
 
-def test_a_worker_with_another_version(home: Path) -> None:
+def test_a_worker_with_another_version(home: Path, here: Run) -> None:
     """On a cluster whose worker has version 1.1: one line that names both, and no documents."""
-    other, file = home / "other", home / "scheduler.json"
+    other = home / "other"
     changed = {"my_formats.py": CODE + "\n# changed"}
     install(other, "my-formats", {GROUP: {"tsv": "my_formats:TSV"}}, changed, version="1.1")
-    options = ("--scheduler-file", file)
-    dask = [start_dask(other, home, "scheduler", *options, "--port", 0, "--no-dashboard")]
-    try:
-        dask.append(start_dask(other, home, "worker", *options, "--no-dashboard"))
-        while not file.exists() and dask[0].poll() is None:
-            time.sleep(0.1)
-        address = json.loads(file.read_bytes())["address"]
-        ended = prep(
-            home, "run", "tabs.yaml", "--out", "out", "--set", f"cluster.address={address}"
-        )
-    finally:
-        for process in reversed(dask):
-            process.terminate()
-            process.wait()
-    assert ended.returncode == 2, ended.stderr
+    environment = {**os.environ, "PYTHONPATH": f"{other}{os.pathsep}{REPOSITORY}"}
+    with subprocess.Popen(
+        [sys.executable, "-c", CLUSTER],
+        cwd=home,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as cluster:
+        assert cluster.stdout
+        address = f"cluster.address={cluster.stdout.readline().strip()}"
+        ended = here("run", "tabs.yaml", "--out", "out", "--set", address)
+        cluster.communicate()
+    assert ended.code == 2, ended.err
     line = only_line(ended)
     assert "the run began with the reader of " in line and "of my-formats 1.0, code " in line
     assert "it is my-formats 1.1, code " in line

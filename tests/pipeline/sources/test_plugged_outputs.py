@@ -1,11 +1,10 @@
 """Output formats that an installed distribution adds: the example of docs/extending.md, written by
-`prep clean` and `prep export` in processes of their own, and checked."""
+`prep clean` and `prep export`, and checked; on a worker too, in processes of their own."""
 
 import contextlib
 import json
 import runpy
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,15 @@ from pipeline.sources.output_format import (
     choose_form,
     load_plugged_outputs,
 )
-from tests.pipeline.plugins import example, install, installed_here, only_line, prep_with
+from tests.forked import Ended
+from tests.pipeline.plugins import (
+    example,
+    install,
+    installed_here,
+    only_line,
+    prep_here,
+    prep_with,
+)
 from tests.pipeline.takedown.conftest import write_claim
 from tests.pipeline.trees import differences
 
@@ -43,17 +50,30 @@ def home(tmp_path: Path, write_prose: Callable[..., str]) -> Path:
     return tmp_path
 
 
-def prep(home: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    return prep_with(home / "site", home, *words)
+Run = Callable[..., Ended]
 
 
-def test_cleaned_records(home: Path) -> None:
-    """The same bytes on workers."""
-    for out, workers in (("a", 0), ("b", 2)):
-        done = prep(
-            home, "clean", "web.jsonl", "--out", out, "--format", "csv", "--workers", workers
-        )
-        assert done.returncode == 0, done.stderr
+@pytest.fixture
+def of_site(home: Path, prep: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`prep` in this process, with what is installed at its first argument."""
+    monkeypatch.chdir(home)
+    return prep_here(prep, "my_output", load_plugged_outputs)
+
+
+@pytest.fixture
+def here(home: Path, of_site: Run) -> Run:
+    """`prep` in this process, with what is installed at home."""
+    return lambda *words: of_site(home / "site", *words)
+
+
+def test_cleaned_records(home: Path, here: Run) -> None:
+    """The same bytes on a worker."""
+    words = ("clean", "web.jsonl", "--format", "csv", "--out")
+    for done in (
+        here(*words, "a", "--workers", 0),
+        prep_with(home / "site", home, *words, "b", "--workers", 1),
+    ):
+        assert done.code == 0, done.err
     path = home / "a/cleaned/000000.csv"
     assert path.read_bytes() == (home / "b/cleaned/000000.csv").read_bytes()
     options = pyarrow.csv.ParseOptions(newlines_in_values=True)
@@ -62,31 +82,31 @@ def test_cleaned_records(home: Path) -> None:
     assert len(rows) == len(texts) == 6
     stage = json.loads((home / "a/manifests/cleaned.json").read_bytes())
     assert stage["fields"]["software"]["output format csv"].startswith("my-output 1.0, code ")
-    checked = prep(home, "verify", "a")
-    assert checked.returncode == 0, checked.stderr
+    checked = here("verify", "a")
+    assert checked.code == 0, checked.err
 
 
-def test_exported_records(home: Path) -> None:
+def test_exported_records(home: Path, here: Run) -> None:
     (home / "c.yaml").write_text(
         "name: c\ninputs: [{name: web, path: web.jsonl}]\npack: {validation_share: 0.0}\n"
     )
-    assert prep(home, "run", "c.yaml", "--out", "run", "--workers", 0).returncode == 0
-    done = prep(home, "export", "run", "--out", "exported", "--format", "csv", "--workers", 0)
-    assert done.returncode == 0, done.stderr
+    assert here("run", "c.yaml", "--out", "run", "--workers", 0).code == 0
+    done = here("export", "run", "--out", "exported", "--format", "csv", "--workers", 0)
+    assert done.code == 0, done.err
     assert (home / "exported/records/train/000000.csv").read_text().startswith('"text","meta"')
-    checked = prep(home, "verify", "exported")
-    assert checked.returncode == 0, checked.stderr
+    checked = here("verify", "exported")
+    assert checked.code == 0, checked.err
     install(home / "site", "my-output", {GROUP: {"csv": "my_output:write_csv"}}, {})
-    refused = prep(home, "export", "run", "--out", "other", "--format", "csv", "--workers", 0)
-    assert refused.returncode == 2
-    assert "my-output 1.0: its wafermill.outputs entry point csv" in refused.stderr
-    assert "is a function; expected pipeline.sources.output_format.OutputFormat" in refused.stderr
+    refused = here("export", "run", "--out", "other", "--format", "csv", "--workers", 0)
+    assert refused.code == 2
+    assert "my-output 1.0: its wafermill.outputs entry point csv" in refused.err
+    assert "is a function; expected pipeline.sources.output_format.OutputFormat" in refused.err
 
 
-def test_a_takedown(home: Path) -> None:
+def test_a_takedown(home: Path, here: Run, of_site: Run) -> None:
     """Without the package nothing is changed; with it the document goes, and the rest stays."""
-    done = prep(home, "clean", "web.jsonl", "--out", "run", "--format", "csv", "--workers", 0)
-    assert done.returncode == 0, done.stderr
+    done = here("clean", "web.jsonl", "--out", "run", "--format", "csv", "--workers", 0)
+    assert done.code == 0, done.err
     path = home / "run/cleaned/000000.csv"
     read = runpy.run_path(str(home / "site/my_output.py"))["read_csv"]
     before = read(path).to_pylist()
@@ -94,37 +114,37 @@ def test_a_takedown(home: Path) -> None:
     claim = write_claim(home, documents=[before[2]["key"]])
     words = ("takedown", claim, "--run", "run", "--apply", "--by", "Jane Doe", "--mode", "mask")
     for command in (words, ("verify", "run")):
-        refused = prep_with(home, home, *command)
-        assert refused.returncode == 2
+        refused = of_site(home, *command)
+        assert refused.code == 2
         assert "cleaned/000000.csv: in the output format csv of a package" in only_line(refused)
     assert differences(home / "run", home / "as_it_was") == []
     other = CODE.replace("QUOTE_ALL", "QUOTE_MINIMAL")
     install(home / "site", "my-output", {GROUP: {"csv": "my_output:CSV"}}, {"my_output.py": other})
-    refused = prep(home, *words)
-    assert refused.returncode == 4
+    refused = here(*words)
+    assert refused.code == 4
     assert "my-output 1.0 does not write these bytes again" in only_line(refused)
     assert differences(home / "run", home / "as_it_was") == []
     install(home / "site", "my-output", {GROUP: {"csv": "my_output:CSV"}}, {"my_output.py": CODE})
-    done = prep(home, *words)
-    assert done.returncode == 0, done.stderr
+    done = here(*words)
+    assert done.code == 0, done.err
     assert read(path).to_pylist() == [*before[:2], *before[3:]]
     assert before[2]["text"][:60].encode() not in path.read_bytes()
-    checked = prep(home, "verify", "run")
-    assert checked.returncode == 0, checked.stderr
+    checked = here("verify", "run")
+    assert checked.code == 0, checked.err
 
 
-def test_converted_documents(home: Path) -> None:
+def test_converted_documents(home: Path, here: Run) -> None:
     texts = [json.loads(line)["text"] for line in (home / "web.jsonl").read_text().splitlines()]
     for _ in range(2):
-        done = prep(home, "convert", "web.jsonl", "--to", "csv", "--out", "made")
-        assert done.returncode == 0, done.stderr
-    assert "was up to date" in done.stdout
+        done = here("convert", "web.jsonl", "--to", "csv", "--out", "made")
+        assert done.code == 0, done.err
+    assert "was up to date" in done.out
     read = runpy.run_path(str(home / "site/my_output.py"))["read_csv"]
     assert read(home / "made/documents_000000.csv").to_pylist() == [{"text": t} for t in texts]
     facts = json.loads((home / "made/conversion.json").read_bytes())
     assert facts["settings"]["software"]["output format csv"].startswith("my-output 1.0, code ")
-    refused = prep(home, "convert", "web.jsonl", "--to", "cvs", "--out", "other")
-    assert "expected one of hdf5, corpus, bin, jsonl, jsonl.zst, parquet, csv" in refused.stderr
+    refused = here("convert", "web.jsonl", "--to", "cvs", "--out", "other")
+    assert "expected one of hdf5, corpus, bin, jsonl, jsonl.zst, parquet, csv" in refused.err
 
 
 def plug_in_of(write: Any, read: Any) -> PlugIn[OutputFormat]:

@@ -26,7 +26,7 @@ from pipeline.stages.mixture import (
     quota_of_epochs,
     targets,
 )
-from pipeline.stages.shuffle import places
+from pipeline.stages.shuffle.scatter import places
 
 SEED = 5
 MASK = (1 << 64) - 1

@@ -16,7 +16,6 @@ from pipeline.core import storage
 from pipeline.core.errors import InputError
 from pipeline.sources.streams import decompress_blocks, zstd
 from pipeline.stages.tables import sources_stage
-from pipeline.stories import preparation
 from pipeline.stories.dedup import DEDUP, make_dedup_config
 from pipeline.stories.loop import StageRecord
 from pipeline.stories.preparation import (
@@ -27,6 +26,7 @@ from pipeline.stories.preparation import (
     prepare,
     read_inputs,
 )
+from pipeline.stories.run import run_preparation
 from pipeline.stories.status import delete_intermediates
 from tests.forked import prep_in_fork
 from tests.pipeline.packed import PACKED
@@ -72,7 +72,7 @@ READ = Story("prepare", _read)
 
 def run(root: Path, out: Path, *overrides: str, workers: int = 0, story: Story = READ) -> Any:
     config = load_config(root / "c.yaml", (*OVERRIDES, *overrides))
-    return preparation.run_preparation(config, out, workers, story=story)
+    return run_preparation(config, out, workers, story=story)
 
 
 def made(tmp_path_factory: pytest.TempPathFactory, *arguments: Any, **more: Any) -> Path:
@@ -285,7 +285,7 @@ def test_dedup_copies_the_kept_records(collection: Path, tmp_path: Path) -> None
         loaded = make_dedup_config(
             [str(collection / "raw")], DedupConfig(max_source_share=1.0), read=read
         )
-        preparation.run_preparation(loaded, tmp_path / name, 0, story=DEDUP)
+        run_preparation(loaded, tmp_path / name, 0, story=DEDUP)
     assert len(list((tmp_path / "cut/documents").iterdir())) > 20
     assert tree(tmp_path / "cut/records") == tree(tmp_path / "whole/records")
     assert len(tree(tmp_path / "cut/records")) == 5

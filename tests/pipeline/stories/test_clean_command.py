@@ -17,7 +17,7 @@ from pipeline.runs import layout
 from pipeline.runs.catalogue import STORIES
 from pipeline.sources.streams import zstd
 from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
-from pipeline.stories.preparation import run_preparation
+from pipeline.stories.run import run_preparation
 from pipeline.stories.status import read_status
 from pipeline.stories.verify import verify_run
 

@@ -14,7 +14,7 @@ from pipeline.core import storage
 from pipeline.runs import layout
 from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
 from pipeline.stories.loop import Manifest
-from pipeline.stories.preparation import run_preparation
+from pipeline.stories.run import run_preparation
 from pipeline.stories.verify import verify_run
 from tests.forked import Ended, prep_in_fork
 

@@ -1,8 +1,7 @@
 """Engines that an installed distribution adds: the example of docs/extending.md in `prep run`, in
-processes of their own, on 0 and 2 workers, and what is refused."""
+this process and in one that starts with a worker, and what is refused."""
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,11 @@ import pytest
 
 from pipeline.core.errors import FunctionError
 from pipeline.core.plugins import PlugIn, PlugInCode
+from pipeline.tokenizers import engine
 from pipeline.tokenizers.definition import load_definition
-from pipeline.tokenizers.engines import FlatTokens, PluggedEngine
-from tests.pipeline.plugins import example, install, only_line, prep_with
+from pipeline.tokenizers.engines import FlatTokens, PluggedEngine, load_plugged_engines
+from tests.forked import Ended
+from tests.pipeline.plugins import example, install, only_line, prep_here, prep_with
 
 GROUP = "wafermill.tokenizers"
 CODE = example("## A tokenizer engine")
@@ -39,16 +40,24 @@ def install_engine(home: Path, code: str, entry: str = "my_engine:Steady") -> No
     install(home / "site", "my-engine", {GROUP: {"steady": entry}}, {"my_engine.py": code})
 
 
-def run(home: Path, out: str = "out", *words: str) -> subprocess.CompletedProcess[str]:
-    return prep_with(home / "site", home, "run", "c.yaml", "--out", out, *words)
+Run = Callable[..., Ended]
 
 
-def test_a_run(home: Path) -> None:
-    """The same ids as by any other engine, on workers too; the stage notes the code."""
-    assert run(home, "out", "--workers", "0").returncode == 0
-    done = run(home, "workers", "--workers", "2")
-    assert done.returncode == 0, done.stderr
-    assert run(home, "plain", "--workers", "0", "--set", "tokenize.engine=null").returncode == 0
+@pytest.fixture
+def run(home: Path, prep: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`prep run` in this process, with what is installed at home."""
+    monkeypatch.chdir(home)
+    call = prep_here(prep, "my_engine", load_plugged_engines, engine._open)
+    command = ("run", "c.yaml", "--workers", 0, "--out")
+    return lambda *words: call(home / "site", *command, *words)
+
+
+def test_a_run(home: Path, run: Run) -> None:
+    """The same ids as by any other engine, on a worker too; the stage notes the code."""
+    assert run("out").code == 0
+    done = prep_with(home / "site", home, "run", "c.yaml", "--workers", 1, "--out", "workers")
+    assert done.code == 0, done.err
+    assert run("plain", "--set", "tokenize.engine=null").code == 0
     shards = [
         (home / out / "hdf5/train/examples_000000.h5").read_bytes()
         for out in ("out", "workers", "plain")
@@ -82,26 +91,26 @@ def test_a_run(home: Path) -> None:
         ),
     ],
 )
-def test_refused(entry: str, code: str, message: str, home: Path) -> None:
+def test_refused(entry: str, code: str, message: str, home: Path, run: Run) -> None:
     install_engine(home, code, entry)
-    done = run(home)
-    assert done.returncode == 2
-    assert message in done.stderr.splitlines()[-1]
+    done = run("out")
+    assert done.code == 2
+    assert message in done.err.splitlines()[-1]
 
 
-def test_unknown(home: Path) -> None:
-    done = run(home, "out", "--set", "tokenize.engine=stedy")
-    assert done.returncode == 2
-    assert "tokenize.engine: there is no engine 'stedy'; did you mean 'steady'?" in done.stderr
+def test_unknown(run: Run) -> None:
+    done = run("out", "--set", "tokenize.engine=stedy")
+    assert done.code == 2
+    assert "tokenize.engine: there is no engine 'stedy'; did you mean 'steady'?" in done.err
 
 
-def test_a_failure_in_a_run(home: Path) -> None:
+def test_a_failure_in_a_run(home: Path, run: Run) -> None:
     """On a text that the check before the run does not have: one line, with that text."""
     text = json.loads((home / "web.jsonl").read_text().splitlines()[3])["text"]
     code = f"        if {text[:40]!r} in ''.join(texts):\n            1 / 0\n        rows = ["
     install_engine(home, CODE.replace("        rows = [", code))
-    done = run(home, "out", "--workers", "0")
-    assert done.returncode == 3
+    done = run("out")
+    assert done.code == 3
     line = only_line(done)
     assert "documents/000000.arrow: my-engine 1.0: its wafermill.tokenizers entry point" in line
     assert "steady failed on " in line and text[:40] in line

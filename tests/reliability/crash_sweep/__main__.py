@@ -46,6 +46,7 @@ from subjects import (
 
 from pipeline.core import failpoint, storage
 from pipeline.core.errors import PrepError
+from pipeline.engine import levels
 
 
 @dataclass
@@ -154,6 +155,7 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
     started = time.monotonic()
     work = Path(options.work)
     work.mkdir(parents=True, exist_ok=True)
+    levels.MOST_SHARDS = options.most_shards or levels.MOST_SHARDS
     subject, before = run_toy, None
     if options.subject == "pipeline":
         subject = pipeline_subject(Path(options.config), tuple(options.set or ()))
@@ -197,6 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--config", help="the prep config of the pipeline sweep")
     parser.add_argument("--files", nargs="+", help="raw shards of the dedup and index sweeps")
     parser.add_argument("--set", action="append", help="change a finished run to KEY=VALUE")
+    parser.add_argument("--most-shards", type=int, help="as if no task could read more")
     parser.add_argument("--every", type=int, default=0, help="kill at every n-th fault point")
     parser.add_argument("--offset", type=int, default=0, help="fault points to pass over first")
     parser.add_argument("--torn", type=int, default=0, help="tear every n-th publish, three ways")

@@ -58,6 +58,7 @@ def _adopt_by_existence(self: Runner, stage: Stage, old: object) -> list[manifes
                 root=self.root,
                 function=stage.function,
                 label=task.label,
+                memory=task.peak_memory,
                 job=task.job,
                 fingerprint=fingerprint,
                 record_path=place,

@@ -48,7 +48,7 @@ def run_toy(root: Path) -> None:
 
 
 def pipeline_subject(config: Path, overrides: tuple[str, ...] = ()) -> Subject:
-    from pipeline.stories.preparation import run_preparation
+    from pipeline.stories.run import run_preparation
 
     _load_kernels()
     return functools.partial(_run_pipeline, run_preparation, config, overrides)
@@ -73,7 +73,7 @@ def dedup_subject(files: list[str]) -> Subject:
     """`prep dedup` of these files."""
     from pipeline.config.prep import DedupConfig, ReadConfig
     from pipeline.stories.dedup import DEDUP, make_dedup_config
-    from pipeline.stories.preparation import run_preparation
+    from pipeline.stories.run import run_preparation
 
     _load_kernels()
     read = ReadConfig(max_bad_share=1.0, task_bytes=8 << 10)

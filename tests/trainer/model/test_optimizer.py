@@ -11,7 +11,7 @@ from pipeline.core.errors import ConfigError
 from trainer.config import AdamWConfig, ModelConfig, load_params
 from trainer.config.optimizer import OPTIMIZER_CONFIGS
 from trainer.data import to_batch
-from trainer.loop import disk
+from trainer.loop import build
 from trainer.loop.build import compile_model
 from trainer.model import GPT, optimizer
 from trainer.plan import dry_run
@@ -229,7 +229,7 @@ def test_state_is_resumed_and_counted_exactly(trainer, name):
     loaded = load_params(params)
     assert optimizer.state_bytes(loaded.optimizer, shapes) == sum(t.nbytes for t in tensors)
     actual = sum(path.stat().st_size for path in found.path.iterdir())
-    assert actual <= disk.checkpoint_bytes(loaded, shapes) + 8192
+    assert actual <= build.checkpoint_bytes(loaded, shapes) + 8192
 
 
 def test_the_plan_counts_the_state(trainer):

@@ -8,8 +8,7 @@ import yaml
 from typer.testing import CliRunner
 
 from trainer.cli import app
-from trainer.report import write_card
-from trainer.report.write import to_markdown
+from trainer.report.write import to_markdown, write_card
 
 RUNNER = CliRunner()
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 import pipeline
-from trainer.report import write_card, write_report
 from trainer.report.data import locate_data_sets, read_prepared
+from trainer.report.write import write_card, write_report
 
 
 @pytest.fixture

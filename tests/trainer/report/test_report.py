@@ -11,8 +11,8 @@ from pipeline.core.errors import InputError
 from trainer.cli import app
 from trainer.config.model_parameters import count_training_flops
 from trainer.recipe import loss_at, predicted_loss
-from trainer.report import write_report
 from trainer.report.facts import read_run_facts
+from trainer.report.write import write_report
 
 RUNNER = CliRunner()
 

@@ -16,7 +16,7 @@ from pipeline.core import storage
 from pipeline.core.errors import ResourceError
 from tests.programs import Program
 from trainer.config import load_params
-from trainer.loop import disk
+from trainer.loop import build
 from trainer.model import GPT, optimizer
 from trainer.runs import checkpoint
 from trainer.runs.checkpoint import CheckpointWriter
@@ -207,7 +207,7 @@ def test_a_disk_that_is_really_full(trainer, monkeypatch):
     trainer.train("whole", **options)
     place = trainer.root / "disk"
     place.mkdir()
-    monkeypatch.setattr(disk, "check_disk_space", lambda *_: None)
+    monkeypatch.setattr(build, "check_disk_space", lambda *_: None)
 
     def fill_and_resume() -> None:
         try:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import ResourceError
 from trainer.config import RunConfig, load_params
-from trainer.loop import disk
+from trainer.loop import build
 from trainer.runs import checkpoint
 
 
@@ -42,7 +42,7 @@ def test_the_estimate_holds_for_a_real_run(trainer):
     estimate = float(said.split()[1]) * 1000
     assert "kB each" in said
     assert actual <= estimate <= 2 * actual
-    assert logs < disk.measure_need(RunConfig(max_steps=6), 1, 0, 0).logs
+    assert logs < build.measure_need(RunConfig(max_steps=6), 1, 0, 0).logs
 
 
 @pytest.mark.parametrize("every", [None, 1])
@@ -54,7 +54,7 @@ def test_logs_grow_no_faster_than_estimated(trainer, every):
     for steps in (2, 6):
         trainer.train(f"out{steps}", params=params, num_steps=steps)
         run = load_params(params).runconfig.model_copy(update={"max_steps": steps, "num_csx": 2})
-        estimated.append(disk.measure_need(run, 1, 0, 0).logs)
+        estimated.append(build.measure_need(run, 1, 0, 0).logs)
         written.append(
             sum(
                 path.stat().st_size
@@ -83,5 +83,5 @@ def test_the_number_of_checkpoints_is_that_of_a_run(last, every, keep, start, st
             there += 1
             most = max(most, there)
             there = min(there, keep)
-    wanted = disk.measure_need(run, 10, start, min(standing, keep))
+    wanted = build.measure_need(run, 10, start, min(standing, keep))
     assert wanted.checkpoints == most - min(standing, keep)

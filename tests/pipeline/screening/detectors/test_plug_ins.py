@@ -2,10 +2,10 @@
 entry point; what is refused, and how it is named."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -14,7 +14,7 @@ import pytest
 from pipeline.config.filters import CustomFilterConfig
 from pipeline.config.prep import DetectorConfig
 from pipeline.core.errors import ConfigError, FunctionError
-from pipeline.filters.custom.functions import installed_filters, load_custom_filters
+from pipeline.filters.custom_functions import installed_filters, load_custom_filters
 from pipeline.runs import layout
 from pipeline.screening.detectors.catalogue import DetectorEntry
 from pipeline.screening.detectors.plug_ins import (
@@ -23,6 +23,7 @@ from pipeline.screening.detectors.plug_ins import (
     load_detector,
     load_installed_detectors,
 )
+from tests.forked import Ended
 from tests.pipeline.plugins import prep_with
 
 REPOSITORY = Path(__file__).resolve().parents[4]
@@ -91,61 +92,76 @@ def site(tmp_path: Path) -> Site:
         (package / "letters.py").write_text(HELPER)
         (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-rules\nVersion: 1.2\n")
         (about / "entry_points.txt").write_text(entry_points)
-        load_installed_detectors.cache_clear()
-        installed_filters.cache_clear()
-        for module in [name for name in sys.modules if name.partition(".")[0] == "acme_rules"]:
-            del sys.modules[module]
+        forget()
         return directory
 
     return make
 
 
-def screen(site: Path, home: Path, out: str, *options: object) -> CompletedProcess[str]:
-    """`prep screen` with the package on the path."""
-    words = ("screen", "web.jsonl", "--out", out, "--json", "--policy", "policy.yaml",
-             "--set", "read.task_bytes=1024", "--set", "clean.min_length=0")  # fmt: skip
-    return prep_with(site, home, *words, *options)
+WORDS = ("screen", "web.jsonl", "--json", "--policy", "policy.yaml",
+         "--set", "read.task_bytes=1024", "--set", "clean.min_length=0")  # fmt: skip
 
 
-def test_a_package_brings_a_detector(site: Site, tmp_path: Path) -> None:
-    """Two workers find the same as none; a change of its code runs it again, and nothing before."""
+def forget() -> None:
+    """What this process imported of the package, and found installed."""
+    load_installed_detectors.cache_clear()
+    installed_filters.cache_clear()
+    for module in [name for name in sys.modules if name.partition(".")[0] == "acme_rules"]:
+        del sys.modules[module]
+
+
+def test_a_package_brings_a_detector(
+    site: Site, tmp_path: Path, prep: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker process finds the same as this one; a change of its code runs it again, and nothing
+    before."""
     place = site()
     texts = [f"{'LOUD WORDS' if n % 3 == 0 else 'Quiet words'} number {n} " * 8 for n in range(40)]
     texts += ["ALL OF THIS IS LOUD " * n for n in range(4, 8)]
     (tmp_path / "web.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
     (tmp_path / "policy.yaml").write_text(POLICY)
-    for workers in (0, 2):
-        ended = screen(place, tmp_path, f"out{workers}", "--workers", workers)
-        assert ended.returncode == 0, ended.stderr
-    one, two = tmp_path / "out0", tmp_path / "out2"
-    assert (one / layout.EVIDENCE).read_bytes() == (two / layout.EVIDENCE).read_bytes()
-    evidence = pq.read_table(one / layout.EVIDENCE).to_pylist()
-    loud = [row for row in evidence if row["detector"] == "loud"]
-    assert len(loud) == 18
-    assert {row["evidence_id"].rpartition("-")[2] for row in loud} == {"d0"}
-    dropped = pq.read_table(one / layout.DECISIONS).to_pylist()
-    assert [(row["rule"], row["reason"]) for row in dropped] == [("too-loud", "1 in capitals")] * 4
-    stage = json.loads((one / "manifests/custom_detectors.json").read_bytes())
-    assert len(stage["tasks"]) > 1
-    [about] = stage["fields"]["settings"].values()
-    assert (about["distribution"], about["version"]) == ("acme-rules", "1.2")
-    assert len(about["code_hash"]) == 32 and about["settings"] == {}
+    one, two = tmp_path / "one", tmp_path / "two"
+    ended = prep_with(place, tmp_path, *WORDS, "--out", "two", "--workers", 1)
+    assert ended.code == 0, ended.err
+    monkeypatch.chdir(tmp_path)
 
-    again = screen(place, tmp_path, "out0", "--workers", 0)
-    assert "custom_detectors" in json.loads(again.stdout)["reused"]
-    helper = place / "acme_rules/letters.py"
-    helper.write_text(helper.read_text().replace("isupper", "islower"))
-    named = json.dumps([{"name": "loud", "settings": {"least": 0.9}}])
-    changed = screen(place, tmp_path, "out0", "--workers", 0, "--set", f"screen.detectors={named}")
-    assert changed.returncode == 0, changed.stderr
-    reused = json.loads(changed.stdout)["reused"]
-    assert "screen" in reused and "custom_detectors" not in reused
-    found = json.loads(changed.stdout)["evidence"]
-    assert [row["count"] for row in found if row["detector"] == "loud"] == [26]
+    def screen(*options: object) -> Ended:
+        forget()
+        return prep(*WORDS, "--out", "one", "--workers", 0, *options)
 
-    gone = screen(tmp_path, tmp_path, "out0", "--workers", 0)
-    assert gone.returncode == ConfigError.exit_code
-    assert "rules.0.when.loud.share: no such detector" in gone.stderr
+    with monkeypatch.context() as installed:
+        installed.syspath_prepend(place)
+        ended = screen()
+        assert ended.code == 0, ended.err
+        assert (one / layout.EVIDENCE).read_bytes() == (two / layout.EVIDENCE).read_bytes()
+        evidence = pq.read_table(one / layout.EVIDENCE).to_pylist()
+        loud = [row for row in evidence if row["detector"] == "loud"]
+        assert len(loud) == 18
+        assert {row["evidence_id"].rpartition("-")[2] for row in loud} == {"d0"}
+        dropped = pq.read_table(one / layout.DECISIONS).to_pylist()
+        reasons = [(row["rule"], row["reason"]) for row in dropped]
+        assert reasons == [("too-loud", "1 in capitals")] * 4
+        stage = json.loads((one / "manifests/custom_detectors.json").read_bytes())
+        assert len(stage["tasks"]) > 1
+        [about] = stage["fields"]["settings"].values()
+        assert (about["distribution"], about["version"]) == ("acme-rules", "1.2")
+        assert len(about["code_hash"]) == 32 and about["settings"] == {}
+
+        assert "custom_detectors" in json.loads(screen().out)["reused"]
+        helper = place / "acme_rules/letters.py"
+        helper.write_text(helper.read_text().replace("isupper", "islower"))
+        os.utime(helper, (1, 1))  # compiled files of the same second and size count otherwise
+        named = json.dumps([{"name": "loud", "settings": {"least": 0.9}}])
+        changed = screen("--set", f"screen.detectors={named}")
+        assert changed.code == 0, changed.err
+        answer = json.loads(changed.out)
+        assert "screen" in answer["reused"] and "custom_detectors" not in answer["reused"]
+        counts = [row["count"] for row in answer["evidence"] if row["detector"] == "loud"]
+        assert counts == [26]
+
+    gone = screen()
+    assert gone.code == ConfigError.exit_code
+    assert "rules.0.when.loud.share: no such detector" in gone.err
 
 
 Find = Callable[..., tuple[CustomDetector, ...]]
@@ -229,6 +245,13 @@ def test_entry_points_are_checked(point: str, message: str, find: Find) -> None:
         find({"name": "loud"}, entry_points=f"[wafermill.detectors]\n{point}\n")
 
 
+def test_a_missing_module_is_no_line_of_the_loader(find: Find) -> None:
+    """Dask may load importlib_metadata, which takes over from the standard library's loader."""
+    pytest.importorskip("importlib_metadata")
+    with pytest.raises(ConfigError, match="does not load: ModuleNotFoundError: No module"):
+        find({"name": "loud"}, entry_points="[wafermill.detectors]\nother = nowhere_at_all:Loud\n")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -246,7 +269,7 @@ def test_findings_are_checked(old: str, new: str, message: str, find: Find) -> N
     import pyarrow as pa
 
     from pipeline.core.ids import doc_key
-    from pipeline.filters.custom.calls import document_batches
+    from pipeline.filters.custom_calls import document_batches
     from pipeline.stages.filters import detect_with
 
     [own] = find({"name": "loud"}, code=CODE.replace(old, new))

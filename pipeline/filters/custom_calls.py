@@ -15,7 +15,7 @@ from pipeline.config.sections import COLUMN_PREFIX
 from pipeline.core.errors import FunctionError, escape_text
 from pipeline.core.ids import hex_keys
 from pipeline.core.plugins import describe_failure
-from pipeline.filters.custom.functions import CustomFilter, load_function
+from pipeline.filters.custom_functions import CustomFilter, load_function
 
 Verdict = str | None
 

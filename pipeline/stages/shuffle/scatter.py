@@ -1,13 +1,11 @@
-"""The global shuffle of every split, in two rounds: scatter (each shard sorted by split and rank),
-gather (one bucket of ranks).
+"""The first round of the shuffle: each tokens shard sorted by split and rank -> shuffle/.
 
 The rank of a document is hash(seed, doc_key), so another document never moves it; further copies,
-which a mixture asks for, have ranks of their own. A bucket is one slice of each scatter shard; the
-stream of a split is its buckets one after the other. `splits` writes again, from documents.parquet,
+which a mixture asks for, have ranks of their own. `splits` writes again, from documents.parquet,
 what the keep-list wrote: the run of `prep repack` may have been cleaned up.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +20,8 @@ from pipeline.config.prep import Config
 from pipeline.core import ids, rng
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard
-from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
-from pipeline.packing.rows import ListRows, measure_byte_lengths, take_rows
+from pipeline.packing.rows import take_rows
 from pipeline.runs import layout, splits, views
 from pipeline.stages.tokenize import list_lengths
 
@@ -64,8 +61,6 @@ def splits_stage(clean: views.CleanOutput, documents: Shard, names: tuple[str, .
 
 SCATTERED = "shuffle"
 """The directory of what is scattered."""
-WHOLE = 1 << 64
-"""One past the last rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,113 +211,3 @@ def scatter_stage(
     return Stage(
         name="scatter", version=1, function=_scatter, tasks=tuple(tasks), settings=settings
     )
-
-
-@dataclass(frozen=True)
-class GatherJob:
-    """Bucket `bucket` of `buckets` equal ranges of rank, in one split."""
-
-    split: int
-    name: str
-    bucket: int
-    buckets: int
-    shards: Shared[tuple[Shard, ...]]
-
-
-@dataclass(frozen=True)
-class BucketSlice:
-    """The rows of a scatter shard that belong to a bucket."""
-
-    shard: Shard
-    first: int
-    stop: int
-
-
-def slices(
-    ranges: Iterable[tuple[Shard, int, int]], split: int, inputs: Inputs
-) -> Iterator[tuple[BucketSlice, pa.Table]]:
-    """The rows of every scatter shard with ranks in [low, high) of one split, where there are any;
-    one shard after the other, so that few files are open at a time."""
-    for shard, low, high in ranges:
-        table = inputs.table(shard)
-        begin, end = np.searchsorted(table["split"].to_numpy(), [split, split + 1])
-        rank = table["rank"].to_numpy()[begin:end]
-        first = int(np.searchsorted(rank, np.uint64(low)))
-        stop = len(rank) if high >= WHOLE else int(np.searchsorted(rank, np.uint64(high)))
-        if first < stop:
-            here = BucketSlice(shard, int(begin) + first, int(begin) + stop)
-            yield here, table.slice(here.first, here.stop - here.first)
-
-
-def _gather(job: GatherJob, inputs: Inputs) -> Result:
-    """Columns doc_id, doc_key, tokens, in stream order."""
-    low, high = (WHOLE * (job.bucket + i) // job.buckets for i in (0, 1))
-    bucket_slices, names, byte_lengths = [], [], []
-    kind = inputs.table(job.shards.value[0]).schema.field("tokens").type
-    ranges = ((shard, low, high) for shard in job.shards.value)
-    for here, piece in slices(ranges, job.split, inputs):
-        bucket_slices.append(here)
-        names.append(copy_table(piece.select(["doc_id", "doc_key", "rank"])))
-        byte_lengths.append(measure_byte_lengths(piece["tokens"]))
-    whole = pa.concat_tables([*names, _NAMES.empty_table()])
-    length = np.concatenate([np.zeros(0, np.int64), *byte_lengths])
-    order = ids.sort_order(ids.keys_as_u64(whole["doc_key"]), whole["rank"].to_numpy())
-    tokens = gather_rows(bucket_slices, "tokens", kind, length, order, inputs)
-    ordered = whole.select(["doc_id", "doc_key"]).take(pa.array(order)).combine_chunks()
-    table = ordered.append_column("tokens", tokens)
-    counters = {"documents": len(table), "tokens": len(tokens.values), "split": job.name}
-    path = f"stream/{job.name}-{job.bucket:06d}.arrow"
-    return Result((arrow_output(path, table),), counters)
-
-
-_NAMES = pa.schema(
-    [("doc_id", pa.uint64()), ("doc_key", pa.binary(ids.KEY_BYTES)), ("rank", pa.uint64())]
-)
-
-
-def copy_table(table: pa.Table) -> pa.Table:
-    """The same rows in memory of their own, so that the file behind them can be closed."""
-    return table.take(pa.array(np.arange(len(table))))
-
-
-def gather_rows(
-    bucket_slices: list[BucketSlice],
-    name: str,
-    kind: pa.DataType,
-    byte_length_M: I64,
-    order_M: I64,
-    inputs: Inputs,
-) -> pa.Array:
-    """Column `name` of all slices in this order of their M rows, one shard open at a time."""
-    rows = ListRows(kind, byte_length_M[order_M])
-    place = np.empty(len(order_M), np.int64)
-    place[order_M] = np.arange(len(order_M))
-    start = 0
-    for part in bucket_slices:
-        column = inputs.table(part.shard, [name])[name].slice(part.first, part.stop - part.first)
-        for chunk in column.chunks:
-            rows.fill(place[start : start + len(chunk)], chunk, np.arange(len(chunk)))
-            start += len(chunk)
-    return rows.array()
-
-
-def gather_stage(config: Config, scatter: views.ScatterOutput) -> Stage:
-    """The round that writes each split's stream, bucket by bucket."""
-    shards, counts = Shared(scatter.shards), scatter.tokens
-    tasks = []
-    for split, name in enumerate(splits.names(config)):
-        tokens = sum(of_task[name] for of_task in counts)
-        if not tokens:
-            continue
-        buckets = -(-tokens // config.pack.bucket_tokens)
-        tasks += [
-            Task(
-                f"gather of {name} bucket {b}",
-                GatherJob(split, name, b, buckets, shards),
-                (shards,),
-                2 * tokens // buckets,
-            )
-            for b in range(buckets)
-        ]
-    settings = {"bucket_tokens": config.pack.bucket_tokens}
-    return Stage(name="gather", version=1, function=_gather, tasks=tuple(tasks), settings=settings)

@@ -1,0 +1,243 @@
+"""One run of a preparation: what is done once on a machine before workers would all do it (kernels
+compiled, engines checked); then its stages, and again where a takedown or quarantine changed what
+they may read; and what a directory that cannot be written already holds.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+
+from dedup import compiled
+from pipeline.config.prep import Config, LoadedConfig, load_config
+from pipeline.core.address_space import check_address_space
+from pipeline.core.errors import InputError, ReadOnlyError
+from pipeline.core.journal import Journal
+from pipeline.core.manifest import StageManifest, read_sealed
+from pipeline.core.words import pluralise
+from pipeline.engine.executor import Executor, LocalExecutor
+from pipeline.engine.progress import Progress
+from pipeline.engine.runner import FrozenStageError, RemovedInputError, Runner, TextsApartError
+from pipeline.engine.stage import Stage
+from pipeline.filters.rules import has_rules
+from pipeline.quarantine.store import finish_moving, keep_apart, note_days, restore_texts
+from pipeline.runs import views
+from pipeline.runs.catalogue import STORIES
+from pipeline.runs.layout import MANIFEST
+from pipeline.runs.run_directory import commit_run, hold_and_run, removed_directories
+from pipeline.sources.files import InputHashes
+from pipeline.stories import selection
+from pipeline.stories.loop import Manifest, StageRecord, Stages, StoryRun
+from pipeline.stories.preparation import (
+    PREPARATION,
+    Preparation,
+    Story,
+    describe_unlabelled,
+    prepare,
+)
+from pipeline.takedown.record import list_raw_copies, read_takedown_state
+from pipeline.tokenizers.definition import TokenizerDefinition
+from pipeline.tokenizers.engine import choose_engine
+from pipeline.tokenizers.engines import REFERENCE
+
+Note = Callable[[str], None]
+
+
+def run_preparation(
+    config: str | Path | Config | LoadedConfig,
+    out: str | Path | None = None,
+    workers: int | None = None,
+    *,
+    overrides: tuple[str, ...] = (),
+    verify_inputs: bool = False,
+    progress: Progress | None = None,
+    story: Story = PREPARATION,
+) -> Manifest:
+    """Prepare data from a config (a path, the name of a shipped one, or a Config) into `out`.
+
+    `workers` N >= 1 starts N Dask worker processes, 0 runs here, None decides by input size. The
+    same config and input give byte-identical outputs for any number of workers and after any number
+    of kills; finished work is reused. Raises the errors of `pipeline.core.errors`.
+    """
+    check_address_space()
+    if isinstance(config, Config):
+        loaded = LoadedConfig(config=config, base=Path.cwd())
+    elif isinstance(config, LoadedConfig):
+        loaded = config
+    else:
+        loaded = load_config(config, overrides)
+    prepared = prepare(loaded, Path(out) if out is not None else None)
+    progress = progress or Progress(quiet=True)
+    progress.timings.clear()  # a stage that an earlier attempt of this run made is not reused
+    out_directory, screens = prepared.out, STORIES[story.name].screens
+
+    def attempt(removed: frozenset[str]) -> Manifest:
+        _compile_kernels(prepared.config, progress.note, screens)
+        if story is PREPARATION:
+            _check_engines(prepared.tokenizer, progress.note)
+        now = replace(prepared, takedowns=read_takedown_state(out_directory))
+        finish_moving(out_directory)
+        if not screens:
+            restore_texts(out_directory)
+        while True:
+            try:
+                return _run_stages(now, story, workers, verify_inputs, progress, removed)
+            except TextsApartError as needed:
+                if not restore_texts(out_directory):
+                    raise
+                progress.note(
+                    f"{needed}: they are put back for now, and moved to quarantine again at the end"
+                )
+            except FrozenStageError as frozen:
+                if not screens:
+                    raise InputError(
+                        f"{out_directory}: {frozen}, and documents were taken down from it; remove "
+                        "their lines from the raw shards and choose another --out"
+                    ) from None
+                now = replace(now, takedowns=now.takedowns.write_again())
+                progress.note(
+                    f"{frozen}: writing the data set again without the documents taken down"
+                )
+
+    try:
+        return hold_and_run(out_directory, progress, attempt)
+    except ReadOnlyError as error:
+        return _find_finished(prepared, story, verify_inputs, progress, error)
+
+
+def _find_finished(
+    prepared: Preparation,
+    story: Story,
+    verify_inputs: bool,
+    progress: Progress,
+    error: ReadOnlyError,
+) -> Manifest:
+    """The run in a directory that cannot be written, with every shard checked. Raises `error`, and
+    what would have to be written, unless it is finished and unchanged."""
+    out = prepared.out
+    if not (out / MANIFEST).exists():
+        raise error
+    runner = Runner(
+        out,
+        LocalExecutor(),
+        Journal(out),
+        progress,
+        removed_directories(out),
+        frozen=frozenset(STORIES[story.name].stages),
+    )
+    hashes = InputHashes(out, prepared.plan.files, verify_inputs)
+    try:
+        record = StageRecord(runner.run)
+        story.tell(prepared, record, hashes.unchanged)
+    except (FrozenStageError, RemovedInputError, TextsApartError) as needed:
+        raise ReadOnlyError(f"{error}, and {needed}; choose another --out") from None
+    committed = {
+        entry["stage"]: entry["fingerprint"] for entry in read_sealed(out / MANIFEST)["stages"]
+    }
+    if committed != {name: manifest.fingerprint for name, manifest in record.manifests.items()}:
+        raise ReadOnlyError(f"{error}, and its stages are of another config; choose another --out")
+    progress.note(f"{out} cannot be written to, but it is finished and unchanged")
+    return Manifest(out, record.manifests, tuple(runner.reused))
+
+
+def _run_stages(
+    prepared: Preparation,
+    story: Story,
+    workers: int | None,
+    verify_inputs: bool,
+    progress: Progress,
+    removed: frozenset[str],
+) -> Manifest:
+    config, plan, out = prepared.config, prepared.plan, prepared.out
+    hashes = InputHashes(out, plan.files, verify_inputs)
+    screens = STORIES[story.name].screens
+    if plan.passed_over:
+        progress.note(f"{pluralise(plan.passed_over, 'file')} passed over: no known format")
+    for note in plan.notes if STORIES[story.name].labels_sources else ():
+        progress.note(note)
+
+    def tell(run: StageRecord) -> None:
+        def remember(inputs: list[list[tuple[str, str, int, str]]]) -> None:
+            read_files = chain.from_iterable(inputs)
+            hashes.remember([(name, path, digest) for name, path, _, digest in read_files])
+
+        def run_stage(stage: Stage) -> StageManifest:
+            manifest = run(stage)
+            if stage.name == "pieces":
+                remember(views.PiecesOutput(manifest).inputs)
+            if stage.name == "clean":
+                clean = views.CleanOutput(manifest)
+                remember(clean.inputs)
+                for note in describe_unlabelled(config, clean):
+                    progress.note(note)
+            return manifest
+
+        story.tell(prepared, StageRecord(run_stage), hashes.unchanged)
+
+    def publish(stages: Stages, runner: Runner, where: Executor) -> Stages:
+        stages = keep_apart(runner.root, stages, where)
+        note_days(out, stages, datetime.now().astimezone().date())
+        dropped = runner.removed | list_raw_copies(out, prepared.takedowns)
+        commit_run(out, (config.name, story.name), stages, dropped)
+        if screens and "verdicts" in stages:
+            selection.record_screening(out, stages)
+        return stages
+
+    work = StoryRun(
+        out=out,
+        config=config.name,
+        story=story.name,
+        size=plan.bytes,
+        progress=progress,
+        workers=workers,
+        address=config.cluster.address,
+        frozen=prepared.takedowns.frozen,
+        keep=config.keep,
+    )
+    return work.carry_out(removed, tell, publish)
+
+
+def _compile_kernels(config: Config, note: Note, screens: bool) -> None:
+    """Compile what this config needs and nothing has compiled yet; say so. `screens`: documents are
+    screened."""
+    from pipeline import cleaning
+
+    if config.clean.fix_text and compiled.first_use(Path(cleaning.__file__).parent):
+        note("compiling the cleaning kernels for this machine, once")
+        cleaning.clean_array(["schÃ¶n"])
+    if screens:
+        _compile_detectors(note)
+        if config.screen.registry:
+            from pipeline.screening.fingerprints.find import compile_fingerprint_kernels
+
+            compile_fingerprint_kernels(note)
+    if has_rules(config.filters):
+        from pipeline.filters.rules import compile_filter_kernels
+
+        compile_filter_kernels(note)
+    compiling = config.decontaminate.sets or config.lines.unit != "none"
+    if (selection.choose_preset(config.dedup) is not None or compiling) and compiled.first_use():
+        from dedup.find import warm_up
+
+        note("compiling the dedup kernels for this machine, once")
+        warm_up()
+
+
+def _compile_detectors(note: Note) -> None:
+    """Run each kernel of the detectors once, and say so, where none is compiled yet."""
+    from pipeline.screening.detectors import titles
+    from pipeline.screening.fingerprints import literals
+
+    packages = (Path(literals.__file__).parent, Path(titles.__file__).parent)
+    if any(compiled.first_use(package) for package in packages):
+        note("compiling the kernels for screening on this machine, once")
+        literals.warm_up_literals()
+        titles.warm_up_titles()
+
+
+def _check_engines(tokenizer: TokenizerDefinition, note: Note) -> None:
+    """Let engines prove themselves on this tokenizer; say so where only the slow one may work."""
+    engine, reason = choose_engine(tokenizer)
+    if engine == REFERENCE:
+        note(f"tokenizing is slow: {reason}")

@@ -1,0 +1,116 @@
+"""Tasks say how much memory they take: as many run at a time as fit, and none takes more."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.core.errors import ResourceError
+from pipeline.engine import executor
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Job:
+    label: str
+    memory: int
+    file: Path
+    allocates: int = 0
+
+
+def work(job: Job) -> int:
+    """Note when the job began and ended, and how much memory it took."""
+    began = time.monotonic()
+    data = b"\1" * job.allocates
+    time.sleep(0.3)
+    with open(job.file, "a") as file:
+        file.write(f"{began} {time.monotonic()}\n")
+    return len(data)
+
+
+def most_at_a_time(file: Path) -> int:
+    spans = [tuple(map(float, line.split())) for line in file.read_text().splitlines()]
+    return max(sum(begin <= other < end for begin, end in spans) for other, _ in spans)
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Any]:
+    """Two workers on a machine of 1.5 GiB."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(executor, "_memory", lambda: 3 * GIB // 2)
+        with executor.executor(2, 0) as running:
+            yield running
+
+
+def test_as_many_at_a_time_as_fit(pair: Any, tmp_path: Path) -> None:
+    for name, memory, most in [("small", GIB // 2, 2), ("large", GIB, 1)]:
+        jobs = [Job(f"job {i}", memory, tmp_path / name) for i in range(6)]
+        assert sorted(index for index, _ in pair.run(work, jobs)) == list(range(6))
+        assert most_at_a_time(tmp_path / name) == most
+
+
+def test_a_large_task_may_take_more_than_a_share(pair: Any, tmp_path: Path) -> None:
+    """A worker's share is 0.75 GiB here; Dask would kill one that takes more."""
+    jobs = [Job("large", 5 * GIB // 4, tmp_path / "log", allocates=GIB)]
+    assert list(pair.run(work, jobs)) == [(0, GIB)]
+    assert len((tmp_path / "log").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_cannot_fit_is_refused_before_anything_runs(
+    workers: int, pair: Any, tmp_path: Path
+) -> None:
+    where = pair if workers else executor.LocalExecutor()
+    jobs = [Job("small", 1, tmp_path / "log"), Job("bands from 00", 1 << 50, tmp_path / "log")]
+    with pytest.raises(ResourceError, match=r"bands from 00: needs .* lower read\.task_bytes"):
+        list(where.run(work, jobs))
+    assert not (tmp_path / "log").exists()
+
+
+MEASURE = """
+import gc, json, sys
+from pathlib import Path
+from pipeline.engine.executor import LocalExecutor
+
+peaks = []
+
+def run(self, call, jobs):
+    for index, job in enumerate(jobs):
+        gc.collect()
+        Path("/proc/self/clear_refs").write_text("5")
+        yield index, call(job)
+        status = Path("/proc/self/status").read_text().split("VmHWM:")[1]
+        peaks.append((job.label, int(status.split()[0]) << 10, job.memory))
+
+LocalExecutor.run = run
+from pipeline.commands.app import main
+try:
+    main()
+finally:
+    Path(sys.argv[2]).with_suffix(".peaks").write_text(json.dumps(peaks))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task_bytes", ["64 MiB", "8 MiB"])
+def test_no_task_takes_more_than_it_says(
+    task_bytes: str, shared_data: Path, tmp_path: Path
+) -> None:
+    """Peaks of the resident memory of a process that does all tasks of a real run itself."""
+    config = tmp_path / "config.yaml"
+    shards = shared_data / "pile_sample" / "*.jsonl.zst"
+    config.write_text(
+        f"inputs: [{{name: pile, path: {shards}}}]\nread: {{task_bytes: {task_bytes}}}\n"
+    )
+    options = ["run", str(config), "--out", str(tmp_path / "run"), "--workers", "0"]
+    subprocess.run([sys.executable, "-c", MEASURE, *options], check=True, capture_output=True)
+    peaks = json.loads(config.with_suffix(".peaks").read_text())
+    assert len(peaks) > 20
+    assert [(label, peak, said) for label, peak, said in peaks if peak > said] == []
