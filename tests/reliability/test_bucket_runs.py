@@ -48,7 +48,7 @@ def far(s3: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..
 
 
 def finish(program: Program) -> str:
-    out, err = program.communicate()
+    out, err = program.communicate(240)
     assert program.returncode == 0, err
     return out
 
@@ -195,7 +195,7 @@ def test_a_writer_that_slept_through_its_lease_stops_and_harms_nothing(
     """It stops before its last commit, another host finishes the run, and then it goes on."""
     command = ("run", collection.config, "--out", "s3://runs/slept", "--workers", 0)
     first = far("one", *command, fault="task.start.report@1=sleep:4")
-    while b'"name": "report"' not in s3.read("slept/journal/").get("events.jsonl", b""):
+    while b'"name": "report"' not in s3.read("slept/journal/events").get(".jsonl", b""):
         assert first.returncode is None, first.err
         time.sleep(0.05)
     time.sleep(0.5)
