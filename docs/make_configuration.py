@@ -39,7 +39,9 @@ UNITS = {
     "hdf5.shard_sequences": "rows", "splits": "share", "mixture.epochs": "epochs",
     "mixture.weights": "", "mixture.default": "", "mixture.tokens": "tokens",
     "mixture.max_epochs": "epochs",
-    "propagate.min_jaccard": "Jaccard similarity",
+    "propagate.min_jaccard": "Jaccard similarity", "memory": "bytes",
+    "workers": "processes", "minimum": "processes", "workers_per_job": "processes",
+    "patience": "minutes",
 }  # fmt: skip
 """Unit of every numeric field, by dotted key or by its last part; "" for a plain number."""
 

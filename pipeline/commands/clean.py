@@ -35,6 +35,7 @@ def clean(
     format_: str = "jsonl.zst",
     set_: options.SetOption = None,
     workers: options.WorkersOption = None,
+    cluster: options.ClusterOption = None,
     dry_run: options.DryRunOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -85,7 +86,14 @@ def clean(
     story = make_clean_story(form)
     if dry_run:
         return show_run_plan(prepare(loaded, out), as_json, story)
-    manifest = run_preparation(loaded, out, workers, progress=Progress(), story=story)
+    manifest = run_preparation(
+        loaded,
+        out,
+        workers,
+        cluster=options.read_cluster(cluster),
+        progress=Progress(),
+        story=story,
+    )
     return show_clean_run(manifest, as_json)
 
 

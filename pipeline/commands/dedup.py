@@ -89,6 +89,7 @@ def dedup(
     max_source_share: str = "75 %",
     max_bad_share: str = "1 %",
     workers: options.WorkersOption = None,
+    cluster: options.ClusterOption = None,
     dry_run: options.DryRunOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -130,7 +131,14 @@ def dedup(
         return show_run_plan(prepare(loaded, out), as_json, DEDUP)
     progress = Progress()
     progress.note(describe_dedup(settings))
-    manifest = run_preparation(loaded, out, workers, progress=progress, story=DEDUP)
+    manifest = run_preparation(
+        loaded,
+        out,
+        workers,
+        cluster=options.read_cluster(cluster),
+        progress=progress,
+        story=DEDUP,
+    )
     return show_dedup_run(manifest, as_json)
 
 
@@ -150,6 +158,7 @@ def build(
     max_source_share: str = "75 %",
     max_bad_share: str = "1 %",
     workers: options.WorkersOption = None,
+    cluster: options.ClusterOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Make an index with these files as its first batch; duplicates among them count as one.
@@ -163,7 +172,7 @@ def build(
     config = _dedup_config(
         preset, memory, max_source_share, verify=verify, threshold=threshold, key=key
     )
-    work = _work(workers, memory, max_source_share, max_bad_share)
+    work = _work(workers, cluster, memory, max_source_share, max_bad_share)
     work.progress.note(describe_dedup(config))
     settings = make_settings(config, text_key)
     show_added(dedup_index.create_index(index, files, settings, _check_name(name), work), as_json)
@@ -177,6 +186,7 @@ def add(
     max_source_share: str = "75 %",
     max_bad_share: str = "1 %",
     workers: options.WorkersOption = None,
+    cluster: options.ClusterOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Add files as the next batch, compared with all earlier ones; those do not change.
@@ -185,7 +195,7 @@ def add(
     """
     from pipeline.stories import index as dedup_index
 
-    work = _work(workers, memory, max_source_share, max_bad_share)
+    work = _work(workers, cluster, memory, max_source_share, max_bad_share)
     show_added(dedup_index.add_to_index(index, files, _check_name(name), work), as_json)
 
 
@@ -197,6 +207,7 @@ def query(
     memory: str = "1 GiB",
     max_bad_share: str = "1 %",
     workers: options.WorkersOption = None,
+    cluster: options.ClusterOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Show which documents repeat one in the index, and where that one is. Nothing is added.
@@ -210,7 +221,7 @@ def query(
     """
     from pipeline.stories import index as dedup_index
 
-    how = _work(workers, memory, "100 %", max_bad_share)
+    how = _work(workers, cluster, memory, "100 %", max_bad_share)
     show_answer(dedup_index.query_index(index, files, how, work), out, as_json)
 
 
@@ -246,7 +257,11 @@ def _check_name(name: str | None) -> str | None:
 
 
 def _work(
-    workers: int | None, memory: str, max_source_share: str, max_bad_share: str
+    workers: int | None,
+    cluster: str | None,
+    memory: str,
+    max_source_share: str,
+    max_bad_share: str,
 ) -> "IndexOptions":
     from pipeline.engine.progress import Progress
     from pipeline.stories.index import IndexOptions
@@ -254,7 +269,8 @@ def _work(
     checked = _dedup_config(PRESETS[0], memory, max_source_share)
     reading = _reading(max_bad_share)
     shares = (checked.max_source_share, reading.max_bad_share)
-    return IndexOptions(workers, checked.memory, *shares, Progress())
+    where = options.read_cluster(cluster)
+    return IndexOptions(workers, where, checked.memory, *shares, Progress())
 
 
 def _validate_section(model: type[Model], **values: Any) -> Model:

@@ -88,6 +88,7 @@ def export(
     shuffle: bool = True,
     fields: str = "text,meta,key,source,licence",
     workers: options.WorkersOption = None,
+    cluster: options.ClusterOption = None,
     dry_run: options.DryRunOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -116,7 +117,8 @@ def export(
         if as_json:
             return print_json([asdict(split_result) for split_result in splits])
         return _print_splits(splits)
-    result = export_run(directory, out, request, workers, Progress())
+    where = options.read_cluster(cluster)
+    result = export_run(directory, out, request, workers, cluster=where, progress=Progress())
     if as_json:
         value = {
             "directory": str(result.directory),

@@ -5,13 +5,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from glob import escape, glob
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from pipeline.core.address_space import check_address_space
 from pipeline.core.storage import check_local, open_place
 from pipeline.runs.references import read_number
+
+if TYPE_CHECKING:
+    from pipeline.config.cluster import Cluster
 
 
 def complete_configs(incomplete: str) -> Iterator[str]:
@@ -49,6 +52,13 @@ def read_count(value: str | int) -> int:
         return read_number(str(value))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def read_cluster(place: str | None) -> "Cluster | None":
+    """The section that a `ClusterOption` names. Raises ConfigError."""
+    from pipeline.config.cluster import load_cluster
+
+    return None if place is None else load_cluster(place)
 
 
 def check_first(
@@ -133,6 +143,13 @@ WorkersOption = Annotated[
     int | None,
     typer.Option(
         min=0, help="worker processes; 0: no workers, all in this process [default: by input size]"
+    ),
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS|FILE",
+        help="where tasks run: a Dask scheduler, or a YAML file with the section cluster",
     ),
 ]
 DryRunOption = Annotated[bool, typer.Option(help="show what would be done and stop")]

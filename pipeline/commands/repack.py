@@ -23,6 +23,7 @@ def repack(
     shard_sequences: int | None = None,
     compression: str | None = None,
     workers: options.WorkersOption = None,
+    cluster: options.ClusterOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Pack the tokens of a run again with other settings; nothing is tokenized, splits stay.
@@ -58,7 +59,9 @@ def repack(
         shard_sequences=shard_sequences,
         compression=compression,
     )
-    manifest = repack_run(directory, out, changes, workers, progress=Progress())
+    manifest = repack_run(
+        directory, out, changes, workers, cluster=options.read_cluster(cluster), progress=Progress()
+    )
     ledger = json.loads((manifest.directory / "ledger.json").read_bytes())
     if as_json:
         summary = {"directory": str(manifest.directory), "reused": list(manifest.reused)}
@@ -75,6 +78,7 @@ def rescan(
     name: str = "",
     estimate: bool = False,
     workers: options.WorkersOption = None,
+    cluster: options.ClusterOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Search the documents of a finished run for works that were registered later.
@@ -112,7 +116,7 @@ def rescan(
         )
     if estimate:
         return None
-    look_through(request, workers, progress=Progress())
+    look_through(request, workers, cluster=options.read_cluster(cluster), progress=Progress())
     works = list_matched_works(request)
     if as_json:
         matches = [vars(work) for work in works]

@@ -26,6 +26,7 @@ def run(
     config: options.ConfigArgument,
     out: options.OutOption = None,
     workers: options.WorkersOption = None,
+    cluster: options.ClusterOption = None,
     set_: options.SetOption = None,
     verify_inputs: bool = False,
     dry_run: options.DryRunOption = False,
@@ -46,7 +47,14 @@ def run(
     if dry_run:
         return plan(config, out, set_, as_json)
     loaded = load_config(config, tuple(set_ or ()))
-    manifest = run_config(loaded, out, workers, verify_inputs=verify_inputs, progress=Progress())
+    manifest = run_config(
+        loaded,
+        out,
+        workers,
+        cluster=options.read_cluster(cluster),
+        verify_inputs=verify_inputs,
+        progress=Progress(),
+    )
     summary = read_summary(manifest)
     if as_json:
         return print_json(summary)

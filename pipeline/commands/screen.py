@@ -29,6 +29,7 @@ def screen(
     text_key: str | None = None,
     set_: options.SetOption = None,
     workers: options.WorkersOption = None,
+    cluster: options.ClusterOption = None,
     dry_run: options.DryRunOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -64,7 +65,14 @@ def screen(
     loaded = screen_settings(config, files or (), lists, tuple(set_ or ()))
     if dry_run:
         return show_run_plan(prepare(loaded, out), as_json, SCREEN)
-    manifest = run_preparation(loaded, out, workers, progress=Progress(), story=SCREEN)
+    manifest = run_preparation(
+        loaded,
+        out,
+        workers,
+        cluster=options.read_cluster(cluster),
+        progress=Progress(),
+        story=SCREEN,
+    )
     return show_decisions(manifest, as_json)
 
 

@@ -232,10 +232,11 @@ def _explain(
 ) -> str:
     location = list(error["place"])
     dotted = ".".join(location)
-    option = next((o for o in overridden if o == dotted or o.startswith(f"{dotted}.")), None)
-    place = f"--set {option}" if option else f"{loaded.where(dotted)}: {dotted}"
+    option = next((o for o in overridden if _is_one_in_the_other(o, dotted)), None)
+    longer = max(option or "", dotted, key=len)
+    place = f"--set {longer}" if option else f"{loaded.where(dotted)}: {dotted}"
     where = escape_text(place, 1000)
-    parent = _model_at(model, location[:-1])
+    parent = _model_at(model, [str(part) for part in error["loc"][:-1]])
     fields = parent.model_fields if parent else {}
     if error["type"] == "extra_forbidden":
         return f"{where}: unknown key{did_you_mean_or_all(location[-1], fields)}"
@@ -250,6 +251,12 @@ def _explain(
     is_word = error["input"] in ("yes", "no", "on", "off", "True", "False", "YES", "NO")
     hint = " (write true or false)" if is_word else ""
     return f"{where}: {message}; got {got}{hint}"
+
+
+def _is_one_in_the_other(one: str, other: str) -> bool:
+    """Whether one dotted key is the other, or of a section that the other names."""
+    shorter, longer = sorted((f"{one}.", f"{other}."), key=len)
+    return longer.startswith(shorter)
 
 
 def _message(error: Any) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_validator
 
+from pipeline.config.cluster import LOCAL, Cluster
 from pipeline.config.filters import FiltersConfig
 from pipeline.config.model import Bytes, ConfigSection, FrozenModel, RelativePath, Share, parse
 from pipeline.config.sections import (
@@ -228,14 +229,6 @@ class Hdf5Config(ConfigSection):
     gzip; gzip-shuffle for vsl, whose channels of counts it makes small]"""
 
 
-class ExecutorConfig(ConfigSection):
-    """Where tasks run; nothing here changes the output."""
-
-    address: str | None = None
-    """a running Dask scheduler such as tcp://host:8786, whose workers have this package and see the
-    same files [default: workers on this machine, see --workers]"""
-
-
 class Config(ConfigSection):
     """A whole preparation."""
 
@@ -249,7 +242,8 @@ class Config(ConfigSection):
     """intermediates that stay: `all`; `lineage` deletes them when the run is finished, as `prep
     clean-up` does; `minimal` each as soon as no later stage reads it, and tokens too, so that a
     changed setting makes more again and `prep repack` needs another run"""
-    cluster: ExecutorConfig = ExecutorConfig()
+    cluster: Cluster = LOCAL
+    """where tasks run, by its `kind`; nothing of it changes the output"""
     read: ReadConfig = ReadConfig()
     clean: CleanConfig = CleanConfig()
     dedup: DedupConfig = DedupConfig()

@@ -1,6 +1,6 @@
-"""Where tasks run: workers of a local Dask cluster or of one that is there already, or this process
-for small inputs. `run` yields (index, result) as calls finish and raises the first failure. This is
-the only file that knows Dask.
+"""Where tasks run: worker processes of this machine, those of another Dask cluster, or this process
+for small inputs. `run` yields (index, result) as calls finish and raises the first failure. Only
+this file and `clusters.py`, which starts the other clusters, know Dask.
 """
 
 import contextlib
@@ -8,25 +8,21 @@ import heapq
 import logging
 import multiprocessing
 import os
-import secrets
 import signal
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from pipeline.core import mirror, storage
-from pipeline.core.errors import ConfigError, PrepError, ResourceError, escape_text
+from pipeline.core.errors import ConfigError, PrepError, ResourceError
 from pipeline.core.words import format_duration
+from pipeline.engine import clusters
+from pipeline.engine.clusters import Note, scheduler_there
 
 SMALL_INPUT_BYTES = 50 << 20
 DEATHS_ALLOWED = 2
-LONELY_SECONDS = 60
-CONNECT_SECONDS = 20
 _WAITING = 3
 """Calls submitted for each worker, which does one at a time; all others wait in this process."""
 _SEMAPHORES = 12
@@ -89,8 +85,15 @@ class LocalExecutor:
 class DaskExecutor:
     """Runs calls on the workers of a Dask cluster; a dead worker is replaced, its call repeated."""
 
-    def __init__(self, client: Any, workers: int, memory: "LocalMemory | None" = None) -> None:
+    def __init__(
+        self,
+        client: Any,
+        workers: int,
+        memory: "LocalMemory | None" = None,
+        patience: float = clusters.LONELY_SECONDS,
+    ) -> None:
         self._client = client
+        self._patience = patience
         self.workers = workers
         self._memory = memory
 
@@ -111,14 +114,14 @@ class DaskExecutor:
             return self._memory is None or not running or sum(largest) <= self._memory.total
 
         def submit() -> Iterator[Any]:
+            most = _WAITING + _WAITING * self.workers
             while left and len(running) < most and fits(jobs[left[0]]):
                 index = left.popleft()
                 future = self._client.submit(call, jobs[index], pure=False, retries=0)
                 running[future.key] = index, future
                 yield future
 
-        most = _WAITING + _WAITING * self.workers
-        with _scheduler_there(self._client):
+        with scheduler_there(self._client):
             name = ""
             try:
                 with self._watching(running, lonely):
@@ -141,7 +144,7 @@ class DaskExecutor:
                 if not lonely.is_set():
                     raise
                 raise ResourceError(
-                    f"no worker was left for {format_duration(LONELY_SECONDS)}; "
+                    f"no worker was left for {format_duration(self._patience)}; "
                     "run the same command again, finished work is kept"
                 ) from error
 
@@ -159,9 +162,11 @@ class DaskExecutor:
         def watch() -> None:
             seen = time.monotonic()
             while not over.wait(5):
-                if self._client.scheduler_info(n_workers=1)["workers"]:
+                present = self._client.scheduler_info(n_workers=1)["n_workers"]
+                self.workers = max(self.workers, present)
+                if present:
                     seen = time.monotonic()
-                elif time.monotonic() - seen > LONELY_SECONDS:
+                elif time.monotonic() - seen > self._patience:
                     lonely.set()
                     self._cancel(running)
                     return
@@ -177,24 +182,6 @@ class DaskExecutor:
         finally:
             over.set()
             thread.join(1)
-
-
-@contextlib.contextmanager
-def _scheduler_there(client: Any) -> Iterator[None]:
-    """Turn what follows from a lost scheduler into one ResourceError."""
-    address = client.scheduler.address
-    try:
-        yield
-    except PrepError:
-        raise
-    except Exception as error:
-        lost = getattr(error, "reason", "") == "scheduler-connection-lost"
-        if not lost and client.status == "running":
-            raise
-        raise ResourceError(
-            f"the Dask scheduler at {address} is gone; start it and its workers, then run the "
-            "same command again, finished work is kept"
-        ) from error
 
 
 def automatic_workers(input_bytes: int) -> int:
@@ -216,28 +203,53 @@ def check_semaphores(workers: int) -> None:
 
 @contextlib.contextmanager
 def executor(
-    workers: int | None, input_bytes: int, address: str | None = None, shared: Path = Path()
+    workers: int | None,
+    input_bytes: int,
+    cluster: Mapping[str, Any] | None = None,
+    shared: Path = Path(),
+    note: Note = lambda _: None,
 ) -> Iterator[Executor]:
     """An executor for `workers` processes; 0 means this process, None decides by the input size.
 
-    With the `address` of a Dask scheduler, all of its workers; they must run the same version of
-    this package and see the directory `shared`. Raises ConfigError or ResourceError if not.
+    `cluster` has the keys of that section of the config. The workers of other kinds than `local`
+    must run the same version of this package and see the directory `shared`. What a cluster has to
+    say goes to `note`. Raises ConfigError or ResourceError.
     """
-    if address is not None:
-        if workers is not None:
-            raise ConfigError(
-                f"--workers {workers} with cluster.address {address}: that cluster has its own "
-                "workers; leave one of the two out"
-            )
-        with _running_cluster(address, shared) as found:
-            yield found
+    clusters.sweep(shared)
+    settings = {"kind": "local", **(cluster or {})}
+    if settings["kind"] == "local":
+        workers = settings.get("workers") if workers is None else workers
+        with _local_workers(
+            automatic_workers(input_bytes) if workers is None else workers,
+            settings.get("minimum"),
+            settings.get("dashboard", False),
+            note,
+        ) as local:
+            yield local
         return
-    if workers is None:
-        workers = automatic_workers(input_bytes)
+    if workers is not None:
+        raise ConfigError(
+            f"--workers {workers} with cluster.kind {settings['kind']}: that cluster has its own "
+            "workers; leave one of the two out"
+        )
+    import dask
+    import distributed  # noqa: F401 - only loggers that are there can be quiet
+
+    _be_quiet()
+    with dask.config.set(_QUIET), clusters.connect(settings, shared, note) as there:
+        yield DaskExecutor(there.client, there.workers, patience=there.patience)
+
+
+@contextlib.contextmanager
+def _local_workers(
+    workers: int, minimum: int | None, dashboard: bool, note: Note
+) -> Iterator[Executor]:
     if workers == 0:
         yield LocalExecutor()
         return
     check_semaphores(workers)
+    if dashboard:
+        clusters.needs("bokeh", "cluster.dashboard", "dashboard")
     import dask
     from distributed import Client, LocalCluster
 
@@ -246,20 +258,24 @@ def executor(
     with (
         dask.config.set(_QUIET),
         LocalCluster(
-            n_workers=workers,
+            n_workers=workers if minimum is None else min(minimum, workers),
             threads_per_worker=1,
             processes=True,
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
             silence_logs=50,
             memory_limit=_memory() // workers,
-            scheduler_kwargs={"dashboard": False},
+            scheduler_kwargs={"dashboard": dashboard},
             worker_dashboard_address=None,
         ) as cluster,
         Client(cluster) as client,
     ):
+        if minimum is not None:
+            clusters.follow_work(cluster, min(minimum, workers), workers)
+        if dashboard:
+            note(f"dashboard at {client.dashboard_link}")
         try:
-            yield DaskExecutor(client, workers, LocalMemory(cluster))
+            yield DaskExecutor(client, workers, LocalMemory(cluster, workers))
         finally:
             _kill_workers(cluster)
 
@@ -275,18 +291,20 @@ class LocalMemory:
     """The memory of this machine, or of its control group, which the workers of a local cluster
     share: an equal part each, or as much as the largest task of a stage needs."""
 
-    def __init__(self, cluster: Any) -> None:
+    def __init__(self, cluster: Any, workers: int) -> None:
         self.total = _memory()
-        self._nannies = list(cluster.workers.values())
+        self._cluster = cluster
+        self._part = self.total // workers
 
     def share(self, jobs: Sequence[Job]) -> None:
         """Set the limits of the workers for these jobs. Raises ResourceError where one is too
         large."""
         _check_memory(jobs, self.total)
         largest = max((job.memory for job in jobs), default=0)
-        for nanny in self._nannies:
-            part = self.total // len(self._nannies)
-            nanny.memory_manager.memory_limit = max(part, int(largest / _KILLED_AT))
+        limit = max(self._part, int(largest / _KILLED_AT))
+        self._cluster.new_spec["options"]["memory_limit"] = limit
+        for nanny in list(self._cluster.workers.values()):
+            nanny.memory_manager.memory_limit = limit
 
 
 def _check_memory(jobs: Sequence[Job], total: int) -> None:
@@ -298,90 +316,12 @@ def _check_memory(jobs: Sequence[Job], total: int) -> None:
             )
 
 
-@contextlib.contextmanager
-def _running_cluster(address: str, shared: Path) -> Iterator[Executor]:
-    import dask
-    from distributed import Client
-
-    _be_quiet()
-    with dask.config.set(_QUIET):
-        try:
-            client = Client(address, timeout=CONNECT_SECONDS)
-        except (TypeError, RuntimeError) as error:  # of TLS that is not set up, or demanded
-            raise ResourceError(
-                f"cluster.address: {address}: Dask's own config names no certificates, or it "
-                f"requires tls:// ({escape_text(str(error), 200)}); docs/clusters.md shows how"
-            ) from error
-        except (OSError, ValueError, TimeoutError) as error:
-            raise ResourceError(
-                f"cluster.address: no Dask scheduler answers at {address} "
-                f"({escape_text(str(error), 200)})"
-            ) from error
-        with client:
-            with _scheduler_there(client):
-                workers = _check_workers(client, address, shared)
-            yield DaskExecutor(client, workers)
-
-
 def _be_quiet() -> None:
     """No word of Dask's own, whose loggers have levels each. For good, not while a cluster lives:
     closing one whose workers or scheduler were killed logs tracebacks."""
     for name in list(logging.root.manager.loggerDict):
-        if name.partition(".")[0] in ("distributed", "tornado"):
+        if name.partition(".")[0] in ("asyncio", "distributed", "tornado"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
-def _check_workers(client: Any, address: str, shared: Path) -> int:
-    """How many workers there are, each of which can do our tasks."""
-    from distributed.client import FutureCancelledError
-
-    probe = shared / ".cluster-probe"
-    token = secrets.token_hex(8)
-    storage.publish(probe, token.encode())
-    try:
-        with contextlib.suppress(TimeoutError):
-            client.wait_for_workers(1, timeout=LONELY_SECONDS)
-        found = client.run(_probe, str(probe), on_error="return")
-    except FutureCancelledError:
-        found = {}
-    finally:
-        storage.remove(probe)
-    if not found:
-        raise ResourceError(f"the Dask cluster at {address} has no workers; start some")
-    expected = (token, _build())
-    for worker, seen in sorted(found.items()):
-        if isinstance(seen, Exception):
-            raise ResourceError(
-                f"worker {worker} cannot import this package ({escape_text(str(seen), 200)}); "
-                "install the same version there"
-            )
-        if seen[0] != expected[0]:
-            raise ResourceError(
-                f"worker {worker} does not see the run directory {shared}; "
-                "use a path that all machines share"
-            )
-        if seen[1] != expected[1]:
-            raise ResourceError(
-                f"worker {worker} runs {seen[1]}, this process {expected[1]}; "
-                "install the same versions there"
-            )
-    return len(found)
-
-
-def _probe(path: str) -> tuple[str, str]:
-    """Runs on a worker: what it reads of the probe file, and its versions."""
-    try:
-        token = mirror.fetch(Path(path)).read_text()
-    except OSError as error:
-        token = str(error)
-    return token, _build()
-
-
-def _build() -> str:
-    """Versions that decide what a task writes."""
-    names = ("wafermill", "deflate", "ftfy", "h5py", "numpy", "pyarrow", "tokenizers")
-    python = ".".join(map(str, sys.version_info[:3]))
-    return ", ".join([f"Python {python}", *(f"{name} {version(name)}" for name in names)])
 
 
 def _kill_workers(cluster: Any) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
+from pipeline.config.cluster import LOCAL, Cluster
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.core.manifest import Shard, fingerprint_of, write_sealed
@@ -184,6 +185,8 @@ def export_run(
     out: Path,
     request: ExportOptions,
     workers: int | None = None,
+    *,
+    cluster: Cluster | None = None,
     progress: Progress | None = None,
 ) -> ExportResult:
     """Write the text of a finished run to `out`/records/SPLIT/; finished work is reused.
@@ -199,6 +202,7 @@ def export_run(
         config=source.name,
         story=STORY,
         workers=workers,
+        cluster=cluster or LOCAL,
         size=sum(job.documents.size for job in source.jobs),
         progress=progress or Progress(quiet=True),
     )

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.config.cluster import Cluster
 from pipeline.config.prep import DedupConfig, LoadedConfig, ReadConfig
 from pipeline.core import ids, journal, storage
 from pipeline.core.errors import ConfigError, InputError
@@ -44,9 +45,11 @@ _NO_ALARM = 1.0
 
 @dataclass(frozen=True)
 class IndexOptions:
-    """How to work: worker processes, bytes of one join task, both alarms' shares, progress."""
+    """How to work: worker processes, where they are, bytes of one join task, both
+    alarms' shares, progress."""
 
     workers: int | None = None
+    cluster: Cluster | None = None
     memory: int = DedupConfig().memory
     max_source_share: float = DedupConfig().max_source_share
     max_bad_share: float = ReadConfig().max_bad_share
@@ -161,8 +164,14 @@ def _add(
         )
     out = index.run(entry)
     loaded = _config(index, files, entry, work)
-    run_preparation(loaded, out, work.workers, progress=work.progress, story=BATCH)
+    _run(loaded, out, work)
     return AddedBatch(entry.batch, out, fresh=True)
+
+
+def _run(loaded: LoadedConfig, out: Path, work: IndexOptions) -> None:
+    run_preparation(
+        loaded, out, work.workers, cluster=work.cluster, progress=work.progress, story=BATCH
+    )
 
 
 def _entry(batch: str, name: str | None) -> IndexBatch:
@@ -237,7 +246,7 @@ def query_index(
         out = Path(where)
         options = replace(work, max_source_share=_NO_ALARM)
         loaded = _config(index, files, _entry("", _QUERY), options)
-        run_preparation(loaded, out, work.workers, progress=work.progress, story=BATCH)
+        _run(loaded, out, work)
         return _answer(index, out)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from pipeline.config.cluster import LOCAL, Cluster
 from pipeline.config.sections import Keep
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest
@@ -57,8 +58,7 @@ Publish = Callable[[Stages, Runner, Executor], Stages]
 class StoryRun:
     """One run of a story: the directory, the name of its config, the bytes it reads.
 
-    `noted` goes into the journal. `keep` says which intermediates stay. `address` is that of a Dask
-    scheduler whose workers may have another current directory.
+    `noted` goes into the journal. `keep` says which intermediates stay.
     """
 
     out: Path
@@ -67,7 +67,7 @@ class StoryRun:
     size: int
     progress: Progress
     workers: int | None = None
-    address: str | None = None
+    cluster: Cluster = LOCAL
     frozen: frozenset[str] = frozenset()
     keep: Keep = "all"
     noted: dict[str, str] = field(default_factory=dict)
@@ -84,8 +84,9 @@ class StoryRun:
         """Run the stages and commit them, or `publish` them otherwise; the caller holds the
         directory. `removed` are directories that clean-up deleted."""
         journal = Journal(self.out)
-        root = self.out.absolute() if self.address else self.out
-        with executor(self.workers, self.size, self.address, root) as where:
+        cluster = self.cluster.model_dump()
+        root = self.out if cluster["kind"] == "local" else self.out.absolute()
+        with executor(self.workers, self.size, cluster, root, self.progress.note) as where:
             journal.event(
                 "run", config=self.config, story=self.story, workers=where.workers, **self.noted
             )

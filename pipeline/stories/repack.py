@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pipeline.config.cluster import LOCAL, Cluster
 from pipeline.config.prep import Config
 from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.core.manifest import Shard, StageManifest, read_manifest
@@ -70,6 +71,7 @@ def repack_run(
     changes: RepackOptions | None = None,
     workers: int | None = None,
     *,
+    cluster: Cluster | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
     """Pack the tokens of the run in `directory` into `out`; finished work is reused.
@@ -85,6 +87,7 @@ def repack_run(
         config=run.name,
         story=STORY,
         workers=workers,
+        cluster=cluster or LOCAL,
         size=sum(shard.size for shard in run.tokens.tokens),
         progress=progress or Progress(quiet=True),
         noted={ORIGIN: str(run.directory)},

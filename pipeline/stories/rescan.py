@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.config.cluster import LOCAL, Cluster
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.manifest import StageManifest, read_manifest
 from pipeline.engine.progress import Progress
@@ -103,7 +104,11 @@ def plan_rescan(
 
 
 def rescan_run(
-    request: RescanRequest, workers: int | None = None, *, progress: Progress | None = None
+    request: RescanRequest,
+    workers: int | None = None,
+    *,
+    cluster: Cluster | None = None,
+    progress: Progress | None = None,
 ) -> Manifest:
     """Look through the documents; finished work is reused. Raises the errors of
     `pipeline.stories.run.run_preparation`."""
@@ -113,6 +118,7 @@ def rescan_run(
         story=STORY,
         size=request.bytes,
         workers=workers,
+        cluster=cluster or LOCAL,
         progress=progress or Progress(quiet=True),
     )
     return work.hold(partial(_tell, request))

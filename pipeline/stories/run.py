@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from dedup import compiled
+from pipeline.config.cluster import Cluster
 from pipeline.config.prep import Config, LoadedConfig, load_config
 from pipeline.core.address_space import check_address_space
 from pipeline.core.errors import InputError, ReadOnlyError
@@ -50,15 +51,17 @@ def run_preparation(
     workers: int | None = None,
     *,
     overrides: tuple[str, ...] = (),
+    cluster: Cluster | None = None,
     verify_inputs: bool = False,
     progress: Progress | None = None,
     story: Story = PREPARATION,
 ) -> Manifest:
     """Prepare data from a config (a path, the name of a shipped one, or a Config) into `out`.
 
-    `workers` N >= 1 starts N Dask worker processes, 0 runs here, None decides by input size. The
-    same config and input give byte-identical outputs for any number of workers and after any number
-    of kills; finished work is reused. Raises the errors of `pipeline.core.errors`.
+    `workers` N >= 1 starts N Dask worker processes, 0 runs here, None decides by input size;
+    `cluster` is taken before that section of the config. The same config and input give
+    byte-identical outputs anywhere and after any number of kills; finished work is reused. Raises
+    the errors of `pipeline.core.errors`.
     """
     check_address_space()
     if isinstance(config, Config):
@@ -67,6 +70,9 @@ def run_preparation(
         loaded = config
     else:
         loaded = load_config(config, overrides)
+    if cluster is not None:
+        changed = loaded.config.model_copy(update={"cluster": cluster})
+        loaded = loaded.model_copy(update={"config": changed})
     prepared = prepare(loaded, Path(out) if out is not None else None)
     progress = progress or Progress(quiet=True)
     progress.timings.clear()  # a stage that an earlier attempt of this run made is not reused
@@ -191,7 +197,7 @@ def _run_stages(
         size=plan.bytes,
         progress=progress,
         workers=workers,
-        address=config.cluster.address,
+        cluster=config.cluster,
         frozen=prepared.takedowns.frozen,
         keep=config.keep,
     )

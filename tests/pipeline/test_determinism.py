@@ -171,16 +171,17 @@ def test_one_more_shard(
 
 def test_incremental_run_equals_a_fresh_one(
     make_corpus: Callable[..., Any], new_shard: Callable[..., Any], write_prose: Callable[..., str],
-    tmp_path: Path,
+    small_run: Any, tmp_path: Path,
 ) -> None:  # fmt: skip
     """Adding a shard to a finished run ends where a run from nothing ends."""
     corpus = make_corpus(tmp_path / "corpus")
-    pipeline.run(corpus.config, tmp_path / "grown", 0)
+    shutil.copytree(small_run.directory, tmp_path / "grown")
     writer = new_shard(corpus, "web", "zzz.jsonl")
     for number in range(10):
         writer.add("plain", write_prose(600_000 + number, 90), "Code")
     writer.write()
-    pipeline.run(corpus.config, tmp_path / "grown", 0)
+    grown = pipeline.run(corpus.config, tmp_path / "grown", 0)
+    assert "tokenizer" in grown.reused
     pipeline.run(corpus.config, tmp_path / "fresh", 0)
     assert TREE_HASH(tmp_path / "grown") == TREE_HASH(tmp_path / "fresh")
 

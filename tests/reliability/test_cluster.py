@@ -80,7 +80,7 @@ def cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
 
 
 def start(collection: Any, out: Path, address: str, **environment: str) -> Any:
-    command = [PREP, "run", collection.config, "--out", out, "--set", f"cluster.address={address}"]
+    command = [PREP, "run", collection.config, "--out", out, "--cluster", address]
     return subprocess.Popen(
         [str(a) for a in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, **environment},

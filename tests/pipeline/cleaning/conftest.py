@@ -1,7 +1,6 @@
 """Broken text by the thousand: every kind of damage that ftfy knows, mixed at random by seed."""
 
 import random
-import re
 import unicodedata
 from collections.abc import Callable
 from functools import cache
@@ -42,11 +41,8 @@ BREAKS = (
     "\r\x00\n", "\t",
 )  # fmt: skip
 MARKS = tuple(chr(c) for c in range(0x20000) if unicodedata.combining(chr(c)))
-COMPOSITES = [
-    unicodedata.decomposition(c).split()
-    for c in map(chr, range(0x20000))
-    if re.fullmatch("[0-9A-F]+ [0-9A-F]+", unicodedata.decomposition(c))
-]
+PARTS = (unicodedata.decomposition(chr(c)).split() for c in range(0x20000))
+COMPOSITES = [parts for parts in PARTS if len(parts) == 2 and parts[0][0] != "<"]
 FIRSTS = tuple(chr(int(first, 16)) for first, _ in COMPOSITES)
 SECONDS = tuple(sorted({chr(int(second, 16)) for _, second in COMPOSITES}))
 JAMO = tuple(map(chr, (*range(0x1100, 0x1113), *range(0x1161, 0x1176), *range(0x11A8, 0x11C3))))

@@ -38,7 +38,20 @@ TEXTS = ["", " ", "x", "7", "-1", "0x10", "1e3", "true", "null", "64 MiB", "-64 
          "builtin:x", "builtin:quickstart", "builtin:default", "s3://bucket/x", "file:///", "::",
          "nowhere.yaml", "tcp://nowhere:1", "US", "en", "rules.py:keep",
          "\ud800"]  # fmt: skip
+CLUSTERS: list[dict[str, Any]] = [
+    {"kind": "local"}, {"kind": "dask", "address": "tcp://nowhere:1"},
+    {"kind": "ssh", "hosts": ["nowhere"], "workers": 1},
+    {"kind": "slurm", "workers": 2, "memory": 1 << 30},
+    {"kind": "kubernetes", "image": "x", "workers": 2, "memory": 1, "claim": "x", "mount": "/"},
+]  # fmt: skip
 OTHERS = [None, True, False, [], {}, [[]], [None], {"x": 1}, [{"x": [1]}], {"": ""}, ["a", "a"]]
+
+
+def clusters_with(key: str) -> list[dict[str, Any]]:
+    """Sections of the kinds that have this key."""
+    kinds = {name: m for m in _models_in(Config.model_fields["cluster"].annotation)
+             for name in members(m.model_fields["kind"].annotation)}  # fmt: skip
+    return [c for c in CLUSTERS if key in ("cluster", *kinds[c["kind"]].model_fields)]
 
 
 @functools.cache
@@ -116,6 +129,8 @@ def put(value: dict[str, Any], place: Place, new: Any) -> None:
 def mutated(draw: Draw, value: dict[str, Any]) -> dict[str, Any]:
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
         place = draw.choice(list(fields()))
+        if place[0] == "cluster":
+            value["cluster"] = dict(draw.choice(clusters_with(str(place[-1]))))
         match draw.randrange(12):
             case 0:
                 put(value, (*place[:-1], f"{place[-1]}{draw.choice('sx_ ')}"), 1)
@@ -181,7 +196,7 @@ def check(plan: Plan, value: dict[str, Any]) -> int:
 @pytest.mark.parametrize("number", range(8))
 def test_mutations(plan: Plan, name: str, number: int) -> None:
     draw = random.Random(f"{SEED} {name} {number}")
-    codes = [check(plan, mutated(draw, shipped(name))) for _ in range(12)]
+    codes = [check(plan, mutated(draw, shipped(name))) for _ in range(18)]
     assert set(codes) - {2}, "no draw was a valid config"
 
 

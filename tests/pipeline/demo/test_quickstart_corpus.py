@@ -48,6 +48,17 @@ def file_hashes(directory: Path) -> dict[str, str]:
     return {path.name: storage.hash_file(path) for path in sorted(directory.iterdir())}
 
 
+@pytest.fixture(scope="module")
+def gathered(cache: Path) -> list[quickstart._Record]:
+    """What the corpus was made from."""
+    lines = (line for shard in sorted(cache.rglob("shard-*.zst")) for line in raw_lines(shard))
+    pairs = ((json.loads(line), line) for line in lines)
+    return [
+        quickstart._Record(record["meta"]["pile_set_name"], len(record["text"].encode()), line)
+        for record, line in pairs
+    ]
+
+
 def test_size_and_mix(corpus: Path) -> None:
     found = records(corpus)
     sizes: Counter[str] = Counter()
@@ -102,16 +113,14 @@ def test_manifest_covers_every_file(corpus: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove", "manifest", "index"])
 def test_damage_is_rebuilt(
-    corpus: Path, cache: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+    corpus: Path,
+    cache: Path,
+    damage: str,
+    gathered: list[quickstart._Record],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = file_hashes(corpus)
-    kept = [
-        quickstart._Record(record["meta"]["pile_set_name"], len(record["text"].encode()), line)
-        for shard in sorted(corpus.glob("shard-*.jsonl.zst"))
-        for line in raw_lines(shard)
-        for record in [json.loads(line)]
-    ]
-    gather = Mock(return_value=kept)
+    gather = Mock(return_value=gathered)
     monkeypatch.setattr(quickstart, "_gather", gather)
     _damage(corpus, cache, damage)
     assert quickstart.collect(cache) == corpus

@@ -1,4 +1,4 @@
-"""`cluster.address`: tasks on the workers of a Dask cluster that is already there."""
+"""`cluster.kind: dask`: tasks on the workers of a Dask cluster that is already there."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_the_same_bytes_on_a_running_cluster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """From another directory than the workers', into a relative one."""
-    command = ("run", corpus.config, "--out", "run", "--set", f"cluster.address={address}")
+    command = ("run", corpus.config, "--out", "run", "--cluster", address)
     ended = prep_process(*command, cwd=tmp_path)
     assert ended.code == 0, ended.err
     assert differences(tmp_path / "run", small_run.directory) == []
@@ -51,24 +51,24 @@ def test_workers_share_the_memory_of_the_machine(
 
 
 def test_nothing_answers(corpus: Any, prep: Prep, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("pipeline.engine.executor.CONNECT_SECONDS", 1)
-    options = ("--out", tmp_path / "run", "--set", "cluster.address=tcp://127.0.0.1:9")
+    monkeypatch.setattr("pipeline.engine.clusters.CONNECT_SECONDS", 1)
+    options = ("--out", tmp_path / "run", "--cluster", "tcp://127.0.0.1:9")
     ended = prep("run", corpus.config, *options)
     assert ended.code == 5
     assert "no Dask scheduler answers at tcp://127.0.0.1:9" in ended.err
 
 
 def test_no_workers(corpus: Any, prep: Prep, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("pipeline.engine.executor.LONELY_SECONDS", 1)
+    monkeypatch.setattr("pipeline.engine.clusters.LONELY_SECONDS", 1)
     scheduler = {"cls": Scheduler, "options": {"port": 0, "dashboard_address": "127.0.0.1:0"}}
     with SpecCluster(workers={}, scheduler=scheduler, silence_logs=50) as empty:
-        setting = f"cluster.address={empty.scheduler_address}"
-        ended = prep("run", corpus.config, "--out", tmp_path / "run", "--set", setting)
+        options = ("--out", tmp_path / "run", "--cluster", empty.scheduler_address)
+        ended = prep("run", corpus.config, *options)
     assert ended.code == 5 and "has no workers; start some" in ended.err
 
 
 def test_workers_and_address_exclude_each_other(corpus: Any, prep: Prep, tmp_path: Path) -> None:
-    options = ("--out", tmp_path / "run", "--workers", 2, "--set", "cluster.address=tcp://h:1")
+    options = ("--out", tmp_path / "run", "--workers", 2, "--cluster", "tcp://h:1")
     ended = prep("run", corpus.config, *options)
     assert ended.code == 2 and "leave one of the two out" in ended.err
 
@@ -85,10 +85,10 @@ def test_workers_that_cannot_do_it(
     seen: Any, message: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
     from pipeline.core.errors import ResourceError
-    from pipeline.engine import executor
+    from pipeline.engine import clusters
 
-    monkeypatch.setattr(executor, "_build", lambda: "BUILD")
-    monkeypatch.setattr(executor.secrets, "token_hex", lambda _: "TOKEN")
+    monkeypatch.setattr(clusters, "describe_build", lambda: "BUILD")
+    monkeypatch.setattr(clusters.secrets, "token_hex", lambda _: "TOKEN")
 
     class Client:
         def wait_for_workers(self, *_: Any, **__: Any) -> None: ...
@@ -96,5 +96,4 @@ def test_workers_that_cannot_do_it(
             return {"tcp://w:1": ("TOKEN", "BUILD"), "tcp://w:2": seen}
 
     with pytest.raises(ResourceError, match=message):
-        executor._check_workers(Client(), "tcp://s:1", tmp_path)
-    assert not list(tmp_path.iterdir())
+        clusters._check_workers(Client(), clusters._write_ticket(tmp_path), 1)

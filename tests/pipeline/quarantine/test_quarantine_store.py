@@ -1,9 +1,10 @@
 """Quarantined texts leave documents/ in every run that screens, and come back to be looked at."""
 
+import functools
 import json
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -161,16 +162,27 @@ REUSED = {
 }
 
 
+@pytest.fixture(scope="module")
+def fresh(small_run: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """The hash of all files of a run that began with a change."""
+
+    @functools.cache
+    def hash_of(change: str) -> str:
+        root = tmp_path_factory.mktemp("fresh")
+        pipeline.run(small_run.corpus.config, root / "run", 0, overrides=changed(change, root))
+        return storage.tree_hash(root / "run")
+
+    return hash_of
+
+
 @pytest.mark.parametrize("change", REUSED)
 def test_a_changed_run_equals_a_fresh_one(
-    change: str, run: Path, small_run: Any, tmp_path: Path
+    change: str, run: Path, small_run: Any, tmp_path: Path, fresh: Callable[[str], str]
 ) -> None:
     """There and back: stages that need not run again do not, and all bytes are the same."""
     overrides = changed(change, tmp_path)
     again = pipeline.run(small_run.corpus.config, run, 0, overrides=overrides)
-    fresh = tmp_path / "fresh"
-    pipeline.run(small_run.corpus.config, fresh, 0, overrides=overrides)
-    assert storage.tree_hash(run) == storage.tree_hash(fresh)
+    assert storage.tree_hash(run) == fresh(change)
     assert REUSED[change] <= set(again.reused)
     held = quarantined(run)
     assert texts(run, "quarantine").keys() == held
@@ -254,14 +266,17 @@ def test_screening_alone_moves_them_too(run: Path, small_run: Any, tmp_path: Pat
 @pytest.mark.parametrize("stride", [499, pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.timeout(1800)
 def test_killed_while_texts_go_back_and_forth(
-    change: str, stride: int, run: Path, small_run: Any, tmp_path: Path
+    change: str,
+    stride: int,
+    run: Path,
+    small_run: Any,
+    tmp_path: Path,
+    fresh: Callable[[str], str],
 ) -> None:
     """A kill at any fault point of a run that needs the texts, and of the one that goes on, ends in
     the bytes of a fresh run."""
     overrides = changed(change, tmp_path)
-    fresh, out = tmp_path / "fresh", tmp_path / "killed"
-    pipeline.run(small_run.corpus.config, fresh, 0, overrides=overrides)
-    expected = storage.tree_hash(fresh)
+    out, expected = tmp_path / "killed", fresh(change)
     number = 1 + date.today().toordinal() % stride
     while True:
         shutil.rmtree(out, ignore_errors=True)

@@ -280,8 +280,8 @@ def test_a_worker_with_another_version(home: Path, here: Run) -> None:
         text=True,
     ) as cluster:
         assert cluster.stdout
-        address = f"cluster.address={cluster.stdout.readline().strip()}"
-        ended = here("run", "tabs.yaml", "--out", "out", "--set", address)
+        address = cluster.stdout.readline().strip()
+        ended = here("run", "tabs.yaml", "--out", "out", "--cluster", address)
         cluster.communicate()
     assert ended.code == 2, ended.err
     line = only_line(ended)

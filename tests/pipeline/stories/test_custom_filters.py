@@ -1,4 +1,4 @@
-"""Custom filters in a run: the example of docs/filters.md with and without workers, what a changed
+"""Custom filters in a run: the example of docs/filters.md with and without a worker, what a changed
 file runs again, and the errors of the command."""
 
 import json
@@ -110,14 +110,12 @@ def test_the_manifest_and_the_plan_say_what_was_used(
     }  # fmt: skip
 
 
-def test_any_number_of_workers(
-    home: Path, tmp_path: Path, prep_process: Callable[..., Any]
-) -> None:
+def test_in_a_worker_process(home: Path, tmp_path: Path, prep_process: Callable[..., Any]) -> None:
     """Real processes, which import the file, and a module of the current directory."""
     trees = []
     many = "".join((home / "web.jsonl").read_text() for _ in range(20))
     (home / "web.jsonl").write_text(many)
-    for workers in (0, 2):
+    for workers in (0, 1):
         out = tmp_path / f"out-{workers}"
         of_module = (
             ("--set", "filters.custom.0.function=my_rules:mostly_letters") if workers else ()
@@ -221,7 +219,7 @@ ERRORS = (
     ("body", "message", "workers"),
     [
         *((*error, 0) for error in ERRORS),
-        (*ERRORS[0], 2),
+        (*ERRORS[0], 1),
         *(pytest.param(*error, 2, marks=pytest.mark.slow) for error in ERRORS[1:]),
     ],
 )

@@ -26,10 +26,10 @@ Make = Callable[[], nn.Module]
 
 # (module, how it is trained, samples, micro-batch, steps): K = 8, 12 and 30 leaves, also short.
 CASES = [
-    pytest.param(GPT2, train, 12, 1, 5, id="gpt2-12"),
-    pytest.param(Llama, train, 15, 2, 5, id="llama-8"),
+    pytest.param(GPT2, train, 12, 1, 3, id="gpt2-12"),
+    pytest.param(Llama, train, 15, 2, 3, id="llama-8"),
     pytest.param(Mixed, train, 30, 1, 2, id="mixed-30"),
-    pytest.param(Classifier, train_outside, 60, 5, 4, id="classifier-12"),
+    pytest.param(Classifier, train_outside, 60, 5, 3, id="classifier-12"),
 ]
 # (num_csx, target, activations), each against one streaming system that keeps its activations.
 OTHERS = {
