@@ -10,13 +10,15 @@ the shards, so the levels change nothing of what a range holds.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from typing import Any
 
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import StageManifest
 from pipeline.engine.shared import Shared
 
 MOST_SHARDS = 512
 
-Shards = tuple[Shard, ...]
+Shards = tuple[Any, ...]
+"""Shards, or what has a size as they do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +103,7 @@ def _divide(bundle: Bundle) -> list[list[Bundle]]:
                 stop=stop,
                 ranges=bundle.ranges,
                 kinds=group,
-                work=bundle.work * (stop - first) * size // (ranges * whole),
+                work=bundle.work * (stop - first) * size // max(1, ranges * whole),
             )
             for group, size in zip(groups, sizes, strict=True)
         ]

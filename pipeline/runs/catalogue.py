@@ -40,7 +40,8 @@ PLACES: Mapping[str, RunEntry] = {
                        holds_text=True),
         *_intermediate("signatures", "runs", "bands", "components", "routes", "clusters",
                        "withheld", "keep", "splits", "lines", "repeats", "redactions", "cuts",
-                       "bins"),
+                       "bins", "merged_runs", "merged_routes", "merged_lines",
+                       "merged_repeats"),
         RunEntry(name="documents", holds_text=True, text_column="text"),
         RunEntry(name="quarantine", holds_text=True, text_column="text"),
         RunEntry(name="drops", holds_text=True, text_column="excerpt"),
@@ -111,6 +112,10 @@ CAUSES: Mapping[str, str] = {
     "rows": "`pack.format` is not `corpus`",
     "vsl": "`pack.format` is `vsl`",
     "mixture": "the section has weights",
+    "many runs": "there are more than 512 documents shards to compare",
+    "many routes": "there are more than 512 shards of `bands/`",
+    "many lines": "there are more than 512 documents shards with lines to compare",
+    "many repeats": "there are more than 512 shards of `repeats/`",
     "many shards": "a task would read slices of more than 512 documents shards",
     "very many shards": "there are more than 512 · 512",
     "many buckets": "a task would read slices of more than 512 buckets",
@@ -125,22 +130,22 @@ def _stage(name: str, tasks: str, reads: str, *writes: str, **facts: Any) -> Sta
     return StageEntry(name=name, tasks=tasks, reads=reads, writes=writes, **facts)
 
 
+def _merge(name: str, keys: str, source: str, target: str, cause: str, **facts: Any) -> StageEntry:
+    """What merges shards where one task would read too many (`pipeline.engine.levels`)."""
+    tasks, reads = f"one per group of shards and range of {keys}", f"a slice of each of `{source}/`"
+    return _stage(name, tasks, reads, target, needs=(source,), called_for_by=(cause,), **facts)
+
+
 def _merges(
     name: str, keys: str, source: str, target: str, cause: str
 ) -> tuple[StageEntry, StageEntry]:
-    """What merges shards where one task would read too many (`pipeline.engine.levels`), and merges
-    the merged ones."""
-    tasks, facts = f"one per group of shards and range of {keys}", _MERGE_FACTS
-    called_for_by, again = (cause,), (f"very {cause}",)
+    """The same of tokens, or texts, and what merges the merged ones."""
+    facts = {"speed": 311, "disk": 0.7, "changed_by_takedowns": True}
     return (
-        _stage(name, tasks, f"a slice of each of `{source}/`", target, needs=(source,),
-               called_for_by=called_for_by, **facts),
-        _stage(f"{name}_again", tasks, f"a slice of each of `{target}/`", target, needs=(target,),
-               called_for_by=again, **facts),
-    )  # fmt: skip
+        _merge(name, keys, source, target, cause, **facts),
+        _merge(f"{name}_again", keys, target, target, f"very {cause}", **facts),
+    )
 
-
-_MERGE_FACTS = {"speed": 311, "disk": 0.7, "changed_by_takedowns": True}
 
 _PER_SHARD = "one per documents shard"
 _PER_BUCKET = "one per bucket of a split"
@@ -159,10 +164,11 @@ STAGES: Mapping[str, StageEntry] = {
                needs=("pieces",)),
         _stage("signatures", _PER_SHARD, "text, meta for `dedup.key`", "signatures", "runs",
                called_for_by=("duplicates",), speed=196, disk=0.15),
+        _merge("merge_runs", "digests", "runs", "merged_runs", "many runs", disk=0.12),
         _stage("bands", "one per channel and key range",
                "that range of all runs, of earlier indexes too", "bands",
                called_for_by=("duplicates",), disk=0.01,
-               needs=("runs",)),
+               needs=("merged_runs",), instead={"merged_runs": "runs"}),
         _stage("screen", _PER_SHARD, "source label, licence, meta, text; `registry/`", "screen",
                speed=390),
         _stage("custom_detectors", _PER_SHARD, "documents, the detectors", "screen",
@@ -187,10 +193,12 @@ STAGES: Mapping[str, StageEntry] = {
         _stage("route", "one per shard of `bands/`", "that shard, `components/`", "routes",
                called_for_by=("duplicates",),
                needs=("bands", "components")),
+        _merge("merge_routes", "later tasks", "routes", "merged_routes", "many routes", disk=0.01),
         _stage("clusters", "one per group of components",
                "`routes/`, signatures, decisions, text of doubtful pairs", "clusters",
                called_for_by=("duplicates",), speed=180,
-               needs=("components", "routes", "signatures", "decisions")),
+               needs=("components", "merged_routes", "signatures", "decisions"),
+               instead={"merged_routes": "routes"}),
         _stage("verdicts", "1", "`decisions/`, `clusters/`, the policy", "verdicts",
                layout.DECISIONS, layout.POLICY, called_for_by=("decisions",),
                needs=("decisions", "clusters")),
@@ -204,15 +212,20 @@ STAGES: Mapping[str, StageEntry] = {
         _stage("lines", _PER_SHARD, "text of kept documents", "lines", called_for_by=("lines",),
                changed_by_takedowns=True,
                needs=("keep",)),
-        _stage("repeats", "one per key range", "that range of `lines/`", "repeats",
+        _merge("merge_lines", "digests", "lines", "merged_lines", "many lines",
+               changed_by_takedowns=True, disk=0.5),
+        _stage("repeats", "one per key range", "that range of `lines/`, merged or not", "repeats",
                called_for_by=("lines",), changed_by_takedowns=True,
-               needs=("lines",)),
+               needs=("merged_lines",), instead={"merged_lines": "lines"}),
+        _merge("merge_repeats", "documents shards", "repeats", "merged_repeats", "many repeats",
+               changed_by_takedowns=True),
         _stage("redactions", _PER_SHARD, "evidence, `verdicts/`", "redactions",
                called_for_by=("redactions",), changed_by_takedowns=True,
                needs=("decisions", "verdicts")),
         _stage("cuts", _PER_SHARD, "`repeats/`, `redactions/`", "cuts",
                called_for_by=("lines", "redactions"), changed_by_takedowns=True,
-               needs=("lines", "repeats", "redactions")),
+               needs=("lines", "merged_repeats", "redactions"),
+               instead={"merged_repeats": "repeats"}),
         _stage("cut_table", "1", "`cuts/`", layout.CUTS, called_for_by=("lines", "redactions"),
                changed_by_takedowns=True,
                needs=("cuts",)),
@@ -281,7 +294,9 @@ class StoryEntry:
     """The directory with a record for every kept document, if it writes them."""
 
 
-_COMPARE = ("signatures", "bands", "components", "route", "clusters")
+_JOIN = ("signatures", "merge_runs", "bands")
+_CHOOSE = ("components", "route", "merge_routes", "clusters")
+_COMPARE = (*_JOIN, *_CHOOSE)
 _DECIDE = ("decisions", "evidence", "verdicts")
 _TABLES = ("sources", "documents", "account")
 _FIND_DUPLICATES = ("pieces", "plan", "clean", *_COMPARE, "keep", *_TABLES)
@@ -293,11 +308,11 @@ _SHUFFLE_AND_PACK = (
 STORIES: Mapping[str, StoryEntry] = {
     "prepare": StoryEntry(
         stages=(
-            "eval_index", "registry", "pieces", "plan", "clean", "signatures", "bands", "screen",
+            "eval_index", "registry", "pieces", "plan", "clean", *_JOIN, "screen",
             "custom_detectors", "overlap", "filters", "custom_filters", "reviews", "withheld",
-            *_DECIDE[:2], "components", "route", "clusters", "verdicts", "keep", "quarantine",
-            "tokenizer", "lines", "repeats", "redactions", "cuts", "cut_table", "tokenize",
-            "sources", "documents", "mixture", *_SHUFFLE_AND_PACK, "report",
+            *_DECIDE[:2], *_CHOOSE, "verdicts", "keep", "quarantine", "tokenizer", "lines",
+            "merge_lines", "repeats", "merge_repeats", "redactions", "cuts", "cut_table",
+            "tokenize", "sources", "documents", "mixture", *_SHUFFLE_AND_PACK, "report",
         ),
         screens=True, labels_sources=True, is_described=True,
     ),

@@ -58,6 +58,8 @@ POLICY_SHARD = "policy.arrow"
 LINE_KEYS_SHARD = "keys.arrow"
 WINDOWS_SHARD = "windows.arrow"
 SPANS_SHARD = "spans.arrow"
+ROUTES_SHARD = "routes.arrow"
+STARTS_SHARD = "starts.arrow"
 """Ends of the shards of directories that have several kinds."""
 
 

@@ -152,10 +152,10 @@ class ComponentsOutput(StageOutput):
 
 
 class RoutesOutput(StageOutput):
-    """Memberships sorted by later task; `cuts`: where those of each start."""
+    """Memberships sorted by later task; where those of each start."""
 
-    memberships = _shards("routes")
-    cuts = _counter(list[int], "cuts")
+    memberships = _shards("routes", layout.ROUTES_SHARD)
+    starts = _shards("routes", layout.STARTS_SHARD)
 
 
 class ClustersOutput(StageOutput):

@@ -10,7 +10,8 @@ the name meant when it was looked up, which is part of every file's path and so 
 import logging
 import posixpath
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -56,6 +57,9 @@ _NOT_ALLOWED = (
 )
 """What errors of stores call these, in their names, codes or words."""
 
+_WAITS = (1, 2, 4, 8, 15)
+"""Seconds before a store that failed is asked again."""
+
 _HEAD = 64
 _SKIP = 1 << 20
 _READ_AHEAD = 8 << 20
@@ -95,11 +99,13 @@ def remote(url: str) -> Listing:
 def version(location: str) -> tuple[int, str | None]:
     """(size, what tells the content apart; None where the store says nothing) of a file."""
 
-    def ask() -> dict[str, Any]:
-        system, name = _file_system(location)
-        return dict(system.info(name))
+    version: tuple[int, str | None] = _asking(location, _ask_version, location)
+    return version
 
-    info = {str(key).lower(): value for key, value in _asking(location, ask).items()}
+
+def _ask_version(location: str) -> tuple[int, str | None]:
+    system, name = _file_system(location)
+    info = {str(key).lower(): value for key, value in system.info(name).items()}
     content = next((f"{key} {info[key]}" for key in _VERSIONS if info.get(key)), None)
     return int(info["size"] or 0), content
 
@@ -125,6 +131,22 @@ _INSTALL = "pip install 'wafermill[remote]', and for s3:// and the like the pack
 
 
 def _asking(url: str, question: Any, *arguments: Any) -> Any:
+    """The answer of a store, which is asked again while it fails."""
+    return _persist(lambda: _ask_once(url, question, *arguments))
+
+
+def _persist(attempt: Callable[[], Any]) -> Any:
+    """What the first attempt gives that does not end in a ResourceError, or the error of the last,
+    half a minute later."""
+    for seconds in _WAITS:
+        try:
+            return attempt()
+        except ResourceError:
+            time.sleep(seconds)
+    return attempt()
+
+
+def _ask_once(url: str, question: Any, *arguments: Any) -> Any:
     """The answer of a store. Every store has errors of its own, so any of them counts."""
     try:
         return question(*arguments)
@@ -244,18 +266,21 @@ def _plain(system: Any, name: str) -> str:
 
 class RemoteFile:
     """The bytes of a file behind a URL, read in order. Going back to the first 64 bytes costs
-    nothing; other ways back may open the file again.
+    nothing; other ways back may open the file again, as a store does that fails on the way.
 
-    Raises ResourceError when the store fails or ends too early.
+    Raises ResourceError when the store goes on to fail or to end too early, InputError for a file
+    that changed meanwhile.
     """
 
     def __init__(self, location: str) -> None:
         self._location = location
-        self._size, _ = version(location)
+        self._version = version(location)
+        self._size = self._version[0]
         self._open()
 
     def _open(self) -> None:
         self._file: Any = _asking(self._location, self._opened)
+        self._is_broken = False
         self._below = 0
         self._head = b""
         self._position = 0
@@ -269,17 +294,44 @@ class RemoteFile:
 
     def _read_below(self, size: int) -> bytes:
         """So many bytes, or all that are left."""
-        pieces, left = [], size
-        while left and (piece := _asking(self._location, self._file.read, left)):
-            pieces.append(piece)
-            left -= len(piece)
-        self._below += size - left
-        if left and self._below < self._size:
+        data = bytearray()
+
+        def attempt() -> None:
+            try:
+                if self._is_broken:
+                    self._file = self._reopened(self._below + len(data))
+                    self._is_broken = False
+                while left := size - len(data):
+                    piece = _ask_once(self._location, self._file.read, left)
+                    if not piece:
+                        return self._check_end(self._below + len(data))
+                    data.extend(piece)
+            except ResourceError:
+                self._is_broken = True
+                raise
+
+        _persist(attempt)
+        self._below += len(data)
+        return bytes(data)
+
+    def _reopened(self, offset: int) -> Any:
+        """The file opened again, at an offset."""
+        if _ask_once(self._location, _ask_version, self._location) != self._version:
+            raise InputError(
+                f"{redact_url(self._location)}: changed while this run read it; "
+                "run the same command again"
+            )
+        file = _ask_once(self._location, self._opened)
+        while offset and (piece := _ask_once(self._location, file.read, min(_SKIP, offset))):
+            offset -= len(piece)
+        return file
+
+    def _check_end(self, offset: int) -> None:
+        if offset < self._size:
             raise ResourceError(
-                f"{redact_url(self._location)}: ended after {self._below:,} of {self._size:,} "
+                f"{redact_url(self._location)}: ended after {offset:,} of {self._size:,} "
                 "bytes; run the same command again"
             )
-        return b"".join(pieces)
 
     def read(self, size: int = -1) -> bytes:
         """Read on; all that is left when `size` is negative."""

@@ -1,13 +1,13 @@
-"""Dedup up to candidates, in four stages.
+"""Candidates of dedup: documents that share a digest.
 
 `signatures` reads the text once: per documents shard, `signatures/` has the MinHash signature of
 every document (unless nothing is verified by it) and `runs/` the sorted digests of every channel
 with their rows. Channels are the bands; `same`, the digest of the whole normalised text; and, where
 one is configured, `key`, the digest of a field of `meta`. `bands` joins one key range of a channel
-over all shards, `components` finds what candidate edges connect (4 bytes a document), and `route`
-sorts every shard of memberships by the task that will choose the representatives.
+over all shards; where these are too many for one task, their runs are merged before.
 """
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -19,11 +19,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from dedup.arrays import U32, U64
 from dedup.presets import Preset
-from pipeline.core.manifest import Shard
+from pipeline.core.manifest import Shard, StageManifest
+from pipeline.engine.levels import Bundle, bundle_shards, merge_in_levels
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import (
-    MEMORY_PER_WORK,
     Inputs,
     Output,
     Result,
@@ -32,12 +33,13 @@ from pipeline.engine.stage import (
     arrow_output,
 )
 from pipeline.runs import layout
-from pipeline.runs.views import BandsOutput, CleanOutput, ComponentsOutput
+from pipeline.runs.views import BandsOutput, CleanOutput
 from pipeline.stages.batches import Batches
 
 SAME = "same"
 KEY = "key"
 
+RunStage = Callable[[Stage], StageManifest]
 Entries = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]
 
 
@@ -136,6 +138,15 @@ class SortedRuns:
     base: int
     location: str
 
+    @property
+    def size(self) -> int:
+        """Bytes of the shard."""
+        return self.shard.size
+
+
+Runs = Shared[tuple[SortedRuns | Shard, ...]]
+"""Those of documents shards, or merged ones."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class JoinJob:
@@ -145,7 +156,7 @@ class JoinJob:
     channel: str
     low: int
     high: int
-    runs: Shared[tuple[SortedRuns, ...]]
+    runs: Runs
     first_new: int
 
 
@@ -153,10 +164,22 @@ def _join(job: JoinJob, inputs: Inputs) -> Result:
     """Columns member (uint32 dense index), bucket (uint32 from 0); only buckets of two and more
     documents, of which one is new."""
     from dedup.join import buckets
+
+    digests, members = _read_runs(job, inputs)
+    member, bucket = buckets(digests, members, new_from=job.first_new)
+    table = pa.table({"member": pa.array(member), "bucket": pa.array(bucket)})
+    output = arrow_output(layout.shard("bands", job.index, "arrow"), table)
+    count = int(bucket.max()) + 1 if len(bucket) else 0
+    return Result((output,), {"channel": job.channel, "buckets": count, "memberships": len(member)})
+
+
+def _read_runs(job: "JoinJob | MergeRunsJob", inputs: Inputs) -> tuple[list[U64], list[U32]]:
+    """The digests of every run, ascending, and the documents they are of."""
     from dedup.lsh import slice_run
 
-    digests, members = [], []
-    for run in job.runs.value:
+    digests, members = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint32)]
+    for entry in job.runs.value:
+        run = entry if isinstance(entry, SortedRuns) else SortedRuns(entry, 0, "")
         owner = Inputs(Path(run.location)) if run.location else inputs
         table = owner.table(run.shard, [job.channel, f"{job.channel}_row"])
         column = table[job.channel].to_numpy()
@@ -165,40 +188,92 @@ def _join(job: JoinJob, inputs: Inputs) -> Result:
             digests.append(column[start:stop])
             rows = table[f"{job.channel}_row"].to_numpy()[start:stop]
             members.append((rows + np.uint64(run.base)).astype(np.uint32))
-    member, bucket = buckets(digests, members, new_from=job.first_new)
-    table = pa.table({"member": pa.array(member), "bucket": pa.array(bucket)})
-    output = arrow_output(layout.shard("bands", job.index, "arrow"), table)
-    count = int(bucket.max()) + 1 if len(bucket) else 0
-    return Result((output,), {"channel": job.channel, "buckets": count, "memberships": len(member)})
+    return digests, members
 
 
-def join_stage(batches: Batches, channels: tuple[str, ...], memory: int) -> Stage:
-    """Tasks = channels x key ranges; the ranges follow from the number of documents and the memory
-    of one task alone."""
+@dataclass(frozen=True, kw_only=True)
+class MergeRunsJob:
+    """Digests of `channel` in [low, high], both included, in a group of runs."""
+
+    index: int
+    channel: str
+    low: int
+    high: int
+    runs: Runs
+
+
+def _merge_runs(job: MergeRunsJob, inputs: Inputs) -> Result:
+    """The columns of the channel, of which CHANNEL_row has dense indices."""
+    digests, members = _read_runs(job, inputs)
+    merged = {job.channel: (np.concatenate(digests), np.concatenate(members))}
+    return Result((_runs(layout.shard("merged_runs", job.index, "arrow"), merged),))
+
+
+def join_runs(
+    batches: Batches, channels: tuple[str, ...], memory: int, run: RunStage
+) -> BandsOutput:
+    """Run the stages that find documents with equal digests: channels x key ranges. The ranges
+    follow from the number of documents and the memory of one task alone."""
     from dedup.join import key_ranges
 
     batches.check_size()
-    tasks: list[Task] = []
+    ranges = len(key_ranges(batches.total, _ENTRY_BYTES, memory))
+    needed = min(memory, _ENTRY_BYTES * batches.total)
+    bundles = []
     for channel in channels:
         runs = _runs_of_channel(batches, channel)
-        own = Shared(tuple(run.shard for run in runs if not run.location))
-        size = sum(shard.size for shard in own.value) // max(len(channels), 1)
-        every = Shared(runs)
-        ranges = key_ranges(batches.total, _ENTRY_BYTES, memory)
-        needed = min(memory, _ENTRY_BYTES * batches.total)
-        for low, high in ranges:
+        size = sum(run.size for run in runs if not run.location) // max(len(channels), 1)
+        bundles.append(bundle_shards(channel, ranges, Shared(runs), work=size))
+
+    def merge(name: str, wide: Sequence[Bundle]) -> StageManifest:
+        tasks = [
+            Task(
+                f"{name} of {bundle.name} from {low:016x}, group {index}",
+                MergeRunsJob(
+                    index=index, channel=bundle.name, low=low, high=high - 1, runs=bundle.shards
+                ),
+                (own,),
+                bundle.work,
+                needed,
+            )
+            for index, (bundle, own) in enumerate(_with_own_shards(wide))
+            for low, high in [bundle.bounds(1 << 64)]
+        ]
+        return run(Stage(name=name, version=1, function=_merge_runs, tasks=tuple(tasks)))
+
+    narrow = merge_in_levels(bundles, ("merge_runs",), merge)
+    tasks: list[Task] = []
+    for bundle, own in _with_own_shards(narrow):
+        for number in range(bundle.first, bundle.stop):
+            low, high = ((number + i << 64) // ranges for i in (0, 1))
             job = JoinJob(
                 index=len(tasks),
-                channel=channel,
+                channel=bundle.name,
                 low=low,
-                high=high,
-                runs=every,
+                high=high - 1,
+                runs=bundle.shards,
                 first_new=batches.first_new,
             )
-            label = f"{channel} from {low:016x}"
-            tasks.append(Task(label, job, (own,), size // len(ranges), needed))
+            label = f"{bundle.name} from {low:016x}"
+            work = bundle.work // (bundle.stop - bundle.first)
+            tasks.append(Task(label, job, (own,), work, needed))
     settings = {"first_new": batches.first_new}
-    return Stage(name="bands", version=2, function=_join, tasks=tuple(tasks), settings=settings)
+    bands = Stage(name="bands", version=2, function=_join, tasks=tuple(tasks), settings=settings)
+    return BandsOutput(run(bands))
+
+
+def _with_own_shards(
+    bundles: Iterable[Bundle],
+) -> Iterator[tuple[Bundle, Shared[tuple[Shard, ...]]]]:
+    """Bundles of runs, each with its shards that are of this run directory."""
+    own: dict[int, Shared[tuple[Shard, ...]]] = {}
+    for bundle in bundles:
+        runs = bundle.shards
+        if id(runs) not in own:
+            of_batches = [run for run in runs.value if isinstance(run, SortedRuns)]
+            mine = tuple(run.shard for run in of_batches if not run.location)
+            own[id(runs)] = Shared(mine) if of_batches else runs
+        yield bundle, own[id(runs)]
 
 
 def _runs_of_channel(batches: Batches, channel: str) -> tuple[SortedRuns, ...]:
@@ -210,114 +285,3 @@ def _runs_of_channel(batches: Batches, channel: str) -> tuple[SortedRuns, ...]:
             runs += [SortedRuns(s, b, batch.location) for s, b in zip(shards, bases, strict=True)]
         base += batch.total
     return tuple(runs)
-
-
-_LARGEST_TASK = 1 << 15
-_MEMBER_BYTES = 400
-"""Working memory of one document while representatives are chosen, apart from its signature."""
-
-
-@dataclass(frozen=True)
-class ComponentsJob:
-    """Every shard of memberships; `documents` over all batches; documents of one later task."""
-
-    bands: tuple[Shard, ...]
-    documents: int
-    documents_per_task: int
-
-
-def _components(job: ComponentsJob, inputs: Inputs) -> Result:
-    """MEMBERS: columns member, component (uint32), by component, then index; TASK_OF: column task
-    (uint32) per dense index, 0 for a document without candidates, else 1 + its task."""
-    from dedup.components import components, flatten_labels, new_parents, unite
-
-    parents = new_parents(job.documents)
-    for shard in job.bands:
-        table = inputs.table(shard)
-        unite(parents, table["member"].to_numpy(), table["bucket"].to_numpy())
-    flatten_labels(parents)
-    members, starts = components(parents)
-    cuts = task_cuts(starts, job.documents_per_task)
-    task_of = np.zeros(job.documents, np.uint32)
-    for number, (start, stop) in enumerate(cuts):
-        task_of[members[start:stop]] = number + 1
-    sizes = np.diff(starts)
-    component = np.repeat(np.arange(len(sizes), dtype=np.uint32), sizes)
-    outputs = (
-        arrow_output(layout.MEMBERS, pa.table({"member": members, "component": component})),
-        arrow_output(layout.TASK_OF, pa.table({"task": task_of})),
-    )
-    counters = {
-        "components": len(sizes),
-        "documents": len(members),
-        "largest": int(sizes.max(initial=0)),
-        "tasks": cuts,
-    }
-    return Result(outputs, counters)
-
-
-def task_cuts(starts: npt.NDArray[np.int64], largest: int) -> list[list[int]]:
-    """[start, stop) ranges of members, whole components each, `largest` documents and more only
-    where one component has more.
-
-    >>> task_cuts(np.array([0, 2, 5, 9]), 5)
-    [[0, 5], [5, 9]]
-    """
-    cuts, start = [], 0
-    while len(starts) and start < starts[-1]:
-        place = int(np.searchsorted(starts, start + largest, side="right")) - 1
-        stop = int(starts[place]) if starts[place] > start else int(starts[place + 1])
-        cuts.append([start, stop])
-        start = stop
-    return cuts
-
-
-_COMPONENT_BYTES = 12
-
-
-def components_stage(
-    bands: BandsOutput, documents: int, signature_bytes: int, memory: int
-) -> Stage:
-    """One fan-in task; its memory is `_COMPONENT_BYTES` a document and one shard of memberships."""
-    per_task = max(1, min(_LARGEST_TASK, memory // (_MEMBER_BYTES + signature_bytes)))
-    job = ComponentsJob(bands.memberships, documents, per_task)
-    sizes = [shard.size for shard in bands.memberships]
-    needed = _COMPONENT_BYTES * documents + MEMORY_PER_WORK * max(sizes, default=0)
-    task = Task("components", job, job.bands, sum(sizes), needed)
-    return Stage(name="components", version=1, function=_components, tasks=(task,))
-
-
-@dataclass(frozen=True)
-class RouteJob:
-    """One shard of memberships and the table that says who needs them."""
-
-    index: int
-    memberships: Shard
-    task_of: Shard
-    tasks: int
-
-
-def _route(job: RouteJob, inputs: Inputs) -> Result:
-    """The same columns sorted by task; counter `cuts`: where each task's memberships start."""
-    table = inputs.table(job.memberships)
-    member = table["member"].to_numpy()
-    task = inputs.table(job.task_of)["task"].to_numpy()[member]
-    order = np.argsort(task, kind="stable")
-    cuts = np.searchsorted(task[order], np.arange(1, job.tasks + 2))
-    routed = pa.table({"member": member[order], "bucket": table["bucket"].to_numpy()[order]})
-    output = arrow_output(layout.shard("routes", job.index, "arrow"), routed)
-    return Result((output,), {"cuts": cuts.tolist()})
-
-
-def route_stage(bands: BandsOutput, components: ComponentsOutput) -> Stage:
-    """One task per shard of memberships."""
-    tasks, task_of = len(components.tasks), components.task_of
-    return Stage(
-        name="route",
-        version=1,
-        function=_route,
-        tasks=tuple(
-            Task(f"routes of {s.path}", RouteJob(i, s, task_of, tasks), (s, task_of), s.size)
-            for i, s in enumerate(bands.memberships)
-        ),
-    )

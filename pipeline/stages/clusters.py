@@ -1,6 +1,7 @@
 """Clusters: for every component of candidates, which documents stay and which one represents each
 of the others, proven by exact Jaccard similarity unless the config asks for less."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,13 +13,15 @@ from dedup.arrays import I64, U8
 from dedup.presets import Preset, Verify
 from pipeline.core import ids
 from pipeline.core.manifest import Shard
+from pipeline.engine.levels import Bundle, single_ranges
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Result, Shards, Stage, Task, arrow_output
 from pipeline.runs import layout
-from pipeline.runs.views import BandsOutput, ComponentsOutput, RoutesOutput
+from pipeline.runs.views import ComponentsOutput
 from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.batches import Batches, Corpus
 from pipeline.stages.candidates import KEY, SAME
+from pipeline.stages.routes import slice_routes
 
 if TYPE_CHECKING:
     from dedup.clusters import Memberships
@@ -52,16 +55,6 @@ class ClusterRules:
     source_priority: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Routes:
-    """Routed memberships: per shard the number of its channel, and where those of every task of
-    `clusters` start in it."""
-
-    shards: tuple[Shard, ...]
-    channels: tuple[int, ...]
-    cuts: tuple[list[int], ...]
-
-
 @dataclass(frozen=True, kw_only=True)
 class ClusterJob:
     """Members [start, stop) of whole components, and their memberships."""
@@ -70,7 +63,8 @@ class ClusterJob:
     members: Shard
     start: int
     stop: int
-    routes: Shared[Routes]
+    routes: Shared[tuple[Shard, ...]]
+    starts: Shared[tuple[Shard, ...]]
     batches: Shared[Batches]
     rules: ClusterRules
 
@@ -156,17 +150,14 @@ def _memberships(job: ClusterJob, inputs: Inputs, ranked: _RankedDocuments) -> "
 
     by_index = np.argsort(ranked.index)
     members, buckets, channels, first = [], [], [], 0
-    routes = job.routes.value
-    for shard, channel, cuts in zip(routes.shards, routes.channels, routes.cuts, strict=True):
-        start, stop = cuts[job.index : job.index + 2]
-        if start == stop:
-            continue
-        table = inputs.table(shard).slice(start, stop - start)
+    shards = zip(job.routes.value, job.starts.value, strict=True)
+    for part in slice_routes(shards, job.index, job.index + 1, inputs):
+        table = part.rows
         place = np.searchsorted(ranked.index, table["member"].to_numpy(), sorter=by_index)
         members.append(by_index[place].astype(np.uint32))
         _, local = np.unique(table["bucket"].to_numpy(), return_inverse=True)
         buckets.append(local.astype(np.int64) + first)
-        channels.append(np.full(len(local), channel, np.uint8))
+        channels.append(table["channel"].to_numpy())
         first += int(local.max(initial=-1)) + 1
     return group_memberships(
         np.concatenate(members),
@@ -213,35 +204,34 @@ class _Reader:
 
 
 def cluster_stage(
-    bands: BandsOutput,
-    routes: RoutesOutput,
+    routes: Iterable[Bundle],
     components: ComponentsOutput,
     batches: Batches,
     rules: ClusterRules,
     memory: int,
 ) -> Stage:
     """One task per group of components, which are as large as the memory of a task allows."""
-    members = components.members
-    number = {name: i for i, name in enumerate(rules.channels)}
-    channels = tuple(number[channel] for channel in bands.channels)
-    own, routed = batches.all[-1], Routes(routes.memberships, channels, tuple(routes.cuts))
-    read = [routed.shards, own.documents, own.decisions]
+    members, own, compared = components.members, batches.all[-1], Shared(batches)
+    read = [own.documents, own.decisions]
     if rules.verify != "none":
         read.append(own.signatures)
     inputs: tuple[Shards, ...] = (members, *(Shared(shards) for shards in read))
-    every, compared = Shared(routed), Shared(batches)
     tasks = []
-    for index, (start, stop) in enumerate(components.tasks):
+    for index, part in single_ranges(routes):
+        start, stop = components.tasks[index]
+        shards, starts = part.kinds
         job = ClusterJob(
             index=index,
             members=members,
             start=start,
             stop=stop,
-            routes=every,
+            routes=shards,
+            starts=starts,
             batches=compared,
             rules=rules,
         )
-        tasks.append(Task(f"clusters {index}", job, inputs, stop - start, memory))
+        work = stop - start
+        tasks.append(Task(f"clusters {index}", job, (*inputs, *part.kinds), work, memory))
     settings = {"verify": rules.verify, "threshold": rules.threshold}
     return Stage(
         name="clusters", version=2, function=_clusters, tasks=tuple(tasks), settings=settings

@@ -27,7 +27,7 @@ from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES
 from pipeline.runs.run_directory import commit_run, read_finished, read_stage
 from pipeline.runs.splits import TRAIN
 from pipeline.sources.output_format import FIELDS, Form
-from pipeline.stages import export
+from pipeline.stages.shuffle import export
 from pipeline.stories.loop import StageRecord, Stages, StoryRun
 from pipeline.stories.status import read_story
 from pipeline.takedown.record import read_takedown_state

@@ -25,6 +25,7 @@ from pipeline.stages.mixture import is_asked
 from pipeline.stories.loop import StageRecord
 from pipeline.stories.preparation import PREPARATION, Preparation, Story
 
+_OF_DEDUP_MEMORY = ("merge_runs", "bands", "clusters", "merge_lines", "repeats")
 _TOKEN_BYTES = 4
 """Of text, about."""
 
@@ -126,14 +127,15 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
     config, screening = prepared.config, prepared.screening
     filtered, custom = has_rules(config.filters), config.filters.custom
     text = sum(file.text_estimate for file in prepared.plan.files)
-    buckets = text // _TOKEN_BYTES // config.pack.bucket_tokens
-    of_shards, of_buckets = (
-        levels.count_merges(count, levels.MOST_SHARDS)
-        for count in (len(prepared.plan.estimate), buckets)
-    )
+    lines, memory = config.lines.unit != "none", config.dedup.memory
+    compares = config.dedup.preset != "none"
+    of_shards = _count_merges(len(prepared.plan.estimate))
+    of_buckets = _count_merges(text // _TOKEN_BYTES // config.pack.bucket_tokens)
+    if config.pack.format == "corpus":
+        of_buckets = 0
     is_present = {
         "large shards": prepared.plan.large,
-        "duplicates": config.dedup.preset != "none",
+        "duplicates": compares,
         "custom detectors": screening.detectors,
         "decontaminate": config.decontaminate.sets,
         "filters": filtered,
@@ -142,23 +144,31 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
         "takedowns": prepared.takedowns.dropped,
         "decisions": story != "clean" or filtered or custom,
         "redactions": screening.redacts,
-        "lines": config.lines.unit != "none",
+        "lines": lines,
         "rows": config.pack.format != "corpus",
         "vsl": config.pack.format == "vsl",
         "mixture": is_asked(config.mixture),
+        "many runs": compares and of_shards > 0,
+        "many routes": compares and _count_merges(text // memory) > 0,
+        "many lines": lines and of_shards > 0,
+        "many repeats": lines and _count_merges(text // memory) > 0,
         "many shards": of_shards > 0,
         "very many shards": of_shards > 1,
-        "many buckets": of_buckets > 0 and config.pack.format != "corpus",
-        "very many buckets": of_buckets > 1 and config.pack.format != "corpus",
+        "many buckets": of_buckets > 0,
+        "very many buckets": of_buckets > 1,
     }
     return (cause for cause in CAUSES if is_present[cause])
+
+
+def _count_merges(shards: int) -> int:
+    return levels.count_merges(shards, levels.MOST_SHARDS)
 
 
 def _task_budgets(config: Config) -> dict[str, int]:
     """Bytes that a task of a stage takes whose size does not follow from that of a raw shard."""
     bucket = MEMORY_PER_WORK * 2 * config.pack.bucket_tokens
     return {
-        **dict.fromkeys(("bands", "clusters", "repeats"), config.dedup.memory),
+        **dict.fromkeys(_OF_DEDUP_MEMORY, config.dedup.memory),
         **dict.fromkeys(("merge", "merge_again", "gather", "rows"), bucket),
         **dict.fromkeys(("merge_rows", "merge_rows_again", "pack"), 2 * config.hdf5.shard_bytes),
     }

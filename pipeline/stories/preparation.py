@@ -10,17 +10,12 @@ from pipeline.cleaning.mask import check_masks
 from pipeline.config.prep import Config, LoadedConfig
 from pipeline.core.errors import InputError
 from pipeline.demo import quickstart
+from pipeline.engine.levels import Bundle
 from pipeline.runs import views
 from pipeline.stages.batches import Batch
 from pipeline.stages.clean import clean_stage
-from pipeline.stages.cuts import (
-    LineRules,
-    cut_table_stage,
-    cuts_stage,
-    redactions_stage,
-    repeats_stage,
-    units_stage,
-)
+from pipeline.stages.cuts import cut_table_stage, cuts_stage, redactions_stage
+from pipeline.stages.lines import LineRules, find_repeats, units_stage
 from pipeline.stages.mixture import (
     check_sources,
     is_asked,
@@ -162,17 +157,16 @@ def _cuts(
 ) -> views.CutsOutput | None:
     """What is cut from the texts before they are tokenized: repeated lines or paragraphs, and what
     the policy redacts."""
-    lines, units, repeats, redactions = prepared.config.lines, None, None, None
+    lines, units, redactions = prepared.config.lines, None, None
+    repeats: tuple[Bundle, ...] = ()
     if lines.unit != "none":
         rules = LineRules(lines.unit, lines.min_characters, lines.min_documents, lines.sources)
         units = views.LinesOutput(run(units_stage(clean, keep, rules)))
-        repeats = views.RepeatsOutput(
-            run(repeats_stage(units, rules, prepared.config.dedup.memory))
-        )
+        repeats = find_repeats(units, rules, prepared.config.dedup.memory, run)
     if prepared.screening.redacts:
         decided = views.DecisionsOutput(run["decisions"])
         redactions = views.RedactionsOutput(run(redactions_stage(clean, decided, verdicts)))
-    if repeats is None and redactions is None:
+    if units is None and redactions is None:
         return None
     cuts = views.CutsOutput(run(cuts_stage(clean, units, repeats, redactions)))
     run(cut_table_stage(cuts))

@@ -42,9 +42,7 @@ from pipeline.sources.eval_sets import EvalSet, find_eval_sets
 from pipeline.stages.batches import Batch, Batches
 from pipeline.stages.candidates import (
     channels,
-    components_stage,
-    join_stage,
-    route_stage,
+    join_runs,
     signature_stage,
 )
 from pipeline.stages.clusters import ClusterRules, cluster_stage
@@ -57,6 +55,7 @@ from pipeline.stages.filters import (
 from pipeline.stages.keep import keep_stage
 from pipeline.stages.overlap import eval_index_stage, overlap_stage
 from pipeline.stages.plan import Reading
+from pipeline.stages.routes import components_stage, merge_routes, route_stage
 from pipeline.stages.screen import (
     Lists,
     RegistryShards,
@@ -161,18 +160,17 @@ def deduplicate(
         signatures=signatures.signatures,
         runs=signatures.runs,
     )
-    bands = views.BandsOutput(run(join_stage(Batches((*earlier, own)), names, memory)))
+    bands = join_runs(Batches((*earlier, own)), names, memory, run)
     decided = screening.decide() if screening else None
     batches = Batches((*earlier, _with_decisions(own, decided)))
     width = preset.num_perm * (8 if preset.scheme == "affine64" else 4)
     components = views.ComponentsOutput(run(components_stage(bands, batches.total, width, memory)))
-    routes = views.RoutesOutput(run(route_stage(bands, components)))
+    routed = views.RoutesOutput(run(route_stage(bands, components, names)))
+    routes = merge_routes(routed, components, run)
     rules = ClusterRules(
         preset, names, verify, config.dedup.threshold, config.dedup.source_priority
     )
-    clusters = views.ClustersOutput(
-        run(cluster_stage(bands, routes, components, batches, rules, memory))
-    )
+    clusters = views.ClustersOutput(run(cluster_stage(routes, components, batches, rules, memory)))
     batches = _judge(batches, screening, decided, run, clusters, names)
     keep = views.KeepOutput(run(keep_stage(config, batches, clusters, names)))
     check_alarm(config.dedup, keep)

@@ -51,6 +51,8 @@ class Web:
     requests: list[tuple[str, str]] = field(default_factory=list)
     cut_off: bool = False
     status: int = 0
+    troubles: list[int] = field(default_factory=list)
+    """For the next requests of a file: a status, or 0 to cut it off."""
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
@@ -61,9 +63,10 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.web.requests.append((self.command, self.path))
-        if self.web.status:
-            self.send_error(self.web.status)
-        elif self.web.cut_off and self.command == "GET":
+        trouble = self.web.troubles.pop(0) if self.web.troubles else None
+        if status := trouble or self.web.status:
+            self.send_error(status)
+        elif (self.web.cut_off or trouble == 0) and self.command == "GET":
             data = Path(self.translate_path(self.path)).read_bytes()
             self.send_response(200)
             self.send_header("Content-Length", str(len(data)))
@@ -78,6 +81,14 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
             self.send_error(self.web.status)
         else:
             super().do_HEAD()
+
+
+@pytest.fixture(autouse=True)
+def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that fails is asked again at once."""
+    from pipeline.sources import remote
+
+    monkeypatch.setattr(remote, "_WAITS", (0, 0, 0))
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Inputs behind URLs: the same files, paths and bytes as on this machine, and no secret told."""
 
 import json
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -160,6 +161,31 @@ def test_cut_off_transfer(raw: Path, web: Any, read: Callable[..., Any]) -> None
     web.cut_off = True
     with pytest.raises(ResourceError, match=r"a\.jsonl: .*run the same command again"):
         read(f"{web.address}/raw/a.jsonl")
+
+
+@pytest.mark.parametrize("troubles", [[0], [503], [0, 503, 0]])
+def test_a_store_in_trouble_is_asked_again(
+    troubles: list[int], raw: Path, web: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And goes on where it broke off, with longer and longer waits."""
+    waited: list[float] = []
+    monkeypatch.setattr("pipeline.sources.remote.time.sleep", waited.append)
+    monkeypatch.setattr("pipeline.sources.remote._WAITS", (1, 2, 4))
+    data = random.Random(1).randbytes(3 << 20)
+    (raw / "a.jsonl").write_bytes(data)
+    web.troubles.extend(troubles)
+    with closing(files.HashingReader(f"{web.address}/raw/a.jsonl")) as reader:
+        assert reader.read() == data
+    assert waited == [1, 2, 4][: len(troubles)]
+
+
+def test_a_file_that_changes_between_two_attempts_is_refused(raw: Path, web: Any) -> None:
+    (raw / "a.jsonl").write_bytes(bytes(1 << 20))
+    file = remote.RemoteFile(f"{web.address}/raw/a.jsonl")
+    file._is_broken = True
+    (raw / "a.jsonl").write_bytes(b"another" * 1000)
+    with pytest.raises(InputError, match="changed while this run read it"):
+        file.read()
 
 
 def test_nobody_answers() -> None:

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 import pipeline
 from pipeline.config.prep import Config, DedupConfig
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.stages import candidates
+from pipeline.engine import levels
+from pipeline.stages import candidates, routes
 
 Record = dict[str, Any]
 WORDS = [f"{a}{b}" for a in "bcdfgklmnprst" for b in ("ara", "ino", "ule", "ova", "ek", "ist")]
@@ -96,12 +97,35 @@ def test_budgets_change_nothing(
     options = {"verify": verify, "preset": "fineweb", "key": "url", "max_source_share": 1.0}
     plain = prepare(tmp_path / "plain", records, **options)
     monkeypatch.setattr(candidates, "_ENTRY_BYTES", 1 << 26)
-    monkeypatch.setattr(candidates, "_LARGEST_TASK", 3)
+    monkeypatch.setattr(routes, "_LARGEST_TASK", 3)
     cut = prepare(tmp_path / "cut", records, memory=1 << 30, **options)
     assert len(list((cut / "bands").iterdir())) > len(list((plain / "bands").iterdir()))
     assert len(list((cut / "clusters").iterdir())) > 5 > len(list((plain / "clusters").iterdir()))
     for name in ("clusters.parquet", "documents.parquet", "ledger.json"):
         assert (cut / name).read_bytes() == (plain / name).read_bytes()
+    assert len(clusters(plain)) > 40
+
+
+@pytest.mark.parametrize("verify", ["exact", "none"])
+def test_merging_changes_nothing(
+    verify: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With more runs of digests, and more shards of buckets, than one task may read."""
+    records = varied(150)
+    options = {"verify": verify, "preset": "fineweb", "key": "url", "max_source_share": 1.0}
+    monkeypatch.setattr(candidates, "_ENTRY_BYTES", 1 << 24)
+    monkeypatch.setattr(routes, "_LARGEST_TASK", 3)
+    plain = prepare(tmp_path / "plain", records, memory=1 << 30, **options)
+    monkeypatch.setattr(levels, "MOST_SHARDS", 2)
+    merged = prepare(tmp_path / "merged", records, memory=1 << 30, **options)
+    for place in ("merged_runs", "merged_routes"):
+        assert not (plain / place).exists()
+        assert len(list((merged / place).iterdir())) > 2
+    for place in ("bands", "clusters"):
+        for path in (plain / place).iterdir():
+            assert path.read_bytes() == (merged / place / path.name).read_bytes()
+    for name in ("clusters.parquet", "documents.parquet", "ledger.json"):
+        assert (merged / name).read_bytes() == (plain / name).read_bytes()
     assert len(clusters(plain)) > 40
 
 

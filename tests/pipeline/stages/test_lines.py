@@ -15,6 +15,7 @@ from dedup.presets import normalize
 from pipeline.core import ids
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest
+from pipeline.engine import levels
 from pipeline.engine.executor import LocalExecutor
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner
@@ -26,16 +27,9 @@ from pipeline.runs.views import (
     CutsOutput,
     KeepOutput,
     LinesOutput,
-    RepeatsOutput,
 )
-from pipeline.stages.cuts import (
-    LineRules,
-    cut_table_stage,
-    cut_texts,
-    cuts_stage,
-    repeats_stage,
-    units_stage,
-)
+from pipeline.stages.cuts import cut_table_stage, cut_texts, cuts_stage
+from pipeline.stages.lines import LineRules, find_repeats, units_stage
 
 RULES = LineRules("line", 8, 2, None)
 MEMORY = 1 << 20
@@ -93,7 +87,7 @@ def cuts_of(root: Path, shards: Shards, rules: LineRules, memory: int) -> StageM
     toy = publish(run, shards)
     clean = CleanOutput(toy)
     units = LinesOutput(run(units_stage(clean, KeepOutput(toy), rules)))
-    repeats = RepeatsOutput(run(repeats_stage(units, rules, memory)))
+    repeats = find_repeats(units, rules, memory, run)
     cuts = run(cuts_stage(clean, units, repeats, None))
     run(cut_table_stage(CutsOutput(cuts)))
     return cuts
@@ -180,6 +174,19 @@ def test_memory_changes_nothing_but_the_number_of_tasks(tmp_path: Path) -> None:
     assert len(tasks) == 3
 
 
+def test_merging_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more runs, and more shards of repeats, than one task may read."""
+    plain = cuts_of(tmp_path / "plain", corpus(), RULES, 1600)
+    monkeypatch.setattr(levels, "MOST_SHARDS", 2)
+    merged = cuts_of(tmp_path / "merged", corpus(), RULES, 1600)
+    assert merged.content_hash == plain.content_hash
+    for place in ("merged_lines", "merged_repeats"):
+        assert not (tmp_path / "plain" / place).exists()
+        assert len(list((tmp_path / "merged" / place).iterdir())) > 2
+    for path in (tmp_path / "plain/repeats").iterdir():
+        assert path.read_bytes() == (tmp_path / "merged/repeats" / path.name).read_bytes()
+
+
 def test_text_without_its_cuts(tmp_path: Path) -> None:
     cuts = cuts_of(tmp_path, corpus(), RULES, MEMORY)
     banner = corpus()[0][0][0].partition("\n")[0]
@@ -202,7 +209,7 @@ def test_only_what_depends_on_it_runs_again(tmp_path: Path) -> None:
     clean = CleanOutput(toy)
     units = LinesOutput(runner.run(units_stage(clean, KeepOutput(toy), RULES)))
     more = replace(RULES, min_documents=200)
-    repeats = RepeatsOutput(runner.run(repeats_stage(units, more, MEMORY)))
+    repeats = find_repeats(units, more, MEMORY, runner.run)
     cuts = runner.run(cuts_stage(clean, units, repeats, None))
     assert runner.reused == ["toy", "lines"]
     assert [task.counters["cuts"] for task in cuts.tasks] == [0, 0, 0]

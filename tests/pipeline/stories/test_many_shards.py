@@ -52,7 +52,7 @@ def test_a_run_by_workers_that_keeps_little(
 ) -> None:
     out, settings = tmp_path / "run", (*SETTINGS, "keep=minimal")
     made = pipeline.run(corpus.config, out, two_workers, overrides=settings)
-    assert set(MERGES) <= made.stages.keys()
+    assert {*MERGES, "merge_lines"} <= made.stages.keys()
     assert results(out) == results(usual)
     assert not [name for name in SCRATCH if (out / name).exists()]
     verify_run(out)
@@ -90,7 +90,7 @@ def test_the_plan_counts_the_passes(
         monkeypatch.setattr(levels, "MOST_SHARDS", most)
         plans.append(pipeline.plan(corpus.config, tmp_path / "run", overrides=SETTINGS))
     one, several = ({stage.stage: stage for stage in plan.stages} for plan in plans)
-    assert {"merge", "merge_rows"} <= several.keys() - one.keys() <= set(MERGES)
+    assert {"merge", "merge_rows", "merge_lines"} <= several.keys() - one.keys()
     assert several["merge"].disk_bytes == several["scatter"].disk_bytes > 0
     assert plans[1].total.cpu_seconds > plans[0].total.cpu_seconds
 
