@@ -178,6 +178,7 @@ class Bucket:
 
     def _asking(self, key: str, ask: Callable[[], Answer]) -> Answer:
         """The answer to a request, which is repeated while the store fails."""
+        _ = self._store  # says what to install
         from obstore import exceptions
 
         refused = (exceptions.AlreadyExistsError, exceptions.PreconditionError)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -89,3 +90,12 @@ def test_a_full_cache_makes_room(
 def test_what_is_no_directory_in_a_bucket_is_refused(place: str) -> None:
     with pytest.raises(ConfigError, match="expected s3://BUCKET/DIRECTORY"):
         mirror.mirror_path("s3", place)
+
+
+def test_what_to_install_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WAFERMILL_CACHE", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    mirror._bucket.cache_clear()
+    with pytest.raises(ConfigError, match=r"gs://b: needs obstore; pip install 'wafermill\[gcs\]'"):
+        storage.open_place(Path("gs://b/run"))
