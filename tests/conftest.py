@@ -4,10 +4,17 @@ the garbage collector passes over what collection made, some million objects tha
 """
 
 import gc
+import hashlib
+import json
 import os
+import subprocess
 import sys
 import tempfile
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -60,3 +67,96 @@ def shared_data() -> Path:
     if not (directory / "SHA256SUMS").is_file():
         pytest.skip(f"{directory}: no reference corpora there; set WAFERMILL_SHARED_DATA")
     return directory
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """An S3 server of its own process (tests/s3_server.py), and the bucket `runs` in it."""
+
+    url: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a program needs to find it."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": "wafermill",
+            "AWS_SECRET_ACCESS_KEY": "hunter2",
+            "AWS_REGION": "us-east-1",
+        }
+
+    def set_faults(self, share: float, seed: int = 0) -> None:
+        """From now on this share of all requests fails."""
+        data = json.dumps({"share": share, "seed": seed}).encode()
+        self._request("_faults", "PUT", data)
+
+    def count_faults(self) -> dict[str, int]:
+        """Requests by kind of fault since the last call of `set_faults`."""
+        counts: dict[str, int] = json.loads(self._request("_faults", "GET"))
+        return counts
+
+    def client(self) -> Any:
+        """A client that is none of ours."""
+        import boto3
+
+        return boto3.client(
+            "s3",
+            endpoint_url=self.url,
+            aws_access_key_id="x",
+            aws_secret_access_key="y",
+            region_name="us-east-1",
+        )
+
+    def names(self, prefix: str) -> list[str]:
+        """The rest of the key of every object below a prefix of the bucket."""
+        pages = self.client().get_paginator("list_objects_v2")
+        return [
+            entry["Key"].removeprefix(prefix)
+            for page in pages.paginate(Bucket="runs", Prefix=prefix)
+            for entry in page.get("Contents", ())
+        ]
+
+    def read(self, prefix: str) -> dict[str, bytes]:
+        """Every object below a prefix of the bucket, by the rest of its key."""
+        client = self.client()
+        return {
+            name: client.get_object(Bucket="runs", Key=prefix + name)["Body"].read()
+            for name in self.names(prefix)
+        }
+
+    def tree_hash(self, prefix: str) -> str:
+        """What `storage.tree_hash` gives for the same files on this machine."""
+        out = ("journal", "events.jsonl", "events.head", "reviews.jsonl", "holds.jsonl", ".lock")
+        sums = sorted(
+            hashlib.sha256(data).hexdigest()
+            for name, data in self.read(prefix).items()
+            if name.split("/")[0] not in out
+        )
+        return hashlib.sha256("\n".join(sums).encode()).hexdigest()
+
+    def _request(self, path: str, method: str, data: bytes | None = None) -> bytes:
+        request = urllib.request.Request(f"{self.url}/{path}", data=data, method=method)
+        with urllib.request.urlopen(request) as answer:
+            body: bytes = answer.read()
+            return body
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    pytest.importorskip("obstore", reason="the extra `test` has it")
+    pytest.importorskip("moto", reason="the extra `test` has it")
+    command = [sys.executable, str(Path(__file__).with_name("s3_server.py"))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        server = S3Server(f"http://127.0.0.1:{process.stdout.readline().strip()}")
+        server._request("runs", "PUT")
+        yield server
+        process.kill()
+
+
+@pytest.fixture
+def s3(s3_server: S3Server) -> Iterator[S3Server]:
+    """The server, without faults but those that the test asks for."""
+    s3_server.set_faults(0)
+    yield s3_server
+    s3_server.set_faults(0)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def clean(
-    out: Path,
+    out: options.Place,
     files: list[str] | None = None,
     config: str | None = None,
     min_length: Annotated[int | None, typer.Option(min=0)] = None,

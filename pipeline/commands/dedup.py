@@ -77,7 +77,7 @@ class FilesOrIndex(TyperCommand):
 
 def dedup(
     files: FilesArgument,
-    out: Path,
+    out: options.Place,
     preset: str = "slimpajama",
     verify: str | None = None,
     threshold: float = 0.8,

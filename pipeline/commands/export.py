@@ -81,7 +81,7 @@ def disclose(
 
 def export(
     directory: options.FinishedRunArgument,
-    out: Path,
+    out: options.Place,
     format_: str = "jsonl.zst",
     split: list[str] | None = None,
     shard_size: str = "256 MB",

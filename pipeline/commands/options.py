@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from glob import escape, glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from pipeline.core.address_space import check_address_space
-from pipeline.core.storage import check_local
+from pipeline.core.storage import check_local, open_place
 from pipeline.runs.references import read_number
 
 if TYPE_CHECKING:
@@ -64,9 +64,10 @@ def read_cluster(place: str | None) -> "Cluster | None":
 def check_first(
     app: typer.Typer, errors: Callable[[], AbstractContextManager[None]] = nullcontext
 ) -> None:
-    """Make every command of an app refuse, before it does anything, a URL for what is declared as a
-    `Path` (what may be behind a URL is declared as text), and an address space that is too small.
-    `errors` shows the error."""
+    """Make every command of an app open the directories in buckets that it is given (`IN_BUCKET`),
+    and refuse, before it does anything, a URL for what else is declared as a `Path` (what may be
+    behind another URL is declared as text), and an address space that is too small. `errors` shows
+    the error."""
     for group in app.registered_groups:
         if group.typer_instance is not None:
             check_first(group.typer_instance, errors)
@@ -78,11 +79,19 @@ def check_first(
 def _add_checks(
     callback: Callable[..., Any], errors: Callable[[], AbstractContextManager[None]]
 ) -> Callable[..., Any]:
+    hints = get_type_hints(callback, include_extras=True)
+    in_bucket = {
+        name for name, hint in hints.items() if IN_BUCKET in getattr(hint, "__metadata__", ())
+    }
+
     @functools.wraps(callback)
     def call(*arguments: Any, **options: Any) -> Any:
         with errors():
             check_address_space()
-            for value in options.values():
+            for name, value in options.items():
+                if name in in_bucket and isinstance(value, Path):
+                    options[name] = open_place(value)
+                    continue
                 for path in value if isinstance(value, list | tuple) else (value,):
                     if isinstance(path, Path):
                         check_local(path)
@@ -91,12 +100,20 @@ def _add_checks(
     return call
 
 
+IN_BUCKET = "may be in a bucket"
+"""Marks the options for directories that may be given as s3:// or gs:// URLs."""
+
+Place = Annotated[Path, IN_BUCKET]
+
 RunArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="a run directory", autocompletion=complete_runs)
+    Path,
+    typer.Argument(metavar="RUN", help="a run directory", autocompletion=complete_runs),
+    IN_BUCKET,
 ]
 FinishedRunArgument = Annotated[
     Path,
     typer.Argument(metavar="RUN", help="a finished run directory", autocompletion=complete_runs),
+    IN_BUCKET,
 ]
 DocumentArgument = Annotated[
     str,
@@ -110,7 +127,9 @@ ConfigArgument = Annotated[
         help="a YAML file, or a shipped config such as quickstart", autocompletion=complete_configs
     ),
 ]
-OutOption = Annotated[Path | None, typer.Option(help="run directory [default: ./runs/NAME]")]
+OutOption = Annotated[
+    Path | None, typer.Option(help="run directory [default: ./runs/NAME]"), IN_BUCKET
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -14,7 +14,7 @@ from pipeline.core.words import format_bytes, format_duration, pluralise
 
 def repack(
     directory: options.FinishedRunArgument,
-    out: Path,
+    out: options.Place,
     msl: int | None = None,
     format_: str | None = None,
     packer: str | None = None,

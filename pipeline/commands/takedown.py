@@ -27,7 +27,7 @@ _MOST = 40
 
 def takedown(
     claim: Path,
-    run: Path,
+    run: options.Place,
     train: list[Path] | None = None,
     export: list[Path] | None = None,
     plan: bool = False,

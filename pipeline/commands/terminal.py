@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pipeline.core.errors import escape_text
+from pipeline.core.mirror import name_urls
 
 _PLAIN_WIDTH = 240
 
@@ -24,7 +25,7 @@ def format_cell(text: str) -> str:
 
 def print_line(line: str) -> None:
     """One whole line, which may hold text from data, whatever the width of the terminal."""
-    out.print(escape_text(line, len(line)), markup=False, soft_wrap=True)
+    out.print(escape_text(name_urls(line), len(line)), markup=False, soft_wrap=True)
 
 
 def show_table(
@@ -61,7 +62,7 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
 
 def print_json(value: Any) -> None:
     """Plain data as ASCII JSON."""
-    out.print_json(json.dumps(value), ensure_ascii=True)
+    out.print_json(name_urls(json.dumps(value)), ensure_ascii=True)
 
 
 def format_similarity(value: float | None) -> str:

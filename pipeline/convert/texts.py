@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from dedup.arrays import Array
 from pipeline.convert.stream import Mark, StreamBlock, StreamFacts, StreamVocabulary, require
 from pipeline.core.errors import InputError, ResourceError
+from pipeline.core.mirror import fetch
 from pipeline.core.storage import verify_file
 from pipeline.engine.executor import check_semaphores
 from pipeline.runs import layout
@@ -231,14 +232,15 @@ class RunSource:
                 yield StreamBlock(tokens, (*place, row))
 
     def _table(self, shard: int) -> pa.Table:
-        with pa.memory_map(str(self.run.directory / self._shards[shard].path)) as file:
+        with pa.memory_map(str(fetch(self.run.directory / self._shards[shard].path))) as file:
             return pa.ipc.open_file(file).read_all()
 
     def _copies(self, shard: int) -> npt.NDArray[np.int64]:
         """Of every document of a shard."""
         if self.run.mixture is None:
             return np.ones(len(self._split[shard]), np.int64)
-        with pa.memory_map(str(self.run.directory / self.run.mixture.copies[shard].path)) as file:
+        path = fetch(self.run.directory / self.run.mixture.copies[shard].path)
+        with pa.memory_map(str(path)) as file:
             copies: npt.NDArray[np.uint16] = pa.ipc.open_file(file).read_all()["copies"].to_numpy()
         return copies.astype(np.int64)
 

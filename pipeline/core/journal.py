@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.core import storage
+from pipeline.core import mirror, storage
 from pipeline.core.errors import ReadOnlyError, ResourceError
 from pipeline.core.storage import append_log_line, make_directory
 
@@ -70,7 +70,8 @@ def hold_lock(directory: Path) -> Iterator[None]:
     links below DIRECTORY (`storage.confine_writes`). The file names the holder's pid and host, and
     since when.
 
-    Raises ResourceError naming the holder when another process has it, and ReadOnlyError where this
+    Of a directory that mirrors one in a bucket, the lease there is held as well. Raises
+    ResourceError naming the holder when another process has it, and ReadOnlyError where this
     process may not write. Network file systems without flock are not covered (docs/guarantees.md).
     """
     with contextlib.ExitStack() as stack:
@@ -83,18 +84,22 @@ def hold_lock(directory: Path) -> Iterator[None]:
                 raise ResourceError(f"{directory}: in use by {name}; wait for it or stop it")
             since = datetime.now().astimezone().isoformat(" ", "seconds")
             os.ftruncate(handle, 0)
-            text = f"pid {os.getpid()} on {socket.gethostname()} since {since}\n"
-            os.pwrite(handle, text.encode(), 0)
+            name = f"pid {os.getpid()} on {socket.gethostname()} since {since}"
+            os.pwrite(handle, f"{name}\n".encode(), 0)
         except OSError as error:
             refused = ReadOnlyError if error.errno in _READ_ONLY else ResourceError
             raise refused(f"{directory}: cannot write: {error.strerror}") from error
         stack.enter_context(storage.confine_writes(directory))
+        if mirror.locate(directory):
+            stack.enter_context(mirror.hold_lease(directory, name))
         yield
 
 
 def holder(directory: Path) -> tuple[str, bool]:
     """Who holds DIRECTORY/.lock, or held it last (`pid 7 on host since …`, "" if nobody ever did),
     and whether it is held now."""
+    if mirror.locate(directory):
+        return mirror.read_holder(directory)
     try:
         with storage.open_file(directory / _FILE, os.O_RDONLY) as handle:
             try:

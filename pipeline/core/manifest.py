@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.errors import IntegrityError
+from pipeline.core.mirror import fetch
 from pipeline.core.storage import canonical_json, hash_bytes, write_json
 
 Counters = Mapping[str, Any]
@@ -122,7 +123,7 @@ def write_sealed(path: Path, value: dict[str, Any]) -> None:
 def read_sealed(path: Path) -> dict[str, Any]:
     """Read a sealed JSON document. Raises IntegrityError when missing, unreadable or damaged."""
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(fetch(path).read_bytes())
         stored = value.pop("seal")
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise IntegrityError(f"{path}: missing or damaged ({type(error).__name__})") from error

@@ -3,7 +3,9 @@
 Publishing: bytes -> hash -> exclusive temporary file in the same directory -> write -> fsync ->
 rename -> fsync of the directory. A path therefore holds its old content or its new content, never
 part of either. An fsync error abandons the attempt and is never retried: the kernel may have
-dropped the dirty pages (docs/guarantees.md).
+dropped the dirty pages (docs/guarantees.md). Below a directory that mirrors one in a bucket
+(`pipeline.core.mirror`) the bytes are put into the bucket before the rename, and removals are made
+there first.
 
 No file is written through a symbolic link of its own name. Inside `confine_writes` neither is one
 written through a link in the place of a directory: each is opened from the one above it.
@@ -26,11 +28,14 @@ from typing import Any
 import msgspec
 import xxhash
 
-from pipeline.core import failpoint
+from pipeline.core import failpoint, mirror
+from pipeline.core.bucket import EXTRAS
 from pipeline.core.errors import ConfigError, IntegrityError, ResourceError, escape_text
+from pipeline.core.mirror import fetch
 
-TEMP_MARK = ".tmp-"
 _READ_BLOCK = 1 << 22
+TEMP_MARK = mirror.TEMP_MARK
+BUCKETS = tuple(EXTRAS)
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/+")
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -54,13 +59,25 @@ def check_local(path: Path) -> None:
         shown = f"{url[1]}://{escape_text(str(path)[url.end() :].partition('?')[0])}"
         raise ConfigError(
             f"{shown}: a URL; expected a path on this machine, as only raw shards can be read "
-            "from URLs; write the output here and copy it there afterwards"
+            "from URLs here"
         )
     try:
         str(path).encode()
     except UnicodeEncodeError:
         shown = os.fsencode(path).decode(errors="backslashreplace")
         raise ConfigError(f"{shown}: the name is not UTF-8; choose another one") from None
+
+
+def open_place(path: Path) -> Path:
+    """The directory on this machine behind a path of the command line: the path itself, or, for a
+    URL of a bucket, the directory that mirrors it. Raises ConfigError for anything else."""
+    url = _URL.match(str(path))
+    if url is None or url[1] not in BUCKETS:
+        check_local(path)
+        return path
+    root = mirror.mirror_path(url[1], str(path)[url.end() :])
+    mirror.open_mirror(root)
+    return root
 
 
 def hash_bytes(data: bytes | memoryview) -> str:
@@ -71,7 +88,7 @@ def hash_bytes(data: bytes | memoryview) -> str:
 def hash_file(path: Path) -> str:
     """xxh3-128 of a file's bytes, read in blocks; 32 hex digits."""
     digest = xxhash.xxh3_128()
-    with open(path, "rb") as file:
+    with open(fetch(path), "rb") as file:
         while block := file.read(_READ_BLOCK):
             digest.update(block)
     return digest.hexdigest()
@@ -90,23 +107,24 @@ def publish(
     pieces = (data,) if isinstance(data, bytes) else data
     size = sum(map(len, pieces)) if isinstance(pieces, Sequence) else 0
     with _explain_errors(path, size), _open_directory(path.parent, create=True) as parent:
-        published = _publish(parent, path.name, pieces, accept)
+        published = _publish(parent, path, pieces, accept)
     failpoint.hit("storage.publish.done")
     return published
 
 
 def _publish(
     parent: int,
-    name: str,
+    path: Path,
     pieces: Iterable[bytes | memoryview],
     accept: Callable[[WrittenFile], None],
 ) -> WrittenFile:
-    temp = f"{TEMP_MARK}{name}-{os.getpid()}-{secrets.token_hex(4)}"
+    temp = f"{TEMP_MARK}{path.name}-{os.getpid()}-{secrets.token_hex(4)}"
     try:
         published = _write_durably(parent, temp, pieces)
         accept(published)
         failpoint.hit("storage.publish.written")
-        os.replace(temp, name, src_dir_fd=parent, dst_dir_fd=parent)
+        mirror.upload(path, path.parent / temp, published.hash)
+        os.replace(temp, path.name, src_dir_fd=parent, dst_dir_fd=parent)
         failpoint.hit("storage.publish.renamed")
         _sync(parent)
     except BaseException:
@@ -269,7 +287,11 @@ def open_file(path: Path, flags: int) -> Iterator[int]:
 
 
 def append_log_line(path: Path, line: str) -> None:
-    """Add one line to an append-only log (metrics, journal); creates the file when needed."""
+    """Add one line to an append-only log (metrics, journal); creates the file when needed. In a
+    bucket the whole log is put anew."""
+    if mirror.locate(path):
+        publish(path, (path.read_bytes() if path.exists() else b"") + f"{line}\n".encode())
+        return
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     with (
         _explain_errors(path, len(line) + 1),
@@ -281,6 +303,9 @@ def append_log_line(path: Path, line: str) -> None:
 
 def truncate(path: Path, size: int) -> None:
     """Cut a log back to its first `size` bytes, durably."""
+    if mirror.locate(path):
+        publish(path, path.read_bytes()[:size])
+        return
     with _explain_errors(path), open_file(path, os.O_WRONLY) as handle:
         os.ftruncate(handle, size)
         os.fsync(handle)
@@ -290,7 +315,7 @@ def verify_file(path: Path, expected: str) -> None:
     """Raise IntegrityError unless `path` exists and its hash is `expected`."""
     if not path.is_file():
         raise IntegrityError(f"{path}: missing; expected a file with hash {expected}")
-    actual = hash_file(path)
+    actual = mirror.hash_stored(path) if mirror.is_absent(path) else hash_file(path)
     if actual != expected:
         raise _explain_damage(path, expected, actual)
 
@@ -305,7 +330,7 @@ def read_at_most(path: Path, most: int) -> bytes | None:
 
 def read_verified(path: Path, expected: str) -> bytes:
     """Return the bytes of `path`; raises IntegrityError when missing or damaged."""
-    if not path.is_file():
+    if not fetch(path).is_file():
         raise IntegrityError(f"{path}: missing; expected a file with hash {expected}")
     data = path.read_bytes()
     actual = hash_bytes(data)
@@ -323,6 +348,7 @@ def _explain_damage(path: Path, expected: str, actual: str) -> IntegrityError:
 
 def remove(path: Path) -> None:
     """Delete a file, or a symbolic link in its place, if it is there; durably."""
+    mirror.delete(path)
     with _explain_errors(path), _open_parent(path) as parent:
         if parent is not None:
             failpoint.hit("storage.remove")
@@ -333,6 +359,7 @@ def remove(path: Path) -> None:
 def remove_tree(directory: Path) -> None:
     """Delete a directory and all below it, if it is there. Raises IntegrityError for a symbolic
     link in its place."""
+    mirror.delete_tree(directory)
     with _explain_errors(directory), _open_parent(directory) as parent:
         if parent is not None:
             _refuse_link(parent, directory.name, directory)
@@ -397,7 +424,7 @@ def tree_hash(directory: Path) -> str:
     import hashlib
 
     def digest(path: Path) -> str:
-        with open(path, "rb") as file:
+        with open(fetch(path), "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     sums = sorted(digest(directory / relative) for relative in files_below(directory))

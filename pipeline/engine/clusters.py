@@ -21,6 +21,7 @@ from typing import Any
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, PrepError, ResourceError, escape_text
+from pipeline.core.mirror import fetch
 
 LONELY_SECONDS = 60
 CONNECT_SECONDS = 20
@@ -429,7 +430,7 @@ def _make_gatekeeper(path: str, expected: tuple[str, str]) -> Any:
 def probe(path: str) -> tuple[str, str]:
     """Runs on a worker: what it reads of the ticket, and its versions."""
     try:
-        token = Path(path).read_text()
+        token = fetch(Path(path)).read_text()
     except OSError as error:
         token = str(error)
     return token, describe_build()

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from pipeline.core.mirror import name_urls
 from pipeline.core.words import format_duration, pluralise
 
 _PLAIN_EVERY_SECONDS = 5.0
@@ -89,7 +90,7 @@ class Progress:
 
     def note(self, message: str) -> None:
         """One line the user should know."""
-        self.console.print(f"note: {message}", markup=False)
+        self.console.print(f"note: {name_urls(message)}", markup=False)
 
     def rebuilding(self, stage: str, problem: str) -> None:
         """A committed shard is missing or damaged; said once per stage, the journal lists all."""

@@ -1,13 +1,12 @@
 """Runs one stage: skips what is published, runs the rest, commits records and then the manifest."""
 
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.core import failpoint, storage
+from pipeline.core import failpoint, mirror, storage
 from pipeline.core.errors import InputError, IntegrityError, NondeterminismError
 from pipeline.core.journal import DIRECTORY as JOURNAL
 from pipeline.core.journal import Journal
@@ -48,6 +47,7 @@ class _TaskCall:
     job: Any
     fingerprint: str
     record_path: Path
+    lease: int = 0
 
     def shorten(self) -> "_TaskCall":
         """The call with a job that is large, or shared with others, in a file."""
@@ -71,8 +71,10 @@ def _perform(call: _TaskCall) -> _FinishedTask:
         job = call.job.value if isinstance(call.job, Shared) else call.job
         result = call.function(job, Inputs(call.root))
         with storage.confine_writes(call.root):
+            mirror.check_token(call.root, call.lease)
             shards = _publish(call, result.outputs)
             record = TaskRecord(call.fingerprint, shards, dict(result.counters))
+            mirror.check_token(call.root, call.lease)
             write_record(call.record_path, record)
     except InputError as error:
         return _FinishedTask(None, str(error))
@@ -193,9 +195,10 @@ class Runner:
         storage.remove(self.root / TOP_MANIFEST)
         self._remove_replaced(stage, old, planned[0].values())
         records = self._run_tasks(stage, planned)
+        mirror.refresh(self.root)
         manifest = StageManifest(stage.name, fingerprint, fields, tuple(records))
         write_manifest(path, manifest)
-        shutil.rmtree(record_directory(self.root, stage.name), ignore_errors=True)
+        storage.remove_tree(record_directory(self.root, stage.name))
         self.manifests.append(manifest)
         return manifest
 
@@ -263,6 +266,7 @@ class Runner:
         records = {index: record for (index, record), ok in zip(done, valid, strict=True) if ok}
         left = [index for index in range(len(stage.tasks)) if index not in records]
         self._check_inputs(stage, left)
+        lease = mirror.lease_token(self.root)
         return records, [
             (
                 index,
@@ -274,6 +278,7 @@ class Runner:
                     job=stage.tasks[index].job,
                     fingerprint=fingerprints[index],
                     record_path=directory / f"{index:06d}.json",
+                    lease=lease,
                 ),
             )
             for index in left

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.manifest import Shard
+from pipeline.core.mirror import fetch
 from pipeline.core.storage import hash_bytes
 from pipeline.engine.shared import Shared
 from pipeline.engine.verified import verify_once
@@ -50,7 +51,7 @@ class Inputs:
 
     def path(self, shard: Shard) -> Path:
         """The verified file behind a shard. Raises IntegrityError naming file and hashes."""
-        path = self.root / shard.path
+        path = fetch(self.root / shard.path)
         verify_once(path, shard.hash)
         return path
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import xxhash
 
 from dedup.user_cache import user_cache
+from pipeline.core import mirror
 from pipeline.core.errors import IntegrityError
 from pipeline.core.storage import verify_file
 
@@ -30,8 +31,11 @@ _own: set[bytes] = set()
 
 
 def verify_once(path: Path, expected: str) -> None:
-    """Check the hash of a file, once on this host while the file stays the same. Raises
-    IntegrityError naming file and hashes."""
+    """Check the hash of a file, once on this host while the file stays the same; of one that is in
+    a bucket only, what the store says. Raises IntegrityError naming file and hashes."""
+    if mirror.is_absent(path):
+        mirror.check_stored(path, expected)
+        return
     try:
         status = os.stat(path)
     except OSError as error:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from dedup.arrays import Array
 from pipeline.core.errors import InputError, IntegrityError
+from pipeline.core.mirror import fetch
 from pipeline.hdf5.chunks import FLETCHER32, KNOWN, DamagedChunk, undo_filters
 from pipeline.hdf5.format import DATASET
 
@@ -188,7 +189,7 @@ def open_hdf5(path: Path) -> "h5py.File":
     library refuses a file that this process has open with other locking flags. Raises OSError."""
     import h5py
 
-    return h5py.File(open(path, "rb"), "r")
+    return h5py.File(open(fetch(path), "rb"), "r")
 
 
 def safe_dataset(path: Path, file: "h5py.File", name: str = DATASET) -> "h5py.Dataset":

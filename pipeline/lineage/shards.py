@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from dedup.arrays import I64
 from pipeline.core.errors import IntegrityError, escape_text
+from pipeline.core.mirror import fetch
 from pipeline.hdf5.format import CORPUS, LINEAGE_SUFFIX, SHARD_SUFFIX, VSL
 from pipeline.hdf5.read import SampleDataset
 from pipeline.lineage.tables import expand_ranges
@@ -65,7 +66,7 @@ def lineage_path(shard: Path) -> Path:
 
 def read_lineage(dataset: SampleDataset, index: int) -> pa.Table:
     """The lineage of shard `index`."""
-    return pq.read_table(lineage_path(dataset.directory / dataset.shards[index].name))
+    return pq.read_table(fetch(lineage_path(dataset.directory / dataset.shards[index].name)))
 
 
 def check_lineage(

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from dedup.arrays import I64
 from pipeline.core.errors import IntegrityError
+from pipeline.core.mirror import fetch
 from pipeline.runs.layout import shard
 
 RECORDS = 1 << 18
@@ -64,13 +65,16 @@ def pattern(table: Path) -> str:
 
 def read_schema(table: Path) -> pa.Schema:
     """The columns of a table. Raises IntegrityError when there is no part, OSError."""
-    return pq.read_schema(list_parts(table)[0])
+    return pq.read_schema(fetch(list_parts(table)[0]))
 
 
 @contextmanager
 def wrap_read_errors(path: Path) -> Iterator[Path]:
-    """Turns what goes wrong in reading `path` into an IntegrityError that names it."""
+    """A file, or a table, fetched if it is in a bucket; what goes wrong in reading it becomes an
+    IntegrityError that names it."""
     try:
+        for file in path.glob("*.parquet") if path.is_dir() else [path]:
+            fetch(file)
         yield path
     except (OSError, pa.ArrowException) as error:
         raise IntegrityError(

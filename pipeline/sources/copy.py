@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from dedup.arrays import I64
 from pipeline.core.errors import InputError
+from pipeline.core.mirror import fetch
 from pipeline.sources.files import HashingReader, InputFile, open_seekable
 from pipeline.sources.formats import FileFormat, find_format
 from pipeline.sources.output_format import Form, PluggedForm
@@ -176,12 +177,12 @@ def count_records(path: Path, form: Form | None = None) -> int:
     """Records in a file in an output format, or (None) in one that was written so. Raises
     InputError when it is damaged."""
     if isinstance(form, PluggedForm):
-        return len(form.read(path))
+        return len(form.read(fetch(path)))
     file_format = find_format(path.name) or FileFormat(JSONL, None, 1.0)
     records = file_format.records
     if records is PARQUET:
-        return int(pq.read_metadata(path).num_rows)
-    with open(path, "rb") as file:
+        return int(pq.read_metadata(fetch(path)).num_rows)
+    with open(fetch(path), "rb") as file:
         if isinstance(records, RowFormat):
             assert records.copy is not None
             _, batches, _ = records.copy(file, _Sink())

@@ -21,6 +21,7 @@ from dedup.arrays import Mask
 from pipeline.core import ids
 from pipeline.core.ids import table_hash
 from pipeline.core.manifest import Shard
+from pipeline.core.mirror import fetch
 from pipeline.core.storage import canonical_json
 from pipeline.engine.stage import (
     Inputs,
@@ -61,7 +62,7 @@ def load_withheld(root: Path, files: tuple[str, ...]) -> WithheldKeys:
     empty = pa.array([], pa.binary(ids.KEY_BYTES))
     columns = {"doc_key": [empty], "text_key": [empty]}
     for file in files:
-        table = pq.read_table(root / file, columns=list(columns))
+        table = pq.read_table(fetch(root / file), columns=list(columns))
         for name, parts in columns.items():
             parts += table[name].chunks
     doc_keys, text_keys = (pc.unique(pa.concat_arrays(p)).drop_null() for p in columns.values())

@@ -17,6 +17,7 @@ from dedup.arrays import I64
 from pipeline.core import ids
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.manifest import read_sealed
+from pipeline.core.mirror import fetch
 from pipeline.runs import layout
 from pipeline.runs.catalogue import TEXT_INTERMEDIATES, story_entry
 from pipeline.runs.held_texts import keys_of, quarantine_path, read_held_shard, with_texts
@@ -135,7 +136,7 @@ def list_stored_copies(run: RunTables, taken: pa.Table) -> tuple[Copy, ...]:
             copies.append(Copy(store, files, len(kept), WRITTEN_AGAIN))
     names = [key.hex().encode() for key in keys.to_pylist()]
     for path in sorted(run.directory.glob("*.html")):
-        data = path.read_bytes()
+        data = fetch(path).read_bytes()
         count = sum(name in data for name in names)
         copies.append(Copy(path.name, int(count > 0), count, WRITTEN_AGAIN))
     for name in TEXT_INTERMEDIATES:
@@ -151,7 +152,7 @@ def _count_copies(run: RunTables, store: str, keys: pa.Array) -> Copy:
     counts = []
     for file in paths:
         if file.suffix == ".parquet":
-            column = pq.read_table(file, columns=["doc_key"])["doc_key"]
+            column = pq.read_table(fetch(file), columns=["doc_key"])["doc_key"]
         else:
             column = map_arrow(file)["doc_key"]
         counts.append(len(pc.unique(column.filter(pc.is_in(column, keys)))))

@@ -36,6 +36,7 @@ from pipeline.core.manifest import (
     read_manifest,
     write_manifest,
 )
+from pipeline.core.mirror import fetch
 from pipeline.engine.runner import manifest_path
 from pipeline.hdf5.chunks import shard_image
 from pipeline.hdf5.format import (
@@ -161,7 +162,7 @@ def _publish_version(dataset: SampleDataset, places: ShardPlaces) -> dict[str, A
     path = dataset.directory / name
     published = storage.publish(path, shard_image(data, _find_compression(file.filters)))
     lineage = lineage_path(dataset.directory / old.name)
-    storage.publish(lineage_path(path), lineage.read_bytes())
+    storage.publish(lineage_path(path), fetch(lineage).read_bytes())
     return {
         "old": old.name,
         "name": name,

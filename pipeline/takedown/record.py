@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from pipeline.core import ids
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.manifest import read_manifest, read_sealed, write_sealed
+from pipeline.core.mirror import fetch
 from pipeline.engine.runner import manifest_path
 from pipeline.runs import layout
 from pipeline.runs.catalogue import CHANGED_BY_TAKEDOWNS
@@ -45,7 +46,7 @@ class Takedown:
         """Its documents. Raises IntegrityError when the file does not fit the record."""
         path = takedown_file(directory, f"{self.id}.parquet")
         try:
-            table = pq.read_table(path, columns=columns)
+            table = pq.read_table(fetch(path), columns=columns)
         except (OSError, pa.ArrowException) as error:
             raise IntegrityError(f"{path}: missing or damaged; put it back from a copy") from error
         expected = self.value["documents"]["count"]

@@ -28,6 +28,7 @@ from dedup.arrays import I64, Mask
 from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard, StageManifest, read_manifest, write_manifest
+from pipeline.core.mirror import fetch
 from pipeline.engine.runner import STAGE_MANIFESTS, manifest_path
 from pipeline.engine.stage import Output, arrow_output, parquet_output
 from pipeline.runs import layout
@@ -241,7 +242,7 @@ def _drop_rows(run: RunTables, path: Path, raw: str, docs: I64, before: I64) -> 
     stays = ~np.isin(rows, docs)
     if stays.all():
         return None
-    file = InputFile("", raw, path.stat().st_size, str(path))
+    file = InputFile("", raw, path.stat().st_size, str(fetch(path)))
     sizes = run.documents["byte_length"].to_numpy()[rows].astype(np.int64)
     starts = np.arange(len(rows))
     if not file.has_rows:
@@ -262,10 +263,10 @@ def _drop_keys(path: Path, keys: pa.Array) -> bytes | None:
     if isinstance(form, PluggedForm):
         return _drop_plugged_keys(path, form, taken_keys)
     if form == "parquet":
-        rest = _leave_out(pq.read_table(path), taken_keys)
+        rest = _leave_out(pq.read_table(fetch(path)), taken_keys)
         return None if rest is None else join_output(parquet_output("", rest))
     compression = COMPRESSIONS[form]
-    with open(path, "rb") as file:
+    with open(fetch(path), "rb") as file:
         lines = b"".join(decompress_blocks(path, file, compression)).splitlines(keepends=True)
     decode: Callable[[bytes], _Key] = msgspec.json.Decoder(_Key).decode
     staying = [line for line in lines if decode(line).key not in taken_keys]
@@ -278,7 +279,7 @@ def _drop_keys(path: Path, keys: pa.Array) -> bytes | None:
 def _drop_plugged_keys(path: Path, form: PluggedForm, taken_keys: set[str]) -> bytes | None:
     """The same of a file that a plug-in wrote. Raises IntegrityError, rather than change what is
     left, where it would not write the same file again."""
-    rows = form.read(path)
+    rows = form.read(fetch(path))
     if "key" not in rows.column_names or form.write(rows, str(path)) != path.read_bytes():
         raise IntegrityError(
             f"{path}: {form.code.distribution} {form.code.version} does not write these bytes "

@@ -22,6 +22,7 @@ from dedup.compiled import kernel
 from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.manifest import read_sealed, write_sealed
+from pipeline.core.mirror import fetch
 from pipeline.engine.verified import verify_once
 from pipeline.screening.fingerprints.sketch import NORMALISATION, find_last_kept
 
@@ -233,7 +234,7 @@ class FingerprintIndex:
             raise IntegrityError(f"{path}: has format {value.get('format')}, expected {FORMAT}")
         tables = {}
         for name in TABLES:
-            file = Path(directory) / f"{name}.arrow"
+            file = fetch(Path(directory) / f"{name}.arrow")
             verify_once(file, str(value["files"].get(name)))
             tables[name] = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
         return cls.of_tables(tables)

@@ -1,4 +1,5 @@
-"""No command and no function writes to a URL: each is refused at once, with one line and exit 2."""
+"""Commands open run directories in buckets. Any other URL in the place of a path is refused at
+once, by commands and functions, with one line and exit 2."""
 
 import functools
 import importlib
@@ -24,6 +25,15 @@ from trainer.cli import app as train_app
 URLS = ("s3://bucket/out", "gs://b", "https://host/out?secret=1", "file:///tmp/out")
 CHOICES = {"--decision": "drop", "--tgt-fmt": "hf"}
 SAID = "a URL; expected a path on this machine"
+IN_BUCKETS = {
+    ("run", "out"), ("plan", "out"), ("status", "directory"), ("verify", "directory"),
+    ("clean-up", "directory"), ("clean", "out"), ("dedup", "out"), ("explain", "directory"),
+    ("export", "directory"), ("export", "out"), ("inspect", "directory"), ("policy", "directory"),
+    ("quarantine", "directory"), ("repack", "directory"), ("repack", "out"),
+    ("rescan", "directory"), ("search", "directory"), ("takedown", "run"),
+    ("tokenizer", "directory"), ("trace", "directory"),
+}  # fmt: skip
+"""Command or group, and parameter."""
 
 
 def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -62,8 +72,8 @@ def line(command: Any, target: Any) -> list[str]:
 
 
 INDEX = get_command(importlib.import_module("pipeline.commands.dedup").index_app)
-CASES = [
-    (app, (*words, *line(command, parameter)))
+ALL_CASES = [
+    (app, (*words, *line(command, parameter)), (*words[:1], parameter.name))
     for app, root in (
         ("prep", get_command(cli.app)),
         ("prep dedup index", INDEX),
@@ -73,6 +83,10 @@ CASES = [
     for parameter in command.params
     if is_path(parameter)
 ]  # fmt: skip
+CASES = [
+    (app, words) for app, words, where in ALL_CASES if app != "prep" or where not in IN_BUCKETS
+]
+OPENED = [words for app, words, where in ALL_CASES if app == "prep" and where in IN_BUCKETS]
 
 
 def test_there_are_all_the_commands() -> None:
@@ -94,8 +108,10 @@ def test_there_are_all_the_commands() -> None:
         known.add(id(app))
         waiting += [group.typer_instance for group in app.registered_groups]
     assert apps <= known
-    outputs = [words for _, words in CASES if {"--out", "--model_dir", "-o", "--plot"} & set(words)]
-    assert len(CASES) > 80 and len(outputs) > 15
+    outputs = [
+        words for _, words, _ in ALL_CASES if {"--out", "--model_dir", "-o", "--plot"} & set(words)
+    ]
+    assert len(ALL_CASES) > 80 and len(outputs) > 15
 
 
 def test_every_output_is_declared_as_a_path() -> None:
@@ -123,6 +139,15 @@ def test_a_url_is_refused(
     assert code == 2, error
     assert SAID in error and error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", OPENED, ids=[" ".join(words) for words in OPENED])
+def test_a_directory_in_a_bucket_is_opened(words: tuple[str, ...], capsys: Any) -> None:
+    """A bucket without a directory is refused by what would open it, without a network."""
+    arguments = [word.replace("s3://bucket/out", "s3://bucket") for word in words]
+    code = cli.run_app(functools.partial(cli.app, args=arguments), "prep")
+    assert code == 2
+    assert "s3://bucket: expected s3://BUCKET/DIRECTORY" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("url", URLS)

@@ -1,0 +1,161 @@
+"""The lease of a run directory in a bucket: one writer, kept by a heartbeat, told apart by a token.
+
+The lease is an object. Its holder replaces it every few seconds, each time only if nobody else has;
+whoever takes it over when the holder has been silent raises its token by one. Nothing is written
+for a holder that could not renew its lease in time, so a process that was stopped for long and
+wakes up leaves the run alone; and workers look at the token before they commit what they made.
+"""
+
+import contextlib
+import json
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+
+import xxhash
+
+from pipeline.core.bucket import Bucket, ConflictError, StoredObject, Version
+from pipeline.core.errors import PrepError, ResourceError, escape_text
+
+SECONDS = 60.0
+"""For how long a lease is good after it was renewed."""
+_BEATS = 4
+"""Attempts to renew it in that time."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a lease says: its `holder`, in words ("" when it was given back); `place`, which no two
+    holders share that may live at once; how many seconds it is good for; its `token`, one higher
+    for each holder; and `nonce`, which makes each state of it differ."""
+
+    holder: str
+    place: str
+    seconds: float
+    token: int
+    nonce: str
+
+    def encode(self) -> bytes:
+        """As the bytes of the object."""
+        return json.dumps(asdict(self)).encode()
+
+
+class Lease:
+    """The lease of one run directory, held by this process."""
+
+    def __init__(
+        self, bucket: Bucket, key: str, claim: Claim, version: Version, began: float
+    ) -> None:
+        self.claim = claim
+        self._bucket, self._key, self._version = bucket, key, version
+        self._renewed = began
+        self._lost_to = ""
+        self._over = threading.Event()
+
+    def check(self) -> None:
+        """Raise ResourceError when the lease is lost, or may be."""
+        url = f"{self._bucket.scheme}://{self._bucket.name}/{self._key.rpartition('/')[0]}"
+        if self._lost_to:
+            raise ResourceError(
+                f"{url}: now in use by {self._lost_to}; this process had not renewed its lease in "
+                "time, and has stopped writing"
+            )
+        if time.monotonic() - self._renewed > self.claim.seconds:
+            raise ResourceError(
+                f"{url}: the store did not answer for {self.claim.seconds:g} s, so that another "
+                "process may have taken over; run the same command again, finished work is kept"
+            )
+
+    @contextlib.contextmanager
+    def beating(self) -> Iterator[None]:
+        """Renew the lease again and again within the block, and give it back after it."""
+        thread = threading.Thread(target=self._beat, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+            with contextlib.suppress(PrepError, ConflictError, FileNotFoundError):
+                self.check()
+                self._replace(replace(self.claim, holder=""))
+
+    def _beat(self) -> None:
+        while not self._over.wait(self.claim.seconds / _BEATS) and not self._lost_to:
+            with contextlib.suppress(PrepError):
+                began = time.monotonic()
+                try:
+                    self._replace(replace(self.claim, nonce=secrets.token_hex(8)))
+                    self._renewed = began
+                except ConflictError:
+                    there = read_claim(self._bucket, self._key)
+                    self._lost_to = there[0].holder if there else ""
+                    self._lost_to = self._lost_to or "another process"
+
+    def _replace(self, claim: Claim) -> None:
+        self._version = _put(self._bucket, self._key, claim, self._version)
+
+
+def take_lease(bucket: Bucket, key: str, holder: str, place: str) -> Lease:
+    """Take the lease at `key`. One whose holder was in the same `place` is free, since only one
+    process may be there; that of another holder is once it was not renewed for its time.
+
+    Raises ResourceError naming the holder.
+    """
+    url = f"{bucket.scheme}://{bucket.name}/{key.rpartition('/')[0]}"
+    there = read_claim(bucket, key)
+    token = 1
+    replaces: Version | str = "none"
+    if there is not None:
+        claim, stored = there
+        if claim.holder and claim.place != place and not _is_silent(bucket, key, claim, stored):
+            raise ResourceError(f"{url}: in use by {claim.holder}; wait for it or stop it")
+        token, replaces = claim.token + 1, stored.version
+    own = Claim(holder, place, SECONDS, token, secrets.token_hex(8))
+    began = time.monotonic()
+    try:
+        return Lease(bucket, key, own, _put(bucket, key, own, replaces), began)
+    except ConflictError as error:
+        there = read_claim(bucket, key)
+        who = there[0].holder if there else ""
+        raise ResourceError(
+            f"{url}: in use by {who or 'another process'}; wait for it or stop it"
+        ) from error
+
+
+def read_claim(bucket: Bucket, key: str) -> tuple[Claim, StoredObject] | None:
+    """What the lease says, and its state; None if there is none. Raises ResourceError for what is
+    no lease."""
+    try:
+        data, stored = bucket.read(key)
+    except FileNotFoundError:
+        return None
+    try:
+        return Claim(**json.loads(data)), stored
+    except (ValueError, TypeError) as error:
+        raise ResourceError(
+            f"{bucket.scheme}://{bucket.name}/{key}: not a lease "
+            f"({escape_text(str(error))}); delete it if no process uses this directory"
+        ) from error
+
+
+def is_fresh(claim: Claim, stored: StoredObject) -> bool:
+    """Whether a lease is held, by this machine's clock."""
+    return bool(claim.holder) and time.time() - stored.modified < claim.seconds
+
+
+def _is_silent(bucket: Bucket, key: str, claim: Claim, stored: StoredObject) -> bool:
+    """Whether a lease was not renewed for its time: by this machine's clock, which may be wrong,
+    and then by watching it for as long."""
+    if is_fresh(claim, stored):
+        return False
+    time.sleep(claim.seconds)
+    there = read_claim(bucket, key)
+    return there is not None and there[1].version == stored.version
+
+
+def _put(bucket: Bucket, key: str, claim: Claim, replaces: Version | str) -> Version:
+    data = claim.encode()
+    return bucket.put(key, data, xxhash.xxh3_128_hexdigest(data), replaces)

@@ -1,0 +1,474 @@
+"""Directories in buckets, as directories on the local disk that mirror them.
+
+`s3://BUCKET/KEY` is the path `buckets/s3/BUCKET/KEY` in the user's cache, so every process knows
+from a path alone whether it is mirrored, and what. What is written there is put into the bucket
+first. `open_mirror` makes the names below a path those of the bucket: files that a command always
+needs are fetched at once, others stand there empty until `fetch` brings their bytes (`is_absent`).
+When the cache is full, those that were not used for longest become empty again.
+
+The modification time of a mirrored file is that of the object, rounded up to seconds, with thirty
+bits of its ETag as nanoseconds: that shows which files are still those of the bucket.
+"""
+
+import contextlib
+import fcntl
+import functools
+import os
+import secrets
+import shutil
+import socket
+import stat
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import xxhash
+
+from dedup.user_cache import user_cache
+from pipeline.core.bucket import EXTRAS, Bucket, ConflictError, StoredObject, Version, ask_often
+from pipeline.core.errors import ConfigError, IntegrityError, ResourceError
+from pipeline.core.lease import Lease, is_fresh, read_claim, take_lease
+
+LEASE = ".lock"
+TEMP_MARK = ".tmp-"
+_ABSENT = stat.S_IWUSR
+"""The permissions of a file whose bytes are in the bucket only: it cannot be read by mistake."""
+_AT_ONCE = (".json", ".jsonl", ".head", ".html")
+_COMMITTED = ("manifest.json", "events.jsonl", "events.head", "reviews.jsonl", "holds.jsonl")
+"""Files that are only replaced in the state in which this process has seen them."""
+_STREAMS = 16
+_PINNED = 256
+_SPARE = 10
+"""The cache is full when less than one part in so many of its file system is free."""
+_CLOCK_NS = 50_000_000
+"""By how much the times of files may be behind the clock."""
+
+_seen: dict[str, Version | str] = {}
+"""By local path: the state of what `_COMMITTED` names, when this process last looked; "none"."""
+_leases: dict[str, Lease] = {}
+_pins: deque[int] = deque()
+
+
+def _top() -> str | None:
+    """The directory of all mirrors, with a slash at its end."""
+    cache = user_cache()
+    return None if cache is None else f"{os.path.abspath(cache)}/buckets/"
+
+
+@functools.cache
+def _bucket(scheme: str, name: str) -> Bucket:
+    return Bucket(scheme, name)
+
+
+def locate(path: Path) -> tuple[Bucket, str] | None:
+    """The bucket and key that a local path mirrors; None for a path that mirrors nothing."""
+    top = _top()
+    if top is None or not (text := os.path.abspath(path)).startswith(top):
+        return None
+    scheme, name, *parts = text[len(top) :].split("/")
+    return _bucket(scheme, name), "/".join(parts)
+
+
+def mirror_path(scheme: str, place: str) -> Path:
+    """The local path that mirrors BUCKET/KEY. Raises ConfigError."""
+    top = _top()
+    url = f"{scheme}://{place}"
+    if scheme not in EXTRAS:
+        raise ConfigError(f"{url}: expected a path on this machine, or a URL of s3:// or gs://")
+    if top is None:
+        raise ConfigError(f"{url}: needs a cache on this machine; set WAFERMILL_CACHE to its path")
+    parts = place.strip("/").split("/")
+    if len(parts) < 2 or set(parts) & {"", ".", ".."}:
+        raise ConfigError(f"{url}: expected {scheme}://BUCKET/DIRECTORY")
+    return Path(top, scheme, *parts)
+
+
+def name_urls(text: str) -> str:
+    """A message, with URLs in place of paths of mirrors."""
+    top = _top()
+    for scheme in EXTRAS if top is not None and top in text else ():
+        text = text.replace(f"{top}{scheme}/", f"{scheme}://")
+    return text
+
+
+def open_mirror(root: Path) -> None:
+    """Make the names below `root` those of the bucket, and fetch the files that commands always
+    read. What this machine wrote meanwhile is left alone."""
+    bucket, prefix = _need(root)
+    began = time.time_ns() - _CLOCK_NS
+    objects = {root / o.key[len(prefix) + 1 :]: o for o in bucket.list_objects(f"{prefix}/")}
+    _watch_committed(root, objects)
+    _remove_others(root, objects, began)
+    new = [path for path, stored in objects.items() if _is_stale(path, stored, began)]
+    at_once = [path for path in new if _is_always_read(path, root)]
+    for path in sorted(set(new).difference(at_once)):
+        _place_absent(path, objects[path])
+    with ThreadPoolExecutor(_STREAMS) as pool:
+        for _ in pool.map(_fetch_listed, at_once):
+            pass
+
+
+def _is_always_read(path: Path, root: Path) -> bool:
+    """Whether it is a file at the top of a run, a part of a table there, or describes others."""
+    return path.parent == root or path.parent.suffix == ".parquet" or path.suffix in _AT_ONCE
+
+
+def refresh(root: Path) -> None:
+    """Make the names below a directory those of the bucket, if it mirrors one: other machines may
+    have written there."""
+    if locate(root) is not None:
+        open_mirror(root)
+
+
+def _need(root: Path) -> tuple[Bucket, str]:
+    place = locate(root)
+    assert place is not None, root
+    return place
+
+
+def _watch_committed(root: Path, objects: dict[Path, StoredObject]) -> None:
+    for name in _COMMITTED:
+        _seen[str(root / name)] = "none"
+    for path, stored in objects.items():
+        if path.name in _COMMITTED:
+            _seen[str(path)] = stored.version
+
+
+def _remove_others(root: Path, objects: dict[Path, StoredObject], began: int) -> None:
+    """Delete local files that are not in the bucket, except for those of work in progress."""
+    for directory, _, names in os.walk(root, topdown=False):
+        for path in (Path(directory, name) for name in names):
+            is_ours = path.name.startswith(TEMP_MARK) or path.name == LEASE
+            if path not in objects and not is_ours and _changed_ns(path) < began:
+                path.unlink(missing_ok=True)
+        if directory != str(root):
+            with contextlib.suppress(OSError):  # it holds files
+                os.rmdir(directory)
+
+
+def _changed_ns(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return os.lstat(path).st_ctime_ns
+    return 0
+
+
+def _is_stale(path: Path, stored: StoredObject, began: int) -> bool:
+    if path.name == LEASE or _changed_ns(path) >= began:
+        return False
+    with contextlib.suppress(OSError):
+        status = os.stat(path)
+        stamp = _stamp(stored.etag, 0)
+        return (status.st_size, status.st_mtime_ns % 10**9) != (stored.size, stamp)
+    return True
+
+
+def _stamp(etag: str, seconds: float) -> int:
+    """A modification time in nanoseconds."""
+    bits = xxhash.xxh3_64_intdigest(etag.encode()) & ((1 << 30) - 1)
+    return (int(-(-seconds // 1)) * 10**9) + bits % 10**9
+
+
+def is_absent(path: Path) -> bool:
+    """Whether a file is in the bucket only. False for one that is not there at all."""
+    with contextlib.suppress(OSError):
+        return stat.S_IMODE(os.stat(path).st_mode) == _ABSENT
+    return False
+
+
+def _place_absent(path: Path, stored: StoredObject) -> None:
+    """An empty file that looks like the object, and takes no room."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temp = _temp_of(path)
+    handle = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _ABSENT)
+    try:
+        os.fchmod(handle, _ABSENT)
+        os.ftruncate(handle, stored.size)
+    finally:
+        os.close(handle)
+    _rename(temp, path, stored)
+
+
+def _temp_of(path: Path) -> Path:
+    return path.with_name(f"{TEMP_MARK}{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
+
+
+def _rename(temp: Path, path: Path, stored: StoredObject) -> None:
+    stamp = _stamp(stored.etag, stored.modified)
+    os.utime(temp, ns=(time.time_ns(), stamp))
+    os.replace(temp, path)
+
+
+def fetch(path: Path) -> Path:
+    """The path itself, with its bytes on this machine if it is mirrored. What this process asked
+    for last stays there. A path that is not in the bucket is left to the caller's own message."""
+    if locate(path) is None:
+        return path
+    while True:
+        handle = _open_pinned(path)
+        if handle is None:
+            try:
+                _fetch(path)
+            except FileNotFoundError:
+                return path
+            continue
+        _pins.append(handle)
+        if len(_pins) > _PINNED:
+            os.close(_pins.popleft())
+        return path
+
+
+def _open_pinned(path: Path) -> int | None:
+    """A descriptor whose lock keeps the file here; None where its bytes are not."""
+    with contextlib.suppress(FileNotFoundError):
+        if is_absent(path):
+            return None
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_SH)
+            if os.fstat(handle).st_ino == os.stat(path).st_ino:
+                return handle
+        os.close(handle)
+    return None
+
+
+def _fetch_listed(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+        _fetch(path, is_listed=True)
+
+
+def _fetch(path: Path, is_listed: bool = False) -> None:
+    """Bring the bytes of a file, one process at a time. Raises FileNotFoundError."""
+    bucket, key = _need(path)
+    with _alone(path) as is_there:
+        if is_there:
+            return
+        _make_room(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temp = _temp_of(path)
+
+        def write(chunks: Iterable[memoryview]) -> None:
+            with open(temp, "wb") as file:
+                file.writelines(chunks)
+
+        def ask() -> StoredObject | None:
+            with contextlib.suppress(FileNotFoundError):
+                return bucket.stream(key, write)
+            return None
+
+        try:
+            stored = ask_often(ask) if is_listed or path.exists() else ask()
+            if stored is None:
+                raise FileNotFoundError(path)
+            _rename(temp, path, stored)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError):
+                raise
+            raise ResourceError(f"{path}: cannot keep a copy here: {error.strerror}") from error
+        finally:
+            temp.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[bool]:
+    """Hold the empty file at `path`, if there is one; yields whether another process filled it
+    meanwhile."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        yield False
+        return
+    try:
+        was_absent = stat.S_IMODE(os.fstat(handle).st_mode) == _ABSENT
+        if was_absent:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        is_same = path.exists() and os.fstat(handle).st_ino == os.stat(path).st_ino
+        yield was_absent and not is_same
+    finally:
+        os.close(handle)
+
+
+def _make_room(path: Path) -> None:
+    """Empty the files of all mirrors that were not used for longest, until enough room is free."""
+    top = Path(_top() or "")
+    top.mkdir(parents=True, exist_ok=True)
+    usage = shutil.disk_usage(top)
+    left = usage.total // _SPARE - usage.free
+    if left <= 0:
+        return
+    there = []
+    for file in top.rglob("*"):
+        with contextlib.suppress(OSError):
+            status = os.stat(file)
+            if stat.S_ISREG(status.st_mode) and _may_be_emptied(file, status):
+                there.append((status.st_atime_ns, file, status))
+    for _, file, status in sorted(there, key=lambda entry: entry[0]):
+        if left <= 0:
+            break
+        if file != path and _empty(file, status):
+            left -= status.st_blocks * 512
+
+
+def _may_be_emptied(file: Path, status: os.stat_result) -> bool:
+    is_work = file.name.startswith(TEMP_MARK) or file.name == LEASE or file.suffix in _AT_ONCE
+    return not is_work and stat.S_IMODE(status.st_mode) != _ABSENT
+
+
+def _empty(file: Path, status: os.stat_result) -> bool:
+    """Leave a file in the bucket only, unless a process uses it or it changed."""
+    with contextlib.suppress(OSError):
+        handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            now = os.stat(file)
+            if (now.st_ino, now.st_mtime_ns) != (status.st_ino, status.st_mtime_ns):
+                return False
+            temp = _temp_of(file)
+            temp.touch(_ABSENT, exist_ok=False)
+            os.chmod(temp, _ABSENT)
+            os.truncate(temp, status.st_size)
+            os.utime(temp, ns=(status.st_atime_ns, status.st_mtime_ns))
+            os.replace(temp, file)
+            return True
+        finally:
+            os.close(handle)
+    return False
+
+
+def upload(path: Path, temp: Path, digest: str) -> None:
+    """Put the bytes of `temp` into the bucket as what `path` mirrors, if it does. Raises
+    ResourceError when the lease is lost, and when another process changed what it replaces."""
+    place = locate(path)
+    if place is None:
+        return
+    bucket, key = place
+    check_lease(path)
+    is_committed = path.name in _COMMITTED
+    replaces = _seen.get(str(path), "any") if is_committed else "any"
+    data = temp.read_bytes() if is_committed else temp
+    try:
+        version = bucket.put(key, data, digest, replaces)
+    except ConflictError as error:
+        raise ResourceError(
+            f"{path}: another process changed it meanwhile; run the same command again, finished "
+            "work is kept"
+        ) from error
+    if is_committed and str(path) in _seen:
+        _seen[str(path)] = version
+    stamp = _stamp(version.get("e_tag", ""), time.time())
+    os.utime(temp, ns=(time.time_ns(), stamp))
+
+
+def delete(path: Path) -> None:
+    """Delete the object that `path` mirrors, if it does."""
+    place = locate(path)
+    if place is None:
+        return
+    bucket, key = place
+    check_lease(path)
+    bucket.delete([key])
+    if str(path) in _seen:
+        _seen[str(path)] = "none"
+
+
+def delete_tree(directory: Path) -> None:
+    """Delete all objects below what `directory` mirrors, if it does."""
+    place = locate(directory)
+    if place is None:
+        return
+    bucket, key = place
+    keys = [stored.key for stored in bucket.list_objects(f"{key}/")]
+    check_lease(directory)
+    bucket.delete(keys)
+
+
+def check_stored(path: Path, expected: str) -> None:
+    """Raise IntegrityError unless the object that `path` mirrors says that this is the hash of its
+    bytes, which are not read."""
+    bucket, key = _need(path)
+    there = bucket.look_up(key)
+    if there is None or there[1] != expected:
+        state = "missing" if there is None else f"changed: hash {there[1] or 'unknown'}"
+        raise IntegrityError(f"{path}: {state}; expected a file with hash {expected}")
+
+
+def hash_stored(path: Path) -> str:
+    """xxh3-128 of the bytes of the object that `path` mirrors, of which none are kept here."""
+    bucket, key = _need(path)
+    digest = xxhash.xxh3_128()
+
+    def read(chunks: Iterable[memoryview]) -> None:
+        digest.reset()
+        for chunk in chunks:
+            digest.update(chunk)
+
+    bucket.stream(key, read)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def hold_lease(root: Path, holder: str) -> Iterator[None]:
+    """Hold the lease of a mirrored directory within the block, and know what is in the bucket. The
+    caller holds its lock on this machine."""
+    bucket, prefix = _need(root)
+    key = f"{prefix}/{LEASE}"
+    name = os.path.abspath(root)
+    lease = take_lease(bucket, key, holder, _this_place())
+    with lease.beating():
+        _leases[name] = lease
+        try:
+            open_mirror(root)
+            yield
+        finally:
+            del _leases[name]
+
+
+def check_lease(path: Path) -> None:
+    """Raise ResourceError when the lease that this process held around `path` is lost."""
+    for root, lease in _leases.items() if _leases else ():
+        if os.path.abspath(path).startswith(f"{root}/"):
+            lease.check()
+
+
+def lease_token(root: Path) -> int:
+    """The token of the lease that this process holds of `root`; 0 if it is not mirrored."""
+    lease = _leases.get(os.path.abspath(root))
+    return lease.claim.token if lease else 0
+
+
+def check_token(root: Path, token: int) -> None:
+    """For workers: raise ResourceError when the lease of `root` has another holder by now."""
+    if not token:
+        return
+    bucket, prefix = _need(root)
+    there = ask_often(lambda: read_claim(bucket, f"{prefix}/{LEASE}"))
+    if there is None or there[0].token != token:
+        raise ResourceError(f"{root}: now in use by another process; this one has stopped")
+
+
+def read_holder(root: Path) -> tuple[str, bool]:
+    """Who has the lease of a mirrored directory, or had it last, and whether it is held now."""
+    bucket, prefix = _need(root)
+    there = read_claim(bucket, f"{prefix}/{LEASE}")
+    return ("", False) if there is None else (there[0].holder, is_fresh(*there))
+
+
+@functools.cache
+def _this_place() -> str:
+    """A name of this machine, since its start, and of the cache: what is locked here is locked for
+    all who share that name."""
+    top = Path(_top() or "")
+    top.mkdir(parents=True, exist_ok=True)
+    own = top / ".id"
+    if not own.exists():
+        temp = _temp_of(own)
+        temp.write_text(secrets.token_hex(16), encoding="ascii")
+        with contextlib.suppress(FileExistsError):
+            os.link(temp, own)
+        temp.unlink()
+    boot = ""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    name = f"{own.read_text(encoding='ascii')} {socket.gethostname()} {boot}"
+    return xxhash.xxh3_128_hexdigest(name.encode())

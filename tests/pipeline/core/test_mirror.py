@@ -1,0 +1,101 @@
+"""The copy on this machine of a directory in a bucket: names, bytes on demand, room."""
+
+import os
+import shutil
+import sys
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.core import mirror, storage
+from pipeline.core.errors import ConfigError
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture
+def root(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A mirror that has published three shards and a table."""
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WAFERMILL_CACHE", str(tmp_path / "cache"))
+    mirror._bucket.cache_clear()
+    root = mirror.mirror_path("s3", f"runs/mirror-{tmp_path.name}")
+    for number in range(3):
+        storage.publish(root / f"shards/{number}.arrow", bytes([number]) * 50_000)
+    storage.write_json(root / "table.json", {"a": 1})
+    return root
+
+
+def other_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, root: Path) -> Path:
+    monkeypatch.setenv("WAFERMILL_CACHE", str(tmp_path / "other"))
+    other = tmp_path / "other" / root.relative_to(tmp_path / "cache")
+    mirror.open_mirror(other)
+    return other
+
+
+def test_names_and_sizes_are_there_at_once_and_bytes_when_they_are_read(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = other_host(monkeypatch, tmp_path, root)
+    assert list(storage.files_below(other)) == list(storage.files_below(root))
+    assert (other / "table.json").read_bytes() == (root / "table.json").read_bytes()
+    shard = other / "shards/1.arrow"
+    assert mirror.is_absent(shard)
+    assert (shard.stat().st_size, shard.stat().st_blocks) == (50_000, 0)
+    assert mirror.fetch(shard).read_bytes() == b"\x01" * 50_000
+    assert not mirror.is_absent(shard)
+    assert mirror.name_urls(f"{other}/x") == f"s3://runs/mirror-{tmp_path.name}/x"
+
+
+def test_what_another_host_changed_or_deleted_is_seen(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = other_host(monkeypatch, tmp_path, root)
+    storage.publish(other / "shards/1.arrow", b"\x07" * 50_000)
+    storage.write_json(other / "table.json", {"a": 2})
+    storage.remove(other / "shards/2.arrow")
+    storage.remove_tree(other / "none")
+    monkeypatch.setenv("WAFERMILL_CACHE", str(tmp_path / "cache"))
+    for path in root.rglob("*.*"):
+        os.utime(path, ns=(0, path.stat().st_mtime_ns))
+    monkeypatch.setattr(mirror, "_CLOCK_NS", 0)
+    mirror.open_mirror(root)
+    assert (root / "table.json").read_bytes() == (other / "table.json").read_bytes()
+    assert sorted(path.name for path in (root / "shards").iterdir()) == ["0.arrow", "1.arrow"]
+    assert mirror.fetch(root / "shards/1.arrow").read_bytes() == b"\x07" * 50_000
+    assert not mirror.is_absent(root / "shards/0.arrow")
+
+
+def test_a_full_cache_makes_room(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = other_host(monkeypatch, tmp_path, root)
+    paths = [other / f"shards/{number}.arrow" for number in range(3)]
+    mirror.fetch(paths[0])
+    for handle in mirror._pins:
+        os.close(handle)
+    mirror._pins.clear()
+    mirror.fetch(paths[1])
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1000, 999, 1))
+    mirror.fetch(paths[2])
+    assert [mirror.is_absent(path) for path in paths] == [True, False, False], "1 is in use"
+    assert (other / "table.json").stat().st_size > 0
+    assert mirror.fetch(paths[0]).read_bytes() == bytes(50_000)
+
+
+@pytest.mark.parametrize("place", ["", "runs", "runs/", "runs/../x", "runs//x"])
+def test_what_is_no_directory_in_a_bucket_is_refused(place: str) -> None:
+    with pytest.raises(ConfigError, match="expected s3://BUCKET/DIRECTORY"):
+        mirror.mirror_path("s3", place)
+
+
+def test_what_to_install_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WAFERMILL_CACHE", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    mirror._bucket.cache_clear()
+    with pytest.raises(ConfigError, match=r"gs://b: needs obstore; pip install 'wafermill\[gcs\]'"):
+        storage.open_place(Path("gs://b/run"))

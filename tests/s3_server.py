@@ -1,0 +1,97 @@
+"""An S3 server on loopback: moto, behind faults that a test chooses.
+
+    python tests/s3_server.py
+
+It prints its port. A PUT of {"share": 0.1, "seed": 7} to /_faults makes so many requests fail:
+answered with 503 before or after they were carried out, cut short, slow, or, for what was written
+in the last second, with 404. None fails more than four times in a row for one key.
+"""
+
+import json
+import logging
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+
+KINDS = ("refused", "lost", "slow", "cut", "late")
+IN_A_ROW = 4
+
+Answer = tuple[str, list[tuple[str, str]], bytes]
+
+
+class Faults:
+    """A WSGI application in front of another one."""
+
+    def __init__(self, app: Callable[..., Iterable[bytes]]) -> None:
+        self.app = app
+        self.random, self.share = random.Random(), 0.0
+        self.lock = threading.Lock()
+        self.failed: Counter[str] = Counter()
+        self.kinds: Counter[str] = Counter()
+        self.written: dict[str, float] = {}
+
+    def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        if path == "/_faults":
+            status, headers, body = self.set_up(environ)
+        else:
+            status, headers, body = self.answer(environ, path, self.choose(environ, path))
+        start(status, headers)
+        return [body]
+
+    def set_up(self, environ: dict[str, Any]) -> Answer:
+        with self.lock:
+            if environ["REQUEST_METHOD"] == "PUT":
+                size = int(environ["CONTENT_LENGTH"])
+                chosen = json.loads(environ["wsgi.input"].read(size))
+                self.share, self.random = chosen["share"], random.Random(chosen["seed"])
+                self.kinds.clear()
+            return "200 OK", [], json.dumps(self.kinds).encode()
+
+    def choose(self, environ: dict[str, Any], path: str) -> str:
+        with self.lock:
+            kind = self.random.choice(KINDS) if self.random.random() < self.share else ""
+            is_read = environ["REQUEST_METHOD"] == "GET" and path.count("/") > 1
+            fresh = time.monotonic() - self.written.get(path, 0) < 1
+            if (
+                (kind == "cut" and not is_read)
+                or (kind == "late" and not (is_read and fresh))
+                or self.failed[path] >= IN_A_ROW
+            ):
+                kind = ""
+            self.failed[path] = self.failed[path] + 1 if kind else 0
+            self.kinds[kind] += 1
+            return kind
+
+    def answer(self, environ: dict[str, Any], path: str, kind: str) -> Answer:
+        if kind == "refused":
+            return "503 Slow Down", [], b"<Error><Code>SlowDown</Code></Error>"
+        if kind == "late":
+            return "404 Not Found", [], b"<Error><Code>NoSuchKey</Code></Error>"
+        if kind == "slow":
+            time.sleep(0.3)
+        status, headers, body = self.carry_out(environ)
+        if environ["REQUEST_METHOD"] == "PUT":
+            self.written[path] = time.monotonic()
+        if kind == "lost":
+            return "503 Slow Down", [], b"<Error><Code>SlowDown</Code></Error>"
+        return status, headers, body[: len(body) // 2] if kind == "cut" else body
+
+    def carry_out(self, environ: dict[str, Any]) -> Answer:
+        noted: list[Any] = []
+        body = b"".join(self.app(environ, lambda *said: noted.append(said)))
+        return noted[0][0], list(noted[0][1]), body
+
+
+if __name__ == "__main__":
+    logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
+    application = Faults(DomainDispatcherApplication(create_backend_app))
+    server = make_server("127.0.0.1", 0, application, threaded=True)
+    print(server.server_port, flush=True)
+    server.serve_forever()
