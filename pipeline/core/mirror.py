@@ -26,7 +26,6 @@ from pathlib import Path
 
 import xxhash
 
-from dedup.user_cache import user_cache
 from pipeline.core.bucket import EXTRAS, Bucket, ConflictError, StoredObject, Version, ask_often
 from pipeline.core.errors import ConfigError, IntegrityError, ResourceError
 from pipeline.core.lease import Lease, is_fresh, read_claim, take_lease
@@ -53,6 +52,8 @@ _pins: deque[int] = deque()
 
 def _top() -> str | None:
     """The directory of all mirrors, with a slash at its end."""
+    from dedup.user_cache import user_cache  # not for help
+
     cache = user_cache()
     return None if cache is None else f"{os.path.abspath(cache)}/buckets/"
 
