@@ -1,37 +1,43 @@
 """A run directory in a bucket: the bytes of a local one, whatever fails on the way."""
 
 import json
+import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dedup.user_cache import user_cache
-from pipeline.core import lease, storage
-from tests.forked import load_everything
-from tests.programs import Program
-from tests.reliability.conftest import Clean, Collection, prep_program
+from pipeline.core import storage
+from tests.reliability.conftest import Clean, Collection
 
 HELD_SECONDS = 2.0
 FAULTS = 0.08
-KILLS = 3
-MANY_KILLS = 200
+KILLS = 200
 POINTS = 2000
 """More than a run has, so that some are not killed at all."""
 
 
-@pytest.fixture
-def far(s3: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Program]:
-    """Run a `prep` command on a host of this name, which is to say with a cache of its own."""
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(lease, "SECONDS", HELD_SECONDS)
+PREP = f"""
+from pipeline.core import lease
+lease.SECONDS = {HELD_SECONDS}
+from pipeline.commands.app import main
+main()
+"""
+"""Fresh processes: the client of a store is of no use in a fork of a process that used one."""
+Program = subprocess.Popen[str]
 
-    load_everything()
+
+@pytest.fixture
+def far(s3: Any, tmp_path: Path) -> Callable[..., Program]:
+    """Run a `prep` command on a host of this name, which is to say with a cache of its own."""
     compiled = user_cache()
     assert compiled is not None
 
@@ -41,8 +47,12 @@ def far(s3: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..
         for name in ("kernels", "cleaning", "tokenizer-checks"):
             if not (cache / name).exists():
                 (cache / name).symlink_to(compiled / name)
-        monkeypatch.setenv("WAFERMILL_CACHE", str(cache))
-        return prep_program(*arguments, fault=fault)
+        own = {"WAFERMILL_CACHE": str(cache), "WAFERMILL_FAILPOINT": fault}
+        return subprocess.Popen(
+            [sys.executable, "-c", PREP, *map(str, arguments)],
+            env={**os.environ, **s3.environment, **own},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
 
     return call
 
@@ -64,8 +74,6 @@ def test_a_run_in_a_bucket_has_the_bytes_of_a_local_one_for_every_host(
     assert "finished" in finish(far("two", "status", out))
     for question in (
         ("explain", "RUN", "02.jsonl:3"),
-        ("inspect", "RUN"),
-        ("search", "RUN", "river"),
         ("trace", "RUN", "--file", "hdf5/train/examples_000000.h5", "--row", 0),
     ):
         here = [clean.directory if word == "RUN" else word for word in question]
@@ -79,6 +87,7 @@ def test_a_run_in_a_bucket_has_the_bytes_of_a_local_one_for_every_host(
     assert all(path.stat().st_blocks == 0 for path in documents), "nothing was fetched for that"
 
 
+@pytest.mark.slow
 def test_other_commands_write_there_what_they_write_here(
     far: Callable[..., Program], s3: Any, collection: Collection, clean: Clean, tmp_path: Path
 ) -> None:
@@ -103,6 +112,7 @@ def test_other_commands_write_there_what_they_write_here(
     finish(far("three", "verify", "s3://runs/source"))
 
 
+@pytest.mark.slow
 def test_damage_in_the_bucket_is_named_by_url_and_mended(
     far: Callable[..., Program], s3: Any, collection: Collection, clean: Clean
 ) -> None:
@@ -155,11 +165,11 @@ def kill_and_resume(
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("number", range(KILLS))
 def test_a_killed_run_on_a_store_with_faults_resumes_to_equal_bytes(
-    far: Callable[..., Program], s3: Any, collection: Collection, clean: Clean, number: int
+    far: Callable[..., Program], s3: Any, collection: Collection, clean: Clean
 ) -> None:
-    kill_and_resume(far, s3, collection, clean, number)
+    """Another kill every day."""
+    kill_and_resume(far, s3, collection, clean, date.today().toordinal())
 
 
 @pytest.mark.slow
@@ -168,7 +178,7 @@ def test_a_killed_run_on_a_store_with_faults_resumes_to_equal_bytes(
 def test_two_hundred_kills(
     far: Callable[..., Program], s3: Any, collection: Collection, clean: Clean
 ) -> None:
-    for number in range(KILLS, KILLS + MANY_KILLS):
+    for number in range(KILLS):
         kill_and_resume(far, s3, collection, clean, number)
 
 
@@ -189,6 +199,7 @@ def test_a_second_writer_is_refused_by_name(
     assert s3.tree_hash("two/") == clean.tree_hash
 
 
+@pytest.mark.slow
 def test_a_writer_that_slept_through_its_lease_stops_and_harms_nothing(
     far: Callable[..., Program], s3: Any, collection: Collection, clean: Clean
 ) -> None:
@@ -196,7 +207,7 @@ def test_a_writer_that_slept_through_its_lease_stops_and_harms_nothing(
     command = ("run", collection.config, "--out", "s3://runs/slept", "--workers", 0)
     first = far("one", *command, fault="task.start.report@1=sleep:4")
     while b'"name": "report"' not in s3.read("slept/journal/events").get(".jsonl", b""):
-        assert first.returncode is None, first.err
+        assert first.poll() is None
         time.sleep(0.05)
     time.sleep(0.5)
     first.send_signal(signal.SIGSTOP)
