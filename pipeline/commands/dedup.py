@@ -268,9 +268,14 @@ def _work(
 
     checked = _dedup_config(PRESETS[0], memory, max_source_share)
     reading = _reading(max_bad_share)
-    shares = (checked.max_source_share, reading.max_bad_share)
-    where = options.read_cluster(cluster)
-    return IndexOptions(workers, where, checked.memory, *shares, Progress())
+    return IndexOptions(
+        workers=workers,
+        cluster=options.read_cluster(cluster),
+        memory=checked.memory,
+        max_source_share=checked.max_source_share,
+        max_bad_share=reading.max_bad_share,
+        progress=Progress(),
+    )
 
 
 def _validate_section(model: type[Model], **values: Any) -> Model:

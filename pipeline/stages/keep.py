@@ -263,7 +263,7 @@ def keep_stage(
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SplitJob:
     """One documents shard with its part of the keep-list; splits in order; draws that move."""
 
@@ -293,10 +293,17 @@ def split_stage(config: Config, documents: Sequence[Shard], keep: KeepOutput) ->
         for d in keep.draws
     ]
     moves = tuple(splits.find_moves(draws, held_out).items())
-    tasks = [
-        Task(f"splits of {d.path}", SplitJob(i, d, k, config.seed, held_out, moves), (d, k))
-        for i, (d, k) in enumerate(zip(documents, keep.states, strict=True))
-    ]
+    tasks = []
+    for index, (shard, kept) in enumerate(zip(documents, keep.states, strict=True)):
+        job = SplitJob(
+            index=index,
+            documents=shard,
+            keep=kept,
+            seed=config.seed,
+            held_out=held_out,
+            moves=moves,
+        )
+        tasks.append(Task(f"splits of {shard.path}", job, (shard, kept)))
     return Stage(name="splits", version=2, function=_split, tasks=tuple(tasks), reads_texts=False)
 
 

@@ -103,7 +103,7 @@ def inverse_runs_stage(
         if pack:
             shards = tuple(pack.of_split(stream.name, pack.lineage))
             sizes = tuple(pack.of_split(stream.name, pack.rows))
-        starts = accumulate(sizes[:-1], initial=0)
+        starts = [*accumulate(sizes, initial=0)][:-1]
         for number, (shard, start) in enumerate(zip(shards, starts, strict=True)):
             path = f"inverse/{stream.name}-{number:06d}.arrow"
             job: StreamRunJob | SegmentRunJob = StreamRunJob(path, shard, start, before)
@@ -116,7 +116,8 @@ def inverse_runs_stage(
 
 @dataclass(frozen=True)
 class InverseJob:
-    """Documents [low, high) of a split, and all runs of it."""
+    """Documents [low, high) of a split, and all runs of it: none where no document is long enough
+    for a segment."""
 
     split: str
     part: int
@@ -126,7 +127,8 @@ class InverseJob:
 
 
 def _inverse(job: InverseJob, inputs: Inputs) -> Result:
-    slices = []
+    none = np.zeros(0, np.int64)
+    slices = [] if job.runs.value else [segment_inverse(np.zeros(0, np.uint32), none, none, none)]
     for shard in job.runs.value:
         table = inputs.table(shard)
         low, high = np.searchsorted(table["doc"].to_numpy(), [job.low, job.high])

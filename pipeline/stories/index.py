@@ -43,7 +43,7 @@ _NO_ALARM = 1.0
 """`dedup.max_source_share` of a query: repeating all of the index is an answer, no alarm."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class IndexOptions:
     """How to work: worker processes, where they are, bytes of one join task, both
     alarms' shares, progress."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.runs.catalogue import STORIES
+from tests.stages import stages_by_default
 
 pytestmark = pytest.mark.crash
 Sweep = Callable[..., dict[str, Any]]
@@ -23,7 +23,7 @@ def test_some_fault_points(subject: str, sweep: Sweep, files: list[Any], chaos_s
     result = sweep(subject, "--files", *files, *options)
     assert result["bad"] == []
     assert result["kills"] >= result["points"] // 307
-    stages = {*STORIES[subject].stages} - ({"pieces"} if subject == "index" else set())
+    stages = {*stages_by_default(subject), *(["pieces"] if subject == "dedup" else [])}
     assert {f"task.start.{stage}" for stage in stages} <= set(result["names"])
 
 

@@ -22,6 +22,7 @@ def hashes(root: Path) -> dict[str, str]:
         path.relative_to(root).as_posix(): storage.hash_file(path)
         for place in ("stream", "rows", "hdf5")
         for path in (root / place).rglob("*.*")
+        if path.is_file()
     }
 
 
