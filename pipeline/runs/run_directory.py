@@ -20,7 +20,10 @@ def hold_and_run(
     out: Path, progress: Progress, attempt: Callable[[frozenset[str]], Finished]
 ) -> Finished:
     """Run the stages of a story as the only writer of `out`. `attempt` is given the directories
-    that clean-up removed, and called again when a stage needs some of them after all."""
+    that clean-up removed, and called again when a stage needs some of them after all.
+
+    Raises IntegrityError when one is needed that this very run has made and deleted.
+    """
     with journal.hold_lock(out):
         storage.sweep_temps(out)
         rebuilt: frozenset[str] = frozenset()
@@ -28,6 +31,11 @@ def hold_and_run(
             try:
                 return attempt(removed_directories(out) - rebuilt)
             except RemovedInputError as needed:
+                if needed.directories <= rebuilt:
+                    raise IntegrityError(
+                        f"{out}: {needed}, but this run deleted them itself; set keep: all and run "
+                        "it again, and please report this defect"
+                    ) from None
                 progress.note(f"{needed}; rebuilding")
                 rebuilt |= needed.directories
 

@@ -1,5 +1,6 @@
 """`cluster.kind: dask`: tasks on the workers of a Dask cluster that is already there."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from distributed import LocalCluster, Scheduler, SpecCluster
 
 from pipeline.engine.executor import executor
+from pipeline.stories.selection import demo_registry
 from tests.pipeline.trees import differences
 
 Prep = Callable[..., Any]
@@ -50,11 +52,38 @@ def test_workers_share_the_memory_of_the_machine(
     assert [worker["memory_limit"] for worker in info.values()] == [(12 << 30) // workers] * workers
 
 
-def test_nothing_answers(corpus: Any, prep: Prep, tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("run", "CONFIG", "--out", "OUT"),
+        ("clean", "RAW", "--out", "OUT"),
+        ("dedup", "RAW", "--out", "OUT"),
+        ("dedup", "index", "build", "OUT", "RAW"),
+        ("screen", "RAW", "--out", "OUT"),
+        ("export", "RUN", "--out", "OUT"),
+        ("repack", "RUN", "--out", "OUT", "--msl", 16),
+        ("rescan", "RUN", "--registry", "WORKS"),
+    ],
+    ids=lambda command: " ".join(command[: 1 + (command[1] == "index")]),
+)
+def test_nothing_answers(
+    command: tuple[Any, ...], corpus: Any, small_run: Any, prep: Prep, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Every command that takes the option looks for its scheduler."""
     monkeypatch.setattr("pipeline.engine.clusters.CONNECT_SECONDS", 1)
-    options = ("--out", tmp_path / "run", "--cluster", "tcp://127.0.0.1:9")
-    ended = prep("run", corpus.config, *options)
-    assert ended.code == 5
+    raw = tmp_path / "raw.jsonl"
+    raw.write_text('{"text": "Enough words to be a document of some length, one may say."}\n' * 3)
+    run = shutil.copytree(small_run.directory, tmp_path / "run") if "RUN" in command else None
+    places = {
+        "CONFIG": corpus.config,
+        "RAW": raw,
+        "OUT": tmp_path / "out",
+        "RUN": run,
+        "WORKS": demo_registry(),
+    }
+    ended = prep(*(places.get(w, w) for w in command), "--cluster", "tcp://127.0.0.1:9")
+    assert ended.code == 5, ended.err
     assert "no Dask scheduler answers at tcp://127.0.0.1:9" in ended.err
 
 

@@ -11,7 +11,11 @@ import pytest
 
 import pipeline
 from pipeline.core import storage
+from pipeline.core.errors import IntegrityError
+from pipeline.engine.progress import Progress
+from pipeline.engine.runner import RemovedInputError
 from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES, SCRATCH, STAGES, list_unneeded
+from pipeline.runs.run_directory import hold_and_run
 
 Prep = Callable[..., Any]
 
@@ -101,3 +105,15 @@ def test_the_plan_counts_what_is_there_at_once(corpus: Any, tmp_path: Path) -> N
     assert lineage == everything
     assert least.kept_bytes < everything.kept_bytes
     assert least.kept_bytes < least.disk_bytes < 0.65 * everything.disk_bytes
+
+
+def test_what_is_deleted_too_early_is_an_error_not_a_loop(tmp_path: Path) -> None:
+    attempts: list[frozenset[str]] = []
+
+    def attempt(removed: frozenset[str]) -> None:
+        attempts.append(removed)
+        raise RemovedInputError(frozenset({"tokens"}))
+
+    with pytest.raises(IntegrityError, match="needed again: tokens, but this run deleted them"):
+        hold_and_run(tmp_path, Progress(quiet=True), attempt)
+    assert len(attempts) == 2
