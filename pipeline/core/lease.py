@@ -26,7 +26,7 @@ _BEATS = 4
 
 
 @dataclass(frozen=True)
-class Claim:
+class LeaseState:
     """What a lease says: its `holder`, in words ("" when it was given back); `place`, which no two
     holders share that may live at once; how many seconds it is good for; its `token`, one higher
     for each holder; and `nonce`, which makes each state of it differ."""
@@ -46,7 +46,7 @@ class Lease:
     """The lease of one run directory, held by this process."""
 
     def __init__(
-        self, bucket: Bucket, key: str, claim: Claim, version: Version, began: float
+        self, bucket: Bucket, key: str, claim: LeaseState, version: Version, began: float
     ) -> None:
         self.claim = claim
         self._bucket, self._key, self._version = bucket, key, version
@@ -94,7 +94,7 @@ class Lease:
                     self._lost_to = there[0].holder if there else ""
                     self._lost_to = self._lost_to or "another process"
 
-    def _replace(self, claim: Claim) -> None:
+    def _replace(self, claim: LeaseState) -> None:
         self._version = _put(self._bucket, self._key, claim, self._version)
 
 
@@ -113,7 +113,7 @@ def take_lease(bucket: Bucket, key: str, holder: str, place: str) -> Lease:
         if claim.holder and claim.place != place and not _is_silent(bucket, key, claim, stored):
             raise ResourceError(f"{url}: in use by {claim.holder}; wait for it or stop it")
         token, replaces = claim.token + 1, stored.version
-    own = Claim(holder, place, SECONDS, token, secrets.token_hex(8))
+    own = LeaseState(holder, place, SECONDS, token, secrets.token_hex(8))
     began = time.monotonic()
     try:
         return Lease(bucket, key, own, _put(bucket, key, own, replaces), began)
@@ -125,7 +125,7 @@ def take_lease(bucket: Bucket, key: str, holder: str, place: str) -> Lease:
         ) from error
 
 
-def read_claim(bucket: Bucket, key: str) -> tuple[Claim, StoredObject] | None:
+def read_claim(bucket: Bucket, key: str) -> tuple[LeaseState, StoredObject] | None:
     """What the lease says, and its state; None if there is none. Raises ResourceError for what is
     no lease."""
     try:
@@ -133,7 +133,7 @@ def read_claim(bucket: Bucket, key: str) -> tuple[Claim, StoredObject] | None:
     except FileNotFoundError:
         return None
     try:
-        return Claim(**json.loads(data)), stored
+        return LeaseState(**json.loads(data)), stored
     except (ValueError, TypeError) as error:
         raise ResourceError(
             f"{bucket.scheme}://{bucket.name}/{key}: not a lease "
@@ -141,12 +141,12 @@ def read_claim(bucket: Bucket, key: str) -> tuple[Claim, StoredObject] | None:
         ) from error
 
 
-def is_fresh(claim: Claim, stored: StoredObject) -> bool:
+def is_fresh(claim: LeaseState, stored: StoredObject) -> bool:
     """Whether a lease is held, by this machine's clock."""
     return bool(claim.holder) and time.time() - stored.modified < claim.seconds
 
 
-def _is_silent(bucket: Bucket, key: str, claim: Claim, stored: StoredObject) -> bool:
+def _is_silent(bucket: Bucket, key: str, claim: LeaseState, stored: StoredObject) -> bool:
     """Whether a lease was not renewed for its time: by this machine's clock, which may be wrong,
     and then by watching it for as long."""
     if is_fresh(claim, stored):
@@ -156,6 +156,6 @@ def _is_silent(bucket: Bucket, key: str, claim: Claim, stored: StoredObject) -> 
     return there is not None and there[1].version == stored.version
 
 
-def _put(bucket: Bucket, key: str, claim: Claim, replaces: Version | str) -> Version:
+def _put(bucket: Bucket, key: str, claim: LeaseState, replaces: Version | str) -> Version:
     data = claim.encode()
     return bucket.put(key, data, xxhash.xxh3_128_hexdigest(data), replaces)

@@ -53,7 +53,7 @@ class _Started:
     patience: float | None = None
 
 
-def sweep(shared: Path) -> None:
+def remove_leftovers(shared: Path) -> None:
     """Remove what a killed process left of its cluster."""
     if (shared / _DIRECTORY).exists():
         storage.remove_tree(shared / _DIRECTORY)
@@ -79,7 +79,7 @@ def connect(settings: Mapping[str, Any], shared: Path, note: Note) -> Iterator[C
                     note(f"dashboard at {client.dashboard_link}")
                 yield Connection(client, max(started.workers, present), patience)
     finally:
-        sweep(shared)
+        remove_leftovers(shared)
 
 
 @contextlib.contextmanager

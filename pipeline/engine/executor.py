@@ -215,7 +215,7 @@ def executor(
     must run the same version of this package and see the directory `shared`. What a cluster has to
     say goes to `note`. Raises ConfigError or ResourceError.
     """
-    clusters.sweep(shared)
+    clusters.remove_leftovers(shared)
     settings = {"kind": "local", **(cluster or {})}
     if settings["kind"] == "local":
         workers = settings.get("workers") if workers is None else workers

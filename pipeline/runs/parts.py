@@ -24,6 +24,8 @@ RECORDS = 1 << 18
 """A part ends with the clean task that brings it to so many records,"""
 TASKS = 16
 """or that is the last of so many: what a task reads stays few files."""
+RECORD_MEMORY = 1 << 10
+"""Bytes that a task takes at most for each record of its part (docs/benchmarks.md)."""
 
 
 def part(table: str, index: int) -> str:

@@ -263,7 +263,8 @@ def verdicts_stage(
         job = VerdictsJob(
             part=part, task=group.start, decisions=own, spread=taken_over, policy=text
         )
-        tasks.append(Task(f"verdicts of part {part}", job, (*own, *read)))
+        work = sum(shard.size for shard in own)
+        tasks.append(Task(f"verdicts of part {part}", job, (*own, *read), work))
     settings = {"policy": fingerprint_of(policy.model_dump())}
     return Stage(
         name="verdicts",

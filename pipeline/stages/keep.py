@@ -26,13 +26,14 @@ from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.batches import Batches
 from pipeline.stages.candidates import KEY, SAME
 from pipeline.stages.clusters import CHOICE
+from pipeline.stages.shuffle.slices import copy_table
 
 NOT_REPRESENTED = len(KINDS)
 """The kind of a document that no other represents."""
 
 
 @dataclass(frozen=True)
-class Choices:
+class Representatives:
     """What represents which document: the shards of CHOICE, the names of the channels, and the
     batches by name with the dense index behind their last documents."""
 
@@ -52,7 +53,7 @@ class KeepJob:
     counts: tuple[int, ...]
     documents: tuple[Shard, ...]
     decisions: tuple[Shard, ...]
-    choices: Shared[Choices]
+    choices: Shared[Representatives]
     seed: int
     held_out: splits.HeldOut
 
@@ -144,14 +145,14 @@ def _load(job: KeepJob, inputs: Inputs) -> _Documents:
 def _duplicates(job: KeepJob, inputs: Inputs) -> _Duplicates:
     """The task's duplicates by ascending row: a slice of every shard, which is sorted by member."""
     choices = job.choices.value
-    found = [CHOICE.empty_table()]
+    slices = [CHOICE.empty_table()]
     for shard in choices.shards:
         table = inputs.table(shard)
         member = table["member"].to_numpy()
         low, high = np.searchsorted(member, [job.first, job.first + sum(job.counts)])
         if low < high:
-            found.append(table.slice(low, high - low).combine_chunks())
-    table = pa.concat_tables(found).sort_by("member")
+            slices.append(copy_table(table.slice(low, high - low)))
+    table = pa.concat_tables(slices).sort_by("member")
     names, ends = zip(*choices.batches, strict=True)
     batch = np.searchsorted(ends, table["representative"].to_numpy(), side="right")
     return _Duplicates(
@@ -233,7 +234,7 @@ def keep_stage(
     ends = list(accumulate(batch.total for batch in batches.all))
     names = [*(batch.name for batch in batches.all[:-1]), ""]
     shards = clusters.choices if clusters else ()
-    choices = Shared(Choices(shards, channels, tuple(zip(names, ends, strict=True))))
+    choices = Shared(Representatives(shards, channels, tuple(zip(names, ends, strict=True))))
     shared = (Shared(shards),) if shards else ()
     before = list(accumulate(own.counts, initial=batches.first_new))
     tasks = []
@@ -251,7 +252,9 @@ def keep_stage(
             held_out=held_out,
         )
         inputs = (*job.documents, *job.decisions, *shared)
-        tasks.append(Task(f"keep-list of part {part}", job, inputs, sum(job.counts)))
+        documents = sum(job.counts)
+        memory = parts.RECORD_MEMORY * documents
+        tasks.append(Task(f"keep-list of part {part}", job, inputs, documents, memory))
     settings = {"seed": config.seed, "splits": [list(s) for s in held_out]}
     return Stage(
         name="keep",
@@ -321,14 +324,14 @@ def _cluster_table(job: ClusterTableJob, inputs: Inputs) -> Result:
     the bands both share, the estimated and exact Jaccard similarity (null where not computed), and
     the earlier batch that holds the kept document (empty: this run)."""
     low, high = ((1 << 64) * (job.part + i) // job.count for i in (0, 1))
-    found = []
+    slices = []
     for shard in job.edges.value:
         table = inputs.table(shard)
         start = table[START].to_numpy()
         first = int(np.searchsorted(start, np.uint64(low)))
         stop = len(start) if high >> 64 else int(np.searchsorted(start, np.uint64(high)))
-        found.append(table.slice(first, stop - first).combine_chunks())
-    table = pa.concat_tables(found).drop_columns([START])
+        slices.append(copy_table(table.slice(first, stop - first)))
+    table = pa.concat_tables(slices).drop_columns([START])
     order = _order(ids.keys_as_u64(table["kept"]), ids.keys_as_u64(table["member"]))
     path = parts.part(layout.CLUSTERS, job.part)
     return Result((parquet_output(path, table.take(pa.array(order)).combine_chunks()),))
@@ -339,7 +342,12 @@ def cluster_table_stage(keep: KeepOutput, clusters: ClustersOutput | None) -> St
     duplicates = sum(clusters.duplicates) if clusters else 0
     count, edges = max(1, -(-duplicates // parts.RECORDS)), Shared(keep.edges)
     tasks = [
-        Task(f"part {part} of the table of clusters", ClusterTableJob(part, count, edges), (edges,))
+        Task(
+            f"part {part} of the table of clusters",
+            ClusterTableJob(part, count, edges),
+            (edges,),
+            memory=parts.RECORD_MEMORY * parts.RECORDS,
+        )
         for part in range(count)
     ]
     return Stage(

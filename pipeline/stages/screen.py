@@ -335,14 +335,14 @@ def rescan_stage(
 
 
 @dataclass(frozen=True)
-class MergeJob:
+class EvidenceJob:
     """The shards of evidence of a part of the run, in order."""
 
     part: int
     shards: tuple[Shard, ...]
 
 
-def _merge(job: MergeJob, inputs: Inputs) -> Result:
+def _merge(job: EvidenceJob, inputs: Inputs) -> Result:
     table = pa.concat_tables([inputs.table(shard) for shard in job.shards])
     path = parts.part(layout.EVIDENCE, job.part)
     return Result((parquet_output(path, table.drop_columns(["doc_id"])),))
@@ -353,7 +353,8 @@ def evidence_stage(decisions: DecisionsOutput) -> Stage:
     tasks = []
     for part, group in enumerate(parts.group_tasks(decisions.counts)):
         shards = decisions.evidence[group.start : group.stop]
-        tasks.append(Task(f"part {part} of the table of evidence", MergeJob(part, shards), shards))
+        label, work = f"part {part} of the table of evidence", sum(s.size for s in shards)
+        tasks.append(Task(label, EvidenceJob(part, shards), shards, work))
     return Stage(name="evidence", version=3, function=_merge, tasks=tuple(tasks))
 
 

@@ -48,6 +48,7 @@ from pipeline.stages.rows import (
     vsl_rows_stage,
 )
 from pipeline.stages.shuffle.gather import RunStage
+from pipeline.stages.shuffle.slices import copy_table
 from pipeline.stages.tables import SplitCounts, split_accounts
 from pipeline.stages.tokenize import list_lengths
 
@@ -132,7 +133,7 @@ def _inverse(job: InverseJob, inputs: Inputs) -> Result:
     for shard in job.runs.value:
         table = inputs.table(shard)
         low, high = np.searchsorted(table["doc"].to_numpy(), [job.low, job.high])
-        slices.append(table.slice(low, high - low).combine_chunks())
+        slices.append(copy_table(table.slice(low, high - low)))
     table = pa.concat_tables(slices)
     columns = [column.to_numpy() for column in table.columns]
     join = stream_inverse if len(columns) == len(STREAM_SCHEMA) else segment_inverse
@@ -156,7 +157,9 @@ def inverse_stage(clean: CleanOutput, gather: GatherOutput, runs: InverseRunsOut
         for part in range(count):
             low, high = (documents * (part + i) // count for i in (0, 1))
             job = InverseJob(stream.name, part, low, high, shards)
-            tasks.append(Task(f"part {part} of the inverse of {stream.name}", job, (shards,)))
+            label = f"part {part} of the inverse of {stream.name}"
+            memory = parts.RECORD_MEMORY * (high - low)
+            tasks.append(Task(label, job, (shards,), memory=memory))
     return Stage(name="inverse", version=2, function=_inverse, tasks=tuple(tasks))
 
 

@@ -308,7 +308,9 @@ def documents_stage(
         shards = tuple(of_task[group.start : group.stop])
         inputs = tuple(s for one in shards for s in vars(one).values() if s)
         job = DocumentsJob(number, (group.start, group.stop), shards, names)
-        tasks.append(Task(f"part {number} of the table of documents", job, inputs))
+        memory = parts.RECORD_MEMORY * sum(clean.records[group.start : group.stop])
+        label = f"part {number} of the table of documents"
+        tasks.append(Task(label, job, inputs, memory=memory))
     return Stage(
         name="documents", version=4, function=_documents, tasks=tuple(tasks), reads_texts=False
     )
