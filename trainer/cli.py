@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline import __version__
-from pipeline.commands.options import check_first
+from pipeline.commands.options import IN_BUCKET, check_first
 from pipeline.commands.usage import LazyCommands, Table, declare
 from trainer.commands import options
 from trainer.commands.options import Targets, one_line_errors, without_effect
@@ -142,7 +142,7 @@ def train(
     params: options.ParamsFile = None,
     mode: options.Mode = None,
     model_dir: options.ModelDir = Path("model_dir"),
-    data: Path | None = None,
+    data: Annotated[Path | None, IN_BUCKET] = None,
     seed: int | None = None,
     compile_only: bool = False,
     validate_only: bool = False,
@@ -174,7 +174,8 @@ def train(
 ) -> None:
     """Train or evaluate a GPT-style model on data prepared by `prep`.
 
-    --data: A prep run directory, a directory of .h5 files, or a prep config that is run first.
+    --data: A prep run directory or a directory of .h5 files, here or in a bucket (s3://, gs://), or
+        a prep config that is run first.
     --seed: Seed for weights, dropout and data order.
     --compile_only: Print the plan of the run and exit; needs no data.
     --validate_only: Check config, cluster and model, and exit; needs no data.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipeline.commands.options import Place
 from pipeline.core.words import pluralise
 from trainer.commands import options
 from trainer.commands.options import one_line_errors, read_model
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def evaluate(
     path: Path,
-    data: Path,
+    data: Place,
     split: str = "validation",
     target: options.TargetName = "CPU",
     batch_size: options.BatchSize = 8,
@@ -30,7 +31,7 @@ def evaluate(
     """Measure a checkpoint's loss on a split of a run, overall and by source.
 
     PATH: A checkpoint, or a model directory for its last one.
-    --data: A prep run directory, or a directory of shards.
+    --data: A prep run directory, or a directory of shards, here or in a bucket.
     --split: Split to measure, such as validation or test.
     --target: Where to run, as for `train`.
     --threads: CPU threads.

@@ -19,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from pipeline.commands.usage import declare, read_docstring
 from pipeline.core.errors import ConfigError, PrepError, escape_text
+from pipeline.core.mirror import name_urls
 
 if TYPE_CHECKING:
     from pipeline.tokenizers.definition import TokenizerDefinition
@@ -240,7 +241,8 @@ def one_line_errors() -> Iterator[None]:
         code = error.exit_code if isinstance(error, PrepError) else _code_of_backend(error)
         if code is None:
             raise
-        mistakes = str(error).split("\n") if isinstance(error, ConfigError) else [str(error)]
+        text = name_urls(str(error))
+        mistakes = text.split("\n") if isinstance(error, ConfigError) else [text]
         print("error:", "\n".join(escape_text(m, _LONGEST) for m in mistakes), file=sys.stderr)
         raise typer.Exit(code) from error
 

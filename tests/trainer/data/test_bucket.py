@@ -1,0 +1,43 @@
+"""Training on a run in a bucket: fresh processes, since the client of a store hangs in a fork."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.trainer.conftest import Trainer
+
+
+def train(s3: Any, cache: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "trainer.cli", *map(str, arguments)],
+        env={**os.environ, **s3.environment, "WAFERMILL_CACHE": str(cache)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_a_run_in_a_bucket_trains_as_a_local_one_and_resumes(
+    trainer: Trainer, s3: Any, tmp_path: Path
+) -> None:
+    for path in trainer.data.rglob("*"):
+        if path.is_file():
+            key = f"trained/{path.relative_to(trainer.data)}"
+            s3.client().put_object(Bucket="runs", Key=key, Body=path.read_bytes())
+    trainer.train("here", num_steps=2, mode="train_and_eval")
+    url, command = "s3://runs/trained", ("CSX", "--params", trainer.params, "--mode")
+    for steps, csx in ((1, 1), (2, 2)):
+        done = train(
+            s3, tmp_path / f"cache{steps}", *command, "train_and_eval", "--data", url,
+            "--model_dir", tmp_path / "there", "--num_steps", steps, "--num_csx", csx,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    here, there = trainer.bits("here"), trainer.bits("there")
+    assert (here[0], here[2:]) == (there[0], there[2:])
+    written = b"".join(p.read_bytes() for p in (tmp_path / "there").rglob("*") if p.is_file())
+    assert s3.environment["AWS_SECRET_ACCESS_KEY"].encode() not in written
+    missing = ("train", "--data", "s3://runs/nothing", "--num_steps", 1)
+    none = train(s3, tmp_path / "cache1", *command, *missing)
+    assert none.returncode == 2
+    assert "--data s3://runs/nothing: no such directory" in none.stderr
+    assert "Traceback" not in none.stderr
