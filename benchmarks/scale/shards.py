@@ -19,13 +19,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from random import Random
 from typing import Any
 
-import zstandard
+import pyarrow as pa
 
 from benchmarks.common.corpus import read_records, text_bytes
 from benchmarks.common.measuring import ROOT
@@ -47,7 +49,9 @@ class Postman:
     workers = 1
 
     def __init__(self) -> None:
-        self.calls, self.largest, self.working = 0, 0, 0.0
+        self.calls, self.largest = 0, 0
+        self.cpu: Counter[str] = Counter()
+        """Seconds of the tasks of each stage."""
 
     def run(self, call: Callable[[Any], Any], jobs: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """See Executor."""
@@ -57,7 +61,7 @@ class Postman:
             begin = time.process_time()
             function, received = pickle.loads(sent)  # noqa: S301 - made above
             result = function(received)
-            self.working += time.process_time() - begin
+            self.cpu[job.record_path.parent.name] += time.process_time() - begin
             yield index, result
 
 
@@ -89,7 +93,8 @@ def measure(raw: Path, out: Path) -> dict[str, Any]:
         "calls": postman.calls,
         "seconds": time.perf_counter() - begin,
         "cpu": cpu,
-        "driver": cpu - postman.working,
+        "driver": cpu - postman.cpu.total(),
+        "stages": postman.cpu,
         "largest_call": postman.largest,
         "hashed": hashed,
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
@@ -99,6 +104,7 @@ def measure(raw: Path, out: Path) -> dict[str, Any]:
 def write_corpus(shards: list[str], text: int, directory: Path) -> None:
     """Replicas of the documents up to so many bytes of text, and the config that reads them."""
     documents = list(replicable(read_records(shards)))
+    Random(0).shuffle(documents)  # whatever the size, the same mixture
     replicas = WordReplicas(documents)
     (directory / "scale.yaml").write_text("name: scale\ninputs:\n  - {name: scale, path: raw}\n")
     (directory / "raw").mkdir()
@@ -107,7 +113,7 @@ def write_corpus(shards: list[str], text: int, directory: Path) -> None:
         lines.append(json.dumps({"text": document["text"]}))
         size += text_bytes(document)
         if size >= min(_SHARD_BYTES, text):
-            data = zstandard.compress("\n".join(lines).encode())
+            data = pa.compress("\n".join(lines).encode(), "zstd", asbytes=True)
             (directory / f"raw/{made:04d}.jsonl.zst").write_bytes(data)
             made, text, lines, size = made + 1, text - size, [], 0
         if text <= 0:

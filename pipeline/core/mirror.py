@@ -113,6 +113,8 @@ def open_mirror(root: Path) -> None:
 
 def _is_always_read(path: Path, root: Path) -> bool:
     """Whether it is a file at the top of a run, a part of a table there, or describes others."""
+    if path.suffix == ".h5":
+        return False
     return path.parent == root or path.parent.suffix == ".parquet" or path.suffix in _AT_ONCE
 
 

@@ -413,10 +413,24 @@ LOGS = ("events.jsonl", "events.head", "reviews.jsonl", "holds.jsonl")
 
 def files_below(directory: Path) -> Iterator[Path]:
     """Every file outside `journal/` and `.lock` that is no log, as sorted relative paths."""
-    for path in sorted(p for p in directory.rglob("*") if p.is_file()):
-        relative = path.relative_to(directory)
-        if relative.parts[0] not in ("journal", *LOGS) and relative.name != ".lock":
-            yield relative
+    for entry in _sorted_entries(directory):
+        if entry.name not in ("journal", *LOGS):
+            yield from (path for path in _files_at(entry) if path.name != ".lock")
+
+
+def _files_at(entry: os.DirEntry[str], above: str = "") -> Iterator[Path]:
+    """The file itself, or all that a directory holds."""
+    if not entry.is_dir(follow_symlinks=False):
+        if entry.is_file():
+            yield Path(above + entry.name)
+        return
+    for below in _sorted_entries(entry.path):
+        yield from _files_at(below, f"{above}{entry.name}/")
+
+
+def _sorted_entries(directory: str | Path) -> list[os.DirEntry[str]]:
+    with os.scandir(directory) as entries:
+        return sorted(entries, key=lambda entry: entry.name)
 
 
 def tree_hash(directory: Path) -> str:

@@ -21,6 +21,7 @@ LARGEST_JOB = 2048
 SUFFIX = ".shared"
 _LEFT_OUT = ("location", "withheld")
 _LOADED_AT_ONCE = 8
+_PLAIN = (str, int, float, bool)
 
 Value = TypeVar("Value")
 
@@ -84,6 +85,8 @@ def to_plain_data(value: Any) -> Any:
     Fields named `location` say where, not what, and `withheld` what must not be stored whatever is
     asked for; both are left out.
     """
+    if value is None or type(value) in _PLAIN:
+        return value
     if isinstance(value, Shard):
         return list(value.identity)
     if isinstance(value, Shared):

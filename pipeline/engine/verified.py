@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 
 import xxhash
@@ -27,6 +28,8 @@ _PLACES = 1 << 21
 _DIGEST_BYTES = 16
 _SETTLED_NS = 50_000_000
 """Age from which on times of a file tell its states apart; a younger one is not remembered."""
+_BATCH = 32
+"""Files that a thread verifies before it takes more."""
 _own: set[bytes] = set()
 
 
@@ -64,8 +67,11 @@ def verify_files(
             return error
         return None
 
+    rest = iter(files)
+    batches = iter(lambda: list(islice(rest, _BATCH)), [])
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        yield from pool.map(find_problem, files)
+        for problems in pool.map(lambda batch: [find_problem(file) for file in batch], batches):
+            yield from problems
 
 
 @functools.cache

@@ -77,6 +77,13 @@ class ShardFiles:
             self.open(index).take(sorted_B[here] - self.starts[index], out, order[here])
         return out
 
+    def paths(self, starts_B: npt.NDArray[np.int64], length: int = 1) -> list[Path]:
+        """The files that hold rows [start, start + length) for each start, each once, in order."""
+        first_B = np.searchsorted(self.starts, starts_B, side="right") - 1
+        last_B = np.searchsorted(self.starts, starts_B + length - 1, side="right") - 1
+        spans = zip(first_B.tolist(), last_B.tolist(), strict=True)
+        return [self.files[i].path for i in sorted({i for a, b in spans for i in range(a, b + 1)})]
+
     def span(self, start: int, stop: int) -> Array:
         """Rows [start, stop) over the borders of files."""
         out = np.empty((stop - start, *self.row_shape), self.dtype.newbyteorder("="))
@@ -194,6 +201,13 @@ class SampleDataset:
         place = row * self.max_sequence_length if self.layout is CORPUS else row
         index, within = self.files.file_and_row(place)
         return self.files.files[index].path, within
+
+    def paths(self, rows_B: npt.NDArray[np.int64]) -> list[Path]:
+        """The shards that `read` opens for these rows."""
+        if self.layout is not CORPUS:
+            return self.files.paths(rows_B)
+        length = self.max_sequence_length
+        return self.files.paths(rows_B * length, length + 1)
 
     def read(self, rows_B: npt.NDArray[np.int64]) -> Rows:
         """Rows in the order asked for; rows_B (B,) int64 -> (B, 3 or 5, MSL) int32."""

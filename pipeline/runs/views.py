@@ -29,19 +29,24 @@ class StageOutput:
 
 
 class _Attribute(Generic[Value]):
-    """Something that is looked up in the manifest."""
+    """Something that is looked up in the manifest, once."""
 
     def __init__(self, look_up: Callable[[StageManifest], Value]) -> None:
         self._look_up = look_up
 
+    def __set_name__(self, owner: type[StageOutput], name: str) -> None:
+        self._name = name
+
     def __get__(self, output: StageOutput, owner: type[StageOutput]) -> Value:
         try:
-            return self._look_up(output.manifest)
+            value = self._look_up(output.manifest)
         except (KeyError, TypeError, StopIteration) as error:
             raise IntegrityError(
                 f"manifests/{output.manifest.stage}.json: written by another version ({error!r}); "
                 "to update it, run again the command that made this run"
             ) from error
+        vars(output)[self._name] = value
+        return value
 
 
 def _shards(directory: str, end: str = "") -> _Attribute[tuple[Shard, ...]]:

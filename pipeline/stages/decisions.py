@@ -86,11 +86,12 @@ def decisions_stage(
     decisions where it makes its own; those of the first count their documents."""
     text = policy.model_dump_json()
     tasks, counts = [], findings[0].counts
+    reads_them = reads_documents(policy)
     for index, shard in enumerate(clean.documents):
         shards = [s for output in findings for s in output.manifest.tasks[index].shards]
         evidence = tuple(s for s in shards if s.path.endswith(layout.EVIDENCE_SHARD))
         decisions = tuple(s for s in shards if s.path.endswith(layout.DECISIONS_SHARD))
-        documents = shard if reads_documents(policy) else None
+        documents = shard if reads_them else None
         job = DecisionsJob(
             index=index,
             count=counts[index],

@@ -11,9 +11,13 @@ Shapes: B sequences, S tokens (MSL).
 import threading
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+from dedup.arrays import I64
 from pipeline.core.errors import PrepError
+from pipeline.core.mirror import fetch, is_absent, locate
 from pipeline.core.order import Schedule, batch_size_at, samples_before_step
 from pipeline.hdf5.read import SampleDataset
 from pipeline.hdf5.sampler import OrderName
@@ -42,10 +46,15 @@ class TrainingData:
 
     def batch(self, step: int) -> Batch:
         """The global batch of 1-based `step`; each feature (B, S) int64."""
+        return to_batch(self.source.read(self._rows(step)))
+
+    def paths(self, step: int) -> list[Path]:
+        """The shards that the batch of 1-based `step` is read from."""
+        return self.source.paths(self._rows(step))
+
+    def _rows(self, step: int) -> I64:
         first = samples_before_step(step, self.schedule)
-        return to_batch(
-            self.source.read(self.order.rows(first, batch_size_at(step, self.schedule)))
-        )
+        return self.order.rows(first, batch_size_at(step, self.schedule))
 
     def describe(self) -> dict[str, Any]:
         """The fields of run.json from which `prep trace` finds the rows of a step."""
@@ -60,6 +69,35 @@ class TrainingData:
 
 DEPTH = 2
 """Batches read ahead: one is ready while the next is read. Costs: docs/train_data.md."""
+_FETCHED_STEPS = 32
+"""Steps whose shards are fetched from a bucket ahead of the step that is read,"""
+_STREAMS = 8
+"""so many at a time."""
+
+
+class _ShardsAhead:
+    """Fetches the shards of coming steps of a run in a bucket, while earlier steps are read."""
+
+    def __init__(self, data: TrainingData, first_step: int, last_step: int) -> None:
+        in_bucket = any(locate(dataset.directory) for dataset in data.source.datasets)
+        self._next = first_step if in_bucket else last_step + 1
+        self._data, self._last = data, last_step
+        self._pool = ThreadPoolExecutor(_STREAMS, "fetch")
+        self._fetched: set[Path] = set()
+
+    def start(self, step: int) -> None:
+        """Begin to fetch what the steps from `step` on need. A shard that cannot be fetched is left
+        to the step that reads it."""
+        while self._next <= min(self._last, step + _FETCHED_STEPS):
+            for path in self._data.paths(self._next):
+                if path not in self._fetched and is_absent(path):
+                    self._pool.submit(fetch, path)
+                self._fetched.add(path)
+            self._next += 1
+
+    def close(self) -> None:
+        """Give up what has not begun, and wait for the rest."""
+        self._pool.shutdown(cancel_futures=True)
 
 
 class BatchPrefetcher:
@@ -74,6 +112,7 @@ class BatchPrefetcher:
         self._ready: deque[Batch | BaseException] = deque()
         self._changed = threading.Condition()
         self._closed = False
+        self._shards = _ShardsAhead(data, first_step, last_step)
         self._thread = threading.Thread(
             target=self._read, args=(first_step,), name="prefetch", daemon=True
         )
@@ -106,6 +145,7 @@ class BatchPrefetcher:
             self._ready.clear()
             self._changed.notify_all()
         self._thread.join()
+        self._shards.close()
 
     def __enter__(self) -> "BatchPrefetcher":
         return self
@@ -120,6 +160,7 @@ class BatchPrefetcher:
                 if self._closed:
                     return
             try:
+                self._shards.start(step)
                 result: Batch | BaseException = self._data.batch(step)
             except BaseException as error:  # noqa: BLE001 - raised by `batch`, in the step it is of
                 result = error

@@ -124,6 +124,12 @@ class SampleSource:
             here = part_B == part
             yield part, here, rows_B[here] - starts[part]
 
+    def paths(self, rows_B: I64) -> list[Path]:
+        """The shards that `read` opens for these rows."""
+        return [
+            p for part, _, own in self.split_rows(rows_B) for p in self.datasets[part].paths(own)
+        ]
+
     def read(self, rows_B: I64) -> npt.NDArray[np.int32]:
         """Rows in the order asked for; rows_B (B,) int64 -> (B, 3 or 5, MSL) int32."""
         if len(self.datasets) == 1:

@@ -33,7 +33,8 @@ IN_BUCKETS = {
     ("rescan", "directory"), ("search", "directory"), ("takedown", "run"),
     ("tokenizer", "directory"), ("trace", "directory"),
 }  # fmt: skip
-"""Command or group, and parameter."""
+"""Command or group of `prep`, and parameter."""
+TRAIN_IN_BUCKETS = {("run", "data"), ("evaluate", "data")}
 
 
 def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -83,10 +84,9 @@ ALL_CASES = [
     for parameter in command.params
     if is_path(parameter)
 ]  # fmt: skip
-CASES = [
-    (app, words) for app, words, where in ALL_CASES if app != "prep" or where not in IN_BUCKETS
-]
-OPENED = [words for app, words, where in ALL_CASES if app == "prep" and where in IN_BUCKETS]
+OPEN = {"prep": IN_BUCKETS, "prep dedup index": set(), "train": TRAIN_IN_BUCKETS}
+CASES = [(app, words) for app, words, where in ALL_CASES if where not in OPEN[app]]
+OPENED = [words for app, words, where in ALL_CASES if app == "prep" and where in OPEN[app]]
 
 
 def test_there_are_all_the_commands() -> None:

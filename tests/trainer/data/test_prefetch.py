@@ -17,6 +17,8 @@ from .conftest import Make
 class Counted:
     """Gives a batch for every step, counts what was read, and may fail or wait at a step."""
 
+    source = SampleSource((), ())
+
     def __init__(self, at: int = 0, act: Callable[[], None] | None = None) -> None:
         self.read: list[int] = []
         self._at, self._act = at, act
