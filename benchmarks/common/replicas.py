@@ -10,6 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
+
 _DIGITS = "0123456789"
 _LOWER = "abcdefghijklmnopqrstuvwxyz"
 _WORD = re.compile(r"(&[A-Za-z]+;|[A-Za-z]+)")  # an entity stays: it is work for the cleaning
@@ -49,21 +51,30 @@ class LetterReplicas:
 class WordReplicas:
     """Every word of ASCII letters becomes another of its length that is about as frequent.
 
-    The words of one length are put in rings of `_RING` by falling frequency; replica n turns every
-    ring by n, so up to `_RING` replicas differ. Capitals and digits' places stay, digits turn, HTML
-    entities and all other characters stay. n replicas hold n times the documents and bytes, about n
-    times the tokens, and the duplicates of each. Replica 0 is the input itself.
+    The words of one length are put in rings of `_RING`, or of as many as there shall be `replicas`,
+    by falling frequency; replica n turns every ring by n, so no two of them are alike. Capitals and
+    digits' places stay, digits turn, HTML entities and all other characters stay. n replicas hold n
+    times the documents and bytes, about n times the tokens, and the duplicates of each. Replica 0
+    is the input itself.
     """
 
-    def __init__(self, documents: list[dict[str, Any]]) -> None:
+    def __init__(self, documents: list[dict[str, Any]], replicas: int = 0) -> None:
         self._documents = documents
-        self._rings = _rings(documents)
+        self._most = max(_RING, replicas)
+        self._rings = _rings(documents, self._most)
+        number: defaultdict[str, int] = defaultdict(lambda: len(number))
+        self._texts = [
+            np.array([number[piece] for piece in _WORD.split(document["text"])], np.int32)
+            for document in documents
+        ]
+        """Numbers of the pieces of each text: what is between words, a word, and so on."""
+        self._pieces = list(number)
 
     def make(self, number: int) -> Iterator[dict[str, Any]]:
         """The documents of one replica, in order."""
-        if number >= _RING:
+        if number >= self._most:
             raise SystemExit(
-                f"no more than {_RING} replicas differ: give more text, or ask for less"
+                f"no more than {self._most} replicas differ: give more text, or ask for less"
             )
         words = _Words(
             {
@@ -73,11 +84,13 @@ class WordReplicas:
             }
         )
         digits = str.maketrans(_DIGITS, _turned_digits(number))
-        for document in self._documents:
-            pieces = _WORD.split(document["text"])
-            pieces[1::2] = map(words.__getitem__, pieces[1::2])
-            text = "".join(pieces).translate(digits) if number else document["text"]
-            yield _renamed({**document, "text": text}, number)
+        pieces = np.array(self._pieces, object)
+        if number:
+            pieces = np.array(
+                [words[p] if _WORD.match(p) else p.translate(digits) for p in self._pieces], object
+            )
+        for document, text in zip(self._documents, self._texts, strict=True):
+            yield _renamed({**document, "text": "".join(pieces[text].tolist())}, number)
 
 
 class _Words(dict[str, str]):
@@ -95,7 +108,7 @@ class _Words(dict[str, str]):
         return found
 
 
-def _rings(documents: list[dict[str, Any]]) -> list[list[str]]:
+def _rings(documents: list[dict[str, Any]], size: int) -> list[list[str]]:
     counts: Counter[str] = Counter()
     for document in documents:
         counts.update(word.lower() for word in _WORD.findall(document["text"]) if word[0] != "&")
@@ -103,9 +116,9 @@ def _rings(documents: list[dict[str, Any]]) -> list[list[str]]:
     for word, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         by_length[len(word)].append(word)
     return [
-        words[start : start + _RING]
+        words[start : start + size]
         for words in by_length.values()
-        for start in range(0, len(words), _RING)
+        for start in range(0, len(words), size)
     ]
 
 

@@ -38,7 +38,7 @@ def make_inputs(
     size = sum(map(text_bytes, base))
     # Replicas that make one times the input, for a text that is shorter than that.
     each = max(1, round(megabytes * 1e6 / size))
-    replicas = WordReplicas(base)
+    replicas = WordReplicas(base, max(scales) * each)
     pool = folder / "replicas"
     pool.mkdir()
     numbers = range(max(scales) * each)
