@@ -55,7 +55,12 @@ def _top() -> str | None:
     from dedup.user_cache import user_cache  # not for help
 
     cache = user_cache()
-    return None if cache is None else f"{os.path.abspath(cache)}/buckets/"
+    return None if cache is None else _mirrors_below(cache)
+
+
+@functools.lru_cache(1)
+def _mirrors_below(cache: Path) -> str:
+    return f"{os.path.abspath(cache)}/buckets/"
 
 
 @functools.cache

@@ -1,17 +1,18 @@
 """Where a user's caches lie."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dedup.user_cache import user_cache
+from dedup.user_cache import _find_cache, user_cache
 from pipeline.core.errors import ConfigError, ResourceError
 from pipeline.demo import quickstart
 from trainer.runs.jobs import JobStore
 
 
 @pytest.fixture
-def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+def homeless(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for variable in ("WAFERMILL_CACHE", "XDG_CACHE_HOME", "WAFERMILL_JOBS"):
         monkeypatch.delenv(variable, raising=False)
 
@@ -19,6 +20,9 @@ def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", no_home)
+    _find_cache.cache_clear()
+    yield
+    _find_cache.cache_clear()
 
 
 def test_the_first_absolute_place_wins(monkeypatch: pytest.MonkeyPatch):
