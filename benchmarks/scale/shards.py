@@ -5,10 +5,11 @@
 SHARDS are JSON lines with `text`, such as a sample of the Pile; word replicas of them, no two of
 which share a shingle, fill 64 KiB a task. Every call is pickled and read back as if a worker did
 it, in one process, so that CPU seconds are those of the work and of the engine, without start-up.
-Printed per number of tasks: CPU seconds per MB of text; bytes hashed to verify files per byte of
-text; milliseconds of the driver per task, in which it plans, fingerprints, submits and records;
-bytes of the largest call; peak memory; seconds of a second run with nothing to do, in a fresh
-process. None should grow.
+Printed per number of tasks: CPU seconds per MB of text; bytes hashed to verify files per byte that
+the tasks wrote; milliseconds of the driver per task, in which it plans, fingerprints, submits and
+records; bytes of the largest call; peak memory; seconds and peak memory of a second run with
+nothing to do, in a fresh process, which holds what the driver holds. None should grow, but for the
+last two with the tasks.
 """
 
 import argparse
@@ -49,7 +50,7 @@ class Postman:
     workers = 1
 
     def __init__(self) -> None:
-        self.calls, self.largest = 0, 0
+        self.calls, self.largest, self.written = 0, 0, 0
         self.cpu: Counter[str] = Counter()
         """Seconds of the tasks of each stage."""
 
@@ -62,6 +63,7 @@ class Postman:
             function, received = pickle.loads(sent)  # noqa: S301 - made above
             result = function(received)
             self.cpu[job.record_path.parent.name] += time.process_time() - begin
+            self.written += sum(shard.size for shard in result.record.shards)
             yield index, result
 
 
@@ -96,6 +98,7 @@ def measure(raw: Path, out: Path) -> dict[str, Any]:
         "driver": cpu - postman.cpu.total(),
         "stages": postman.cpu,
         "largest_call": postman.largest,
+        "written": postman.written,
         "hashed": hashed,
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
     }
@@ -139,7 +142,7 @@ def main() -> None:
         print(json.dumps(measure(*options.one)))
         return
     rows = []
-    print("tasks   calls  CPU s/MB  hashed/text  driver ms/call  largest call  peak MB  no-op s")
+    print("tasks   calls  CPU s/MB  hashed/written  driver ms/call  largest call  peak MB  no-op s  no-op MB")
     for tasks in options.tasks:
         with tempfile.TemporaryDirectory() as name:
             directory = Path(name)
@@ -151,8 +154,9 @@ def main() -> None:
         rows.append({"tasks": tasks, "text": text, "first": first, "again": again})
         print(
             f"{tasks:5,} {first['calls']:7,} {first['cpu'] / text * 1e6:9.3f} "
-            f"{first['hashed'] / text:12.2f} {first['driver'] / first['calls'] * 1e3:15.2f} "
-            f"{first['largest_call']:13,} {first['memory'] / 1e6:8,.0f} {again['seconds']:8.1f}",
+            f"{first['hashed'] / first['written']:15.2f} {first['driver'] / first['calls'] * 1e3:15.2f} "
+            f"{first['largest_call']:13,} {first['memory'] / 1e6:8,.0f} {again['seconds']:8.1f} "
+            f"{again['memory'] / 1e6:9,.0f}",
             flush=True,
         )
     if options.json:
