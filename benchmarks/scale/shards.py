@@ -43,6 +43,18 @@ _SETTINGS = (
     "pack.max_sequence_length=128",
 )
 
+_COLUMNS = (
+    "tasks",
+    "calls",
+    "CPU s/MB",
+    "hashed/wrote",
+    "driver ms",
+    "largest call",
+    "peak MB",
+    "no-op s",
+    "no-op MB",
+)
+
 
 class Postman:
     """Sends every call as to a worker, and counts the time between tasks."""
@@ -142,7 +154,7 @@ def main() -> None:
         print(json.dumps(measure(*options.one)))
         return
     rows = []
-    print("tasks   calls  CPU s/MB  hashed/written  driver ms/call  largest call  peak MB  no-op s  no-op MB")
+    print(" ".join(name.rjust(12) for name in _COLUMNS))
     for tasks in options.tasks:
         with tempfile.TemporaryDirectory() as name:
             directory = Path(name)
@@ -152,13 +164,18 @@ def main() -> None:
         assert again["calls"] == 0, "the second run had something to do"
         text = tasks * TASK_BYTES
         rows.append({"tasks": tasks, "text": text, "first": first, "again": again})
-        print(
-            f"{tasks:5,} {first['calls']:7,} {first['cpu'] / text * 1e6:9.3f} "
-            f"{first['hashed'] / first['written']:15.2f} {first['driver'] / first['calls'] * 1e3:15.2f} "
-            f"{first['largest_call']:13,} {first['memory'] / 1e6:8,.0f} {again['seconds']:8.1f} "
-            f"{again['memory'] / 1e6:9,.0f}",
-            flush=True,
+        figures = (
+            f"{tasks:,}",
+            f"{first['calls']:,}",
+            f"{first['cpu'] / text * 1e6:.3f}",
+            f"{first['hashed'] / first['written']:.2f}",
+            f"{first['driver'] / first['calls'] * 1e3:.2f}",
+            f"{first['largest_call']:,}",
+            f"{first['memory'] / 1e6:,.0f}",
+            f"{again['seconds']:.1f}",
+            f"{again['memory'] / 1e6:,.0f}",
         )
+        print(" ".join(figure.rjust(12) for figure in figures), flush=True)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
 
