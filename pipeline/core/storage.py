@@ -413,19 +413,24 @@ LOGS = ("events.jsonl", "events.head", "reviews.jsonl", "holds.jsonl")
 
 def files_below(directory: Path) -> Iterator[Path]:
     """Every file outside `journal/` and `.lock` that is no log, as sorted relative paths."""
+    return map(Path, names_below(directory))
+
+
+def names_below(directory: Path) -> Iterator[str]:
+    """The files of `files_below` by name, with slashes."""
     for entry in _sorted_entries(directory):
         if entry.name not in ("journal", *LOGS):
-            yield from (path for path in _files_at(entry) if path.name != ".lock")
+            yield from _names_at(entry)
 
 
-def _files_at(entry: os.DirEntry[str], above: str = "") -> Iterator[Path]:
+def _names_at(entry: os.DirEntry[str], above: str = "") -> Iterator[str]:
     """The file itself, or all that a directory holds."""
     if not entry.is_dir(follow_symlinks=False):
-        if entry.is_file():
-            yield Path(above + entry.name)
+        if entry.is_file() and entry.name != ".lock":
+            yield above + entry.name
         return
     for below in _sorted_entries(entry.path):
-        yield from _files_at(below, f"{above}{entry.name}/")
+        yield from _names_at(below, f"{above}{entry.name}/")
 
 
 def _sorted_entries(directory: str | Path) -> list[os.DirEntry[str]]:

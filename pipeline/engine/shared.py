@@ -8,7 +8,7 @@ same way.
 import dataclasses
 import functools
 import pickle
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -85,14 +85,17 @@ def to_plain_data(value: Any) -> Any:
     Fields named `location` say where, not what, and `withheld` what must not be stored whatever is
     asked for; both are left out.
     """
-    if value is None or type(value) in _PLAIN:
+    kind: Hashable = type(value)
+    if value is None or kind in _PLAIN:
         return value
+    if kind is tuple or kind is list:
+        return [to_plain_data(v) for v in value]
+    if (names := _field_names(kind)) is not None:
+        return {name: to_plain_data(getattr(value, name)) for name in names}
     if isinstance(value, Shard):
         return list(value.identity)
     if isinstance(value, Shared):
         return value.identity
-    if is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(k): to_plain_data(v) for k, v in value.items() if k not in _LEFT_OUT}
     if isinstance(value, list | tuple):
@@ -100,3 +103,11 @@ def to_plain_data(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     return value
+
+
+@functools.cache
+def _field_names(kind: Hashable) -> tuple[str, ...] | None:
+    """The fields of a dataclass that count; None for another type."""
+    if not is_dataclass(kind) or kind is Shard:
+        return None
+    return tuple(f.name for f in dataclasses.fields(kind) if f.name not in _LEFT_OUT)

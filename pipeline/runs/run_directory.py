@@ -124,13 +124,12 @@ def sweep_strays(out: Path, kept_paths: set[str]) -> int:
     """Delete files in directories the toolkit owns that no manifest names, and the directories that
     they leave empty; returns how many files."""
     swept = 0
-    for path in list(storage.files_below(out)):
-        name = path.as_posix()
-        if is_owned(name) and name not in kept_paths and name != layout.MANIFEST:
-            storage.remove(out / path)
+    for name in list(storage.names_below(out)):
+        if name not in kept_paths and is_owned(name) and name != layout.MANIFEST:
+            storage.remove(out / name)
             swept += 1
             with contextlib.suppress(OSError):  # it holds other files
-                (out / path.parent).rmdir()
+                (out / name).parent.rmdir()
     return swept
 
 
