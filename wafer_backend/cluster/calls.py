@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from wafer_backend.cluster.activation_worker import GlobalBatch
 from wafer_backend.cluster.coordinator import BackwardResult, Coordinator, ForwardResult
 from wafer_backend.cluster.memoryx import MemoryX
 from wafer_backend.cluster.outputs import LossRule
 from wafer_backend.cluster.tree import Partial
+from wafer_backend.cluster.wafer import GlobalBatch
 from wafer_backend.errors import StepError
 
 Gradients = Sequence[torch.Tensor | None]
