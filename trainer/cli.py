@@ -50,17 +50,19 @@ def _check_first(app: typer.Typer) -> None:
 
 COMMANDS: Table = {
     name: (f"trainer.commands.{module}", "")
-    for module, names in {
-        "jobs": "jobs",
+    for name, module in {
+        "jobs": "runs",
         "convert": "convert",
-        "scaling": "scaling",
-        "plan": "plan",
-        "evaluate": "evaluate lm-eval crows-pairs",
-        "generate": "generate",
-        "report": "report card",
-        "sweep": "sweep",
+        "scaling": "planning",
+        "plan": "planning",
+        "evaluate": "trained",
+        "lm-eval": "trained",
+        "crows-pairs": "trained",
+        "generate": "trained",
+        "report": "runs",
+        "card": "runs",
+        "sweep": "planning",
     }.items()
-    for name in names.split()
 }
 
 
