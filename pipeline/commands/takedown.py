@@ -13,7 +13,7 @@ from pipeline.commands.usage import commands
 from pipeline.core import journal
 from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.core.words import pluralise, require_choice
-from pipeline.takedown.claim import LoadedClaim
+from pipeline.takedown.claims import LoadedClaim
 
 if TYPE_CHECKING:
     from pipeline.takedown.plan import TakedownPlan
@@ -62,7 +62,7 @@ def takedown(
     prep takedown claim.yaml --run runs/pile --apply --by 'J. Doe'
     prep takedown claim.yaml --run runs/pile --apply --mode forget-set --out forget
     """
-    from pipeline.takedown.claim import load_claim
+    from pipeline.takedown.claims import load_claim
 
     if plan and apply:
         raise ConfigError("--plan and --apply: expected only one of them")

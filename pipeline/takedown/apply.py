@@ -33,9 +33,9 @@ from pipeline.runs.events import Kind, append_event, verify_events
 from pipeline.runs.run_directory import commit_run, removed_directories
 from pipeline.runs.views import ReportOutput
 from pipeline.stages.report import report_stage
+from pipeline.takedown.claims import refuse_held
 from pipeline.takedown.copies import RunTables
 from pipeline.takedown.data_set import mask_split
-from pipeline.takedown.holds import refuse_held
 from pipeline.takedown.plan import TakedownPlan, mark_taken
 from pipeline.takedown.record import (
     MASK,
