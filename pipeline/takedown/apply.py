@@ -118,8 +118,7 @@ def _describe_exposure(run: Mapping[str, Any]) -> str:
     steps = f"{run['steps']:,} of {pluralise(run['last_step'], 'step')}"
     return (
         f"{run['model_dir']}: {steps} read labels of these documents, first step "
-        f"{run['listed'][0]}; "
-        f"first checkpoint after it: {first}; last before it: {before}"
+        f"{run['listed'][0]}; first checkpoint after it: {first}; last before it: {before}"
     )
 
 
