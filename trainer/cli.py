@@ -209,7 +209,8 @@ def train(
         "credentials_path": credentials_path,
     }
     quiet = logging in ("WARNING", "ERROR")
-    with one_line_errors(), Pulse(_say_nothing if quiet else print_fitted_line) as pulse:
+    say = (lambda line: None) if quiet else print_fitted_line
+    with one_line_errors(), Pulse(say) as pulse:
         pulse.activity = "loading PyTorch"
         from trainer.loop.options import TrainOptions
         from trainer.loop.run import run_training
@@ -253,10 +254,6 @@ app.command(
     context_settings=options.HELP_NAMES,
 )(train)
 _check_first(app)
-
-
-def _say_nothing(line: str) -> None:
-    """Print nothing: with errors only on the console, all lines are in the log of the run."""
 
 
 def main() -> None:

@@ -229,8 +229,4 @@ for _command in (fit, predict):
     options.describe_command(scaling, _command)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the `train` app."""
-    for command in (plan, sweep):
-        options.describe_command(app, command)
-    app.add_typer(scaling, name="scaling")
+register = options.make_registration(plan, sweep, scaling=scaling)

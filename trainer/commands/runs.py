@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from pipeline.core.words import format_duration
-from trainer.commands.options import describe_command, one_line_errors
+from trainer.commands.options import describe_command, make_registration, one_line_errors
 from trainer.runs.jobs import Job, JobStore, current_user, job_to_json, parse_labels
 
 HEAD = ("NAME", "AGE", "DURATION", "PHASE", "SYSTEMS", "USER", "LABELS")
@@ -181,8 +181,4 @@ def card(model_dir: _ModelDir, out: Path | None = None, data: _Data = None) -> N
         print(write_card(model_dir, out, data or ()))
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the `train` app."""
-    app.add_typer(jobs, name="jobs")
-    for command in (report, card):
-        describe_command(app, command)
+register = make_registration(report, card, jobs=jobs)

@@ -273,7 +273,4 @@ def _cell(value: float | int | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the `train` app."""
-    for command in (generate, evaluate, lm_eval, crows_pairs):
-        options.describe_command(app, command, command.__name__.replace("_", "-"))
+register = options.make_registration(generate, evaluate, lm_eval, crows_pairs)
