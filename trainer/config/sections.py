@@ -313,8 +313,7 @@ class RunConfig(FrozenModel):
     processes: Count | None = Field(
         None,
         description="ranks that transport: distributed starts (ours); null: one per core, but at "
-        "most "
-        "num_csx",
+        "most num_csx",
     )
     liveness: float = Field(
         15.0, gt=0, description="a rank that is silent for this long counts as lost (ours)"

@@ -58,8 +58,7 @@ class LossCall:
         if self._total is None:
             raise StepError(
                 "backward ran a second time on the same loss of a compiled module; its gradients "
-                "are "
-                "delivered only once: add losses up before backward, or call the module again"
+                "are delivered only once: add losses up before backward, or call the module again"
             )
         total, self._total = self._total, None
         gradient = output_gradients[0]
