@@ -214,8 +214,8 @@ def train(
         pulse.activity = "loading PyTorch"
         from trainer.loop.options import TrainOptions
         from trainer.loop.run import run_training
-        from trainer.plan.dry_run import compile_only as show_plan
-        from trainer.plan.dry_run import validate_only as check_only
+        from trainer.plan.run import compile_only as show_plan
+        from trainer.plan.run import validate_only as check_only
 
         request = TrainOptions(
             target=target,
