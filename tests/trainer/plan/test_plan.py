@@ -48,9 +48,7 @@ def test_the_plan_of_13b(systems, tmp_path, monkeypatch):
 def test_the_config_is_the_papers_13b():
     params = load_params(LARGE)
     assert (
-        model_parameters.gpt_shape(params.model)
-        == SHAPES["13B"]
-        == run.on_meta(params).gpt_shape
+        model_parameters.gpt_shape(params.model) == SHAPES["13B"] == run.on_meta(params).gpt_shape
     )
     assert model_parameters.parameter_count(params.model) == 12_853_386_240
     assert params.model.precision == "bfloat16"
