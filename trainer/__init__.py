@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from trainer.api import TrainingResult, evaluate, generate, load, train
     from trainer.config import Params
     from trainer.errors import LostRankError, TrainingError
-    from trainer.evaluation.checkpoint_loss import LossMeasurement
     from trainer.evaluation.labels import Amount
-    from trainer.evaluation.loss import Evaluation
+    from trainer.evaluation.loss import Evaluation, LossMeasurement
     from trainer.generation.loaded import LoadedModel
     from trainer.generation.text import GeneratedText
 
@@ -46,9 +45,8 @@ __getattr__, __dir__ = export_lazily(
         ".api": "TrainingResult evaluate generate load train",
         ".config": "Params",
         ".errors": "LostRankError TrainingError",
-        ".evaluation.checkpoint_loss": "LossMeasurement",
         ".evaluation.labels": "Amount",
-        ".evaluation.loss": "Evaluation",
+        ".evaluation.loss": "Evaluation LossMeasurement",
         ".generation.loaded": "LoadedModel",
         ".generation.text": "GeneratedText",
     },

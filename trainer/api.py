@@ -13,7 +13,7 @@ from pipeline.api import AnyPath, local_path, local_path_or_none
 from pipeline.core.errors import ConfigError
 from trainer.config import Params, ParamsLike, load_params
 from trainer.errors import as_prep_errors
-from trainer.evaluation.checkpoint_loss import LossMeasurement, LossOptions, evaluate_checkpoint
+from trainer.evaluation.loss import LossMeasurement, LossOptions, evaluate_checkpoint
 from trainer.generation import text
 from trainer.generation.loaded import LoadedModel, find_checkpoint, load_model, tokenizer_for
 from trainer.generation.text import GeneratedText, GenerationOptions, Sampling

@@ -50,17 +50,19 @@ def _check_first(app: typer.Typer) -> None:
 
 COMMANDS: Table = {
     name: (f"trainer.commands.{module}", "")
-    for module, names in {
-        "jobs": "jobs",
+    for name, module in {
+        "jobs": "runs",
         "convert": "convert",
-        "scaling": "scaling",
-        "plan": "plan",
-        "evaluate": "evaluate lm-eval crows-pairs",
-        "generate": "generate",
-        "report": "report card",
-        "sweep": "sweep",
+        "scaling": "planning",
+        "plan": "planning",
+        "evaluate": "trained",
+        "lm-eval": "trained",
+        "crows-pairs": "trained",
+        "generate": "trained",
+        "report": "runs",
+        "card": "runs",
+        "sweep": "planning",
     }.items()
-    for name in names.split()
 }
 
 
@@ -207,12 +209,13 @@ def train(
         "credentials_path": credentials_path,
     }
     quiet = logging in ("WARNING", "ERROR")
-    with one_line_errors(), Pulse(_say_nothing if quiet else print_fitted_line) as pulse:
+    say = (lambda line: None) if quiet else print_fitted_line
+    with one_line_errors(), Pulse(say) as pulse:
         pulse.activity = "loading PyTorch"
         from trainer.loop.options import TrainOptions
         from trainer.loop.run import run_training
-        from trainer.plan.dry_run import compile_only as show_plan
-        from trainer.plan.dry_run import validate_only as check_only
+        from trainer.plan.run import compile_only as show_plan
+        from trainer.plan.run import validate_only as check_only
 
         request = TrainOptions(
             target=target,
@@ -251,10 +254,6 @@ app.command(
     context_settings=options.HELP_NAMES,
 )(train)
 _check_first(app)
-
-
-def _say_nothing(line: str) -> None:
-    """Print nothing: with errors only on the console, all lines are in the log of the run."""
 
 
 def main() -> None:

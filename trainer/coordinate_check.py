@@ -22,10 +22,10 @@ from pipeline.core import storage
 from pipeline.core.errors import ConfigError
 from trainer.commands.options import one_line_errors
 from trainer.config import ModelConfig
+from trainer.config.model_parameters import to_mup
 from trainer.config.optimizer import find_optimizer_config
 from trainer.model import GPT, optimizer
 from trainer.model.decoder import Block
-from trainer.model.mup import to_mup
 from trainer.recipe import MUP
 
 Parametrization = Literal["mup", "sp"]

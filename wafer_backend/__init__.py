@@ -38,16 +38,15 @@ from wafer_backend.backends import backend, current_backend, current_torch_devic
 from wafer_backend.cluster.coordinator import StepResult
 from wafer_backend.cluster.outputs import LossRule
 from wafer_backend.compiled import BackendConfig, CompiledModule, device_of
-from wafer_backend.cstorch import names
-from wafer_backend.cstorch.compilation import compile
-from wafer_backend.cstorch.names import install_aliases
-from wafer_backend.cstorch.session import (
+from wafer_backend.cstorch.api import (
     current_pol,
     from_numpy,
     full,
     full_like,
+    install_aliases,
     make_constant,
     manual_seed,
+    missing,
     name_scope,
     ones,
     ones_like,
@@ -58,6 +57,7 @@ from wafer_backend.cstorch.session import (
     zeros,
     zeros_like,
 )
+from wafer_backend.cstorch.compilation import compile
 from wafer_backend.distributed import is_streamer, num_streamers, num_tasks
 from wafer_backend.errors import (
     BackendConfigError,
@@ -153,6 +153,6 @@ _LATER = {
 
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
-        raise names.missing(name)
+        raise missing(name)
     module = importlib.import_module(f"wafer_backend.{_LATER[name] or name}")
     return getattr(module, name) if _LATER[name] else module

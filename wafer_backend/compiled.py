@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from wafer_backend.cluster import precision as loss_scales
-from wafer_backend.cluster.activation_worker import ActivationWorker, Arguments, GlobalBatch
 from wafer_backend.cluster.calls import LossCall, OutputCall, with_backward
 from wafer_backend.cluster.coordinator import Coordinator, StepResult
 from wafer_backend.cluster.memoryx import MemoryX
@@ -25,7 +24,7 @@ from wafer_backend.cluster.suitability import (
     training_mode,
     warn_of_batch_statistics,
 )
-from wafer_backend.cluster.wafer import Wafer, WaferRule
+from wafer_backend.cluster.wafer import ActivationWorker, Arguments, GlobalBatch, Wafer, WaferRule
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.observe.observation import observe
 from wafer_backend.observe.timeline import ModuleTimes, Timeline

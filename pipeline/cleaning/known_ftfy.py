@@ -84,7 +84,7 @@ def may_change() -> set[int]:
     [True, False, True]
     """
     seconds = {*joining(), *_HANGUL_SECONDS}
-    begin = {c for c in decompositions() if ord(_full(c)[0]) in seconds}
+    begin = {c for c in decompositions() if ord(unicodedata.normalize("NFD", chr(c))[0]) in seconds}
     return _without_itself() | seconds | begin
 
 
@@ -105,10 +105,6 @@ def joining() -> dict[int, set[int]]:
 def _without_itself() -> set[int]:
     """The characters whose NFC is something else."""
     return {c for c in decompositions() if unicodedata.normalize("NFC", chr(c)) != chr(c)}
-
-
-def _full(code: int) -> str:
-    return unicodedata.normalize("NFD", chr(code))
 
 
 Members: TypeAlias = npt.NDArray[np.bool_]

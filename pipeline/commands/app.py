@@ -46,15 +46,15 @@ policy     policy     Check, compare and explain policies of screening, and reco
 quarantine quarantine List, read, release or delete quarantined texts.
 registry   registry   Keep registries of works to look for in documents. An entry states what its
                       source says.
-repack     repack     Pack the tokens of a run again with other settings; nothing is tokenized,
+repack     export     Pack the tokens of a run again with other settings; nothing is tokenized,
                       splits stay.
-rescan     repack     Search the documents of a finished run for works that were registered later.
-screen     screen     Look for listed origins, works, licences and opt-outs in documents, and decide
+rescan     export     Search the documents of a finished run for works that were registered later.
+screen     clean      Look for listed origins, works, licences and opt-outs in documents, and decide
                       by a policy.
 search     search     Find words in the texts of a run, word for word or nearly.
 takedown   takedown   Take documents down: show what a claim covers, or remove it from the run.
 tokenizer  tokenizer  Train and compare tokenizers.
-trace      trace      Trace training data: from a step, checkpoint, row or token back to documents,
+trace      search     Trace training data: from a step, checkpoint, row or token back to documents,
                       or forward.
 """
 """Command, module in this package, and the first paragraph of the help."""

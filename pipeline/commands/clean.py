@@ -1,5 +1,6 @@
-"""`prep clean`: its options, one call, and what it prints: what stayed of every source, and why the
-rest left.
+"""`prep clean` and `prep screen`, stages of a run by themselves: their options, one call each, and
+what they print: what stayed of every source and why the rest left; documents by decision and rule,
+and what was found.
 """
 
 from collections import Counter
@@ -12,10 +13,13 @@ from pipeline.commands import options
 from pipeline.commands.run import print_outputs, print_sources, read_summary, show_run_plan
 from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
+from pipeline.core.errors import ConfigError
 from pipeline.runs import layout
 from pipeline.runs.views import CleanOutput
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from pipeline.stories.loop import Manifest
 
 
@@ -97,9 +101,6 @@ def clean(
     return show_clean_run(manifest, as_json)
 
 
-register = commands(clean)
-
-
 def show_clean_run(manifest: "Manifest", as_json: bool) -> None:
     """A finished `prep clean`: documents by source, reasons, and where things stand."""
     masked: Counter[str] = Counter()
@@ -125,3 +126,120 @@ def show_clean_run(manifest: "Manifest", as_json: bool) -> None:
         print_line("masked: " + ", ".join(f"{count:,} {kind}" for kind, count in masked.items()))
     names = (f"{layout.CLEANED}/", "drops/", layout.DOCUMENTS, layout.LEDGER, layout.MANIFEST)
     return print_outputs(manifest, *names)
+
+
+def screen(
+    files: list[str] | None = None,
+    out: Path | None = None,
+    registry: list[Path] | None = None,
+    policy: str | None = None,
+    origins: list[Path] | None = None,
+    optout: list[Path] | None = None,
+    config: str | None = None,
+    text_key: str | None = None,
+    set_: options.SetOption = None,
+    workers: options.WorkersOption = None,
+    cluster: options.ClusterOption = None,
+    dry_run: options.DryRunOption = False,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Look for listed origins, works, licences and opt-outs in documents, and decide by a policy.
+
+    The result is evidence and decisions, not a data set. A match is a text overlap or a statement
+    in the data, not a finding about permission. No match is not evidence of absence. This is not
+    legal advice.
+
+    FILES: files, directories or globs; or with --policy alone, a finished run directory
+    --out DIR: run directory of the result
+    --registry DIR: a registry of works, repeatable
+    --policy FILE: the policy, which decides what follows from evidence
+    --origins FILE: a list of origins, repeatable
+    --optout FILE: captured opt-outs, repeatable
+    --config FILE: a prep config to take everything else from
+    --text-key FIELD: field or column that holds the text
+
+    Examples:
+    prep screen corpus/*.jsonl.zst --out screened --registry works/
+    prep screen --config pile.yaml --out screened --policy policy.yaml
+    What another policy would decide, without looking at the documents again:
+    prep screen runs/pile --policy policy.yaml
+    """
+    from pipeline.engine.progress import Progress
+    from pipeline.stories.clean import SCREEN, ScreeningOptions, screen_settings
+    from pipeline.stories.preparation import prepare
+    from pipeline.stories.run import run_preparation
+
+    if out is None:
+        return _another_policy(files or [], policy, as_json)
+    lists = ScreeningOptions(registry or (), policy, origins or (), optout or (), text_key)
+    loaded = screen_settings(config, files or (), lists, tuple(set_ or ()))
+    if dry_run:
+        return show_run_plan(prepare(loaded, out), as_json, SCREEN)
+    manifest = run_preparation(
+        loaded,
+        out,
+        workers,
+        cluster=options.read_cluster(cluster),
+        progress=Progress(),
+        story=SCREEN,
+    )
+    return show_decisions(manifest, as_json)
+
+
+register = commands(clean, screen, no_args_is_help=True)
+
+
+def _another_policy(runs: list[str], policy: str | None, as_json: bool) -> None:
+    """What the policy would decide otherwise on a run. Raises ConfigError for anything else."""
+    from pipeline.commands.policy import show_difference
+    from pipeline.screening.policy.difference import compare_policies
+    from pipeline.screening.policy.rules import find_policy, load_policy, read_policy
+
+    if len(runs) != 1 or policy is None:
+        raise ConfigError(
+            "--out: missing; give it, or give one finished run directory and --policy"
+        )
+    directory = Path(runs[0])
+    changed = load_policy(find_policy(policy))
+    show_difference(compare_policies(directory, read_policy(directory), changed), as_json)
+
+
+def show_decisions(manifest: "Manifest", as_json: bool) -> None:
+    """A finished screening."""
+    import pyarrow.parquet as pq
+
+    directory = manifest.directory
+    documents = pq.read_table(directory / layout.DOCUMENTS, columns=["decision", "rule"])
+    evidence = pq.read_table(directory / layout.EVIDENCE, columns=["detector", "kind"])
+    decided = _counts(documents, ["decision", "rule"])
+    findings = _counts(evidence, ["detector", "kind"])
+    if as_json:
+        return print_json(
+            {
+                "directory": str(directory),
+                "reused": list(manifest.reused),
+                "decisions": decided,
+                "evidence": findings,
+            }
+        )
+    _print("documents by decision", ("decision", "rule", ">documents"), decided)
+    _print("evidence", ("detector", "kind", ">rows"), findings)
+    return print_line(
+        f"outputs: {directory}/  ({layout.EVIDENCE}, {layout.DECISIONS}, {layout.DOCUMENTS}); "
+        "`prep explain` shows one document"
+    )
+
+
+def _counts(table: "pa.Table", columns: list[str]) -> list[dict[str, object]]:
+    """Rows by the values of these columns, the largest count first."""
+    grouped = table.group_by(columns, use_threads=False).aggregate([([], "count_all")])
+    order = [("count_all", "descending"), *((name, "ascending") for name in columns)]
+    rows = grouped.sort_by(order).to_pylist()
+    return [{**{c: row[c] for c in columns}, "count": row["count_all"]} for row in rows]
+
+
+def _print(title: str, columns: tuple[str, ...], rows: list[dict[str, object]]) -> None:
+    if not rows:
+        print_line(f"{title}: none")
+    cells = ((*(row[name] or "-" for name in columns[:-1]), f"{row['count']:,}") for row in rows)
+    show_table(columns, cells, title=title)

@@ -124,7 +124,7 @@ def hold(directory: FinishedRunArgument, what: WhatArgument, by: str, reason: st
 
     Example: prep quarantine hold runs/pile w1 --by 'J. Doe' --reason 'case 7'
     """
-    from pipeline.takedown.holds import set_hold
+    from pipeline.takedown.claims import set_hold
 
     set_hold(directory, what, by, reason)
     print_line(f"{what}: on hold")
@@ -135,7 +135,7 @@ def unhold(directory: FinishedRunArgument, what: WhatArgument, by: str, reason: 
 
     Example: prep quarantine unhold runs/pile w1 --by 'J. Doe' --reason 'case closed'
     """
-    from pipeline.takedown.holds import lift_hold
+    from pipeline.takedown.claims import lift_hold
 
     lift_hold(directory, what, by, reason)
     print_line(f"{what}: no longer on hold")

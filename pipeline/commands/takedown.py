@@ -13,9 +13,9 @@ from pipeline.commands.usage import commands
 from pipeline.core import journal
 from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.core.words import pluralise, require_choice
-from pipeline.takedown.claim import LoadedClaim
 
 if TYPE_CHECKING:
+    from pipeline.takedown.claims import LoadedClaim
     from pipeline.takedown.plan import TakedownPlan
     from pipeline.takedown.record import Takedown
 
@@ -62,7 +62,7 @@ def takedown(
     prep takedown claim.yaml --run runs/pile --apply --by 'J. Doe'
     prep takedown claim.yaml --run runs/pile --apply --mode forget-set --out forget
     """
-    from pipeline.takedown.claim import load_claim
+    from pipeline.takedown.claims import load_claim
 
     if plan and apply:
         raise ConfigError("--plan and --apply: expected only one of them")
@@ -97,7 +97,7 @@ register = commands(takedown)
 class TakedownOptions:
     """A claim, the run and what was made of it, and who applies the claim how."""
 
-    claim: LoadedClaim
+    claim: "LoadedClaim"
     run: Path
     model_dirs: tuple[Path, ...]
     exports: tuple[Path, ...]

@@ -167,7 +167,6 @@ def check_ids(ids: Array, vocabulary: StreamVocabulary, where: str) -> Array:
         name = f" of {vocabulary.tokenizer.name}" if vocabulary.tokenizer else ""
         raise InputError(
             f"{where}: token {place} is {wrong}, outside the vocabulary{name} of "
-            f"{vocabulary.vocab_size:,} ids; use --tokenizer to name the tokenizer it was made "
-            "with"
+            f"{vocabulary.vocab_size:,} ids; use --tokenizer to name the tokenizer it was made with"
         )
     return ids.astype(vocabulary.dtype)

@@ -150,11 +150,6 @@ def _tokens(texts: list[str], tokenizer: TokenizerDefinition) -> Array:
     return ids
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches every process of the terminal; the first one stops the others."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 class _Tokenizing:
     """Tokenizes batches here, or in `workers` processes; results are asked for in order."""
 
@@ -164,7 +159,9 @@ class _Tokenizing:
         if workers:
             check_semaphores(workers)
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(workers, context, _ignore_interrupts)
+            # Ctrl-C reaches every process of the terminal; the first one stops the others.
+            ignore = (signal.SIGINT, signal.SIG_IGN)
+            self._pool = ProcessPoolExecutor(workers, context, signal.signal, ignore)
 
     def begin(self, texts: list[str]) -> Callable[[], Array]:
         """What gives the ids of these texts, each ended by EOS."""

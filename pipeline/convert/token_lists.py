@@ -95,12 +95,9 @@ class TokenListSource:
                 if len(part):
                     here = (number, group, row - len(part))
                     row_number = sum(counts[:group]) + row - len(part)
-                    yield self._block(part, here, row_number, last and row == counts[group])
+                    where = (str(self.paths[number]), row_number, last and row == counts[group])
+                    yield list_block(part, here, where, self.facts.vocabulary, self.ends)
             skip = 0
-
-    def _block(self, lists: pa.Array, mark: Mark, row: int, last: bool) -> StreamBlock:
-        path = str(self.paths[mark[0]])
-        return list_block(lists, mark, (path, row, last), self.facts.vocabulary, self.ends)
 
 
 class SavedTokenSource:

@@ -25,6 +25,7 @@ from pipeline.disclosure.card import dataset_card
 from pipeline.disclosure.disclosure import (
     BASES,
     Disclosure,
+    Form,
     form_to_json,
     list_published_files,
     render_markdown_page,
@@ -149,12 +150,8 @@ def _shorten(value: Any) -> str:
 _TODO = re.compile(r"TODO\(([^:()]{1,200}):")
 
 
-def _render_california(d: Disclosure) -> bytes:
-    return render_markdown_page("form.md.j2", form=california_disclosure(d), bases=BASES)
-
-
-def _render_eu(d: Disclosure) -> bytes:
-    return render_markdown_page("form.md.j2", form=eu_summary(d), bases=BASES)
+def _render_form(form: Form) -> bytes:
+    return render_markdown_page("form.md.j2", form=form, bases=BASES)
 
 
 DOCUMENTS: dict[str, dict[str, Callable[[Disclosure], bytes]]] = {
@@ -162,10 +159,10 @@ DOCUMENTS: dict[str, dict[str, Callable[[Disclosure], bytes]]] = {
     "card": {"README.md": dataset_card},
     "croissant": {"croissant.json": lambda d: canonical_json(croissant(d))},
     "eu": {
-        "eu_training_summary.md": _render_eu,
+        "eu_training_summary.md": lambda d: _render_form(eu_summary(d)),
         "eu_training_summary.json": lambda d: canonical_json(form_to_json(eu_summary(d))),
     },
-    "california": {"california_ab2013.md": _render_california},
+    "california": {"california_ab2013.md": lambda d: _render_form(california_disclosure(d))},
     "spdx": {"spdx.json": lambda d: canonical_json(spdx(d))},
 }
 """What `--only` names, with the files each makes."""

@@ -35,13 +35,14 @@ from pipeline.runs.origin import Recipe, read_recipe, texts_home
 from pipeline.runs.parts import wrap_read_errors
 from pipeline.runs.records import DocumentTable, map_arrow
 from pipeline.screening.evidence import find_screenings
-from pipeline.screening.registry import identifiers, load_registry
+from pipeline.screening.registry import load_registry
 from pipeline.screening.registry.finding import find_works
+from pipeline.screening.registry.names import normalise_isbn, normalise_usco
 from pipeline.screening.registry.works import Work, make_works
 
 WORK_ID = re.compile("[0-9a-f]{12}")
 
-_NUMBERS = {"isbn": identifiers.isbn13, "usco": identifiers.usco}
+_NUMBERS = {"isbn": normalise_isbn, "usco": normalise_usco}
 
 
 @dataclass(frozen=True)

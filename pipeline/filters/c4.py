@@ -2,7 +2,7 @@
 
 C4 cuts lines; here no text is cut. A document is judged by the share of its lines that end a
 sentence, and by the sentences in lines that C4 would keep. C4's lines about Javascript, cookies and
-terms of use are not looked for. Sentences end with `characters.SENTENCE_ENDS` before white space;
+terms of use are not looked for. Sentences end with `rule.SENTENCE_ENDS` before white space;
 abbreviations count as ends too, an ellipsis does not.
 """
 
@@ -18,8 +18,20 @@ from dedup.arrays import F64, I64, U8, U32
 from dedup.compiled import kernel
 from dedup.text import TextArray, code_point, view_texts
 from pipeline.config.filters import C4Config
-from pipeline.filters import characters
-from pipeline.filters.rule import Rule, RuleFailures, find_outside, list_failures
+from pipeline.filters.rule import (
+    DOT,
+    ELLIPSIS,
+    NEWLINE,
+    QUOTE,
+    SPACE,
+    STOP,
+    Rule,
+    RuleFailures,
+    character_table,
+    entry_of,
+    find_outside,
+    list_failures,
+)
 
 FAMILY = "c4"
 RULES = (
@@ -70,7 +82,7 @@ def check(
 def measure(texts: TextArray, min_line_words: int) -> F64:
     """What the rules on lines look at, (N, 2) float64 in the order of `MEASURES`; 0 for texts
     without lines. Raises as `dedup.text.view_texts`."""
-    table = characters.character_table()
+    table = character_table()
     parts = [_measure(t.data, t.offsets, table, min_line_words) for t in view_texts(texts)]
     return np.concatenate([np.zeros((0, len(MEASURES))), *parts])
 
@@ -121,21 +133,21 @@ def _line(data: U8, position: int, end: int, table: U32) -> tuple[int, int, int,
     in_word, stopped, ends_so = False, False, False
     while position < end:
         c, position = code_point(data, position)
-        entry = characters.entry_of(c, table)
-        if entry & characters.SPACE:
+        entry = entry_of(c, table)
+        if entry & SPACE:
             if in_word:
                 words += 1
                 stops += stopped
                 ends_so = stopped and dots < 3
             in_word, stopped, dots = False, False, 0
-            if c == characters.NEWLINE:
+            if c == NEWLINE:
                 return position, words, stops, ends_so
             continue
         in_word = True
-        if entry & characters.STOP:
+        if entry & STOP:
             stopped = True
-            dots = 3 if c == characters.ELLIPSIS else dots + 1 if c == characters.DOT else 0
-        elif not entry & characters.QUOTE:
+            dots = 3 if c == ELLIPSIS else dots + 1 if c == DOT else 0
+        elif not entry & QUOTE:
             stopped, dots = False, 0
     if in_word:
         words += 1

@@ -13,8 +13,24 @@ from dedup.arrays import F64, I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.text import TextArray, code_point, view_texts
 from pipeline.config.filters import GopherConfig
-from pipeline.filters import characters
-from pipeline.filters.rule import Rule, RuleFailures, find_outside
+from pipeline.filters.rule import (
+    ALNUM,
+    ALPHA,
+    BULLET,
+    DOT,
+    ELLIPSIS,
+    HASH,
+    LOWER,
+    NEWLINE,
+    SPACE,
+    Rule,
+    RuleFailures,
+    absorb,
+    character_table,
+    entry_of,
+    find_outside,
+    hash_numbers,
+)
 
 Truth = npt.NDArray[np.bool_]
 
@@ -64,14 +80,14 @@ def measure(texts: TextArray, stop_words: Sequence[str]) -> F64:
         raise ValueError(f"{len(stop_words)} stop words: expected at most {MOST_STOP_WORDS}")
     stops, table = (
         np.array([_hash(word) for word in stop_words], np.uint64),
-        characters.character_table(),
+        character_table(),
     )
     parts = [_measure(t.data, t.offsets, table, stops) for t in view_texts(texts)]
     return np.concatenate([np.zeros((0, len(MEASURES))), *parts])
 
 
 def _hash(word: str) -> np.uint64:
-    return characters.hash_numbers(ord(c) for c in word.lower() if c.isalnum())
+    return hash_numbers(ord(c) for c in word.lower() if c.isalnum())
 
 
 @kernel
@@ -99,38 +115,38 @@ def _measure_one(
     while position <= end:
         if position < end:
             c, position = code_point(data, position)
-            entry = characters.entry_of(c, table)
+            entry = entry_of(c, table)
         else:
-            c, entry, position = characters.NEWLINE, characters.SPACE, end + 1
-        if c == characters.DOT:
+            c, entry, position = NEWLINE, SPACE, end + 1
+        if c == DOT:
             dots += 1
         elif dots:
             ellipses += dots // 3
             ends_so, dots = dots >= 3, 0
-        if entry & characters.SPACE:
+        if entry & SPACE:
             if in_word:
                 words += 1
                 alphabetic += has_alpha
                 if heads[value >> np.uint64(56)]:
                     stop_bits |= _bit_of(value, stops)
                 in_word, has_alpha, value = False, False, np.uint64(0)
-            if c == characters.NEWLINE and in_line:
+            if c == NEWLINE and in_line:
                 lines += 1
                 ellipsis_lines += ends_so
                 in_line = False
             continue
         letters += 1
-        hashes += c == characters.HASH
-        ellipses += c == characters.ELLIPSIS
-        if c != characters.DOT:
-            ends_so = c == characters.ELLIPSIS
+        hashes += c == HASH
+        ellipses += c == ELLIPSIS
+        if c != DOT:
+            ends_so = c == ELLIPSIS
         if not in_line:
             in_line = True
-            bullets += (entry & characters.BULLET) != 0
+            bullets += (entry & BULLET) != 0
         in_word = True
-        if entry & characters.ALNUM:
-            has_alpha |= (entry & characters.ALPHA) != 0
-            value = characters.absorb(value, np.uint64(entry & characters.LOWER))
+        if entry & ALNUM:
+            has_alpha |= (entry & ALPHA) != 0
+            value = absorb(value, np.uint64(entry & LOWER))
     if words:
         values[0], values[1] = words, letters / words
         values[2], values[3] = hashes / words, ellipses / words

@@ -17,8 +17,17 @@ from dedup.arrays import F64, I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.text import TextArray, code_point, view_texts
 from pipeline.config.filters import GopherRepetitionConfig
-from pipeline.filters.characters import NEWLINE, SPACE, Whole, absorb, character_table, entry_of
-from pipeline.filters.rule import Rule, RuleFailures, find_outside
+from pipeline.filters.rule import (
+    NEWLINE,
+    SPACE,
+    Rule,
+    RuleFailures,
+    Whole,
+    absorb,
+    character_table,
+    entry_of,
+    find_outside,
+)
 
 
 @kernel

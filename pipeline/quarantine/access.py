@@ -27,14 +27,19 @@ from pipeline.runs.records import read_file_names
 from pipeline.screening.reviews import REVIEWS, Review
 from pipeline.stages.withheld import NAME
 from pipeline.takedown.apply import SignOff, apply, resume
-from pipeline.takedown.claim import Claim, ClaimSubject, LoadedClaim
+from pipeline.takedown.claims import (
+    Claim,
+    ClaimSubject,
+    LoadedClaim,
+    find_held_documents,
+    refuse_held,
+)
 from pipeline.takedown.copies import (
     list_outside_copies,
     list_stored_copies,
     make_key_array,
     open_run_tables,
 )
-from pipeline.takedown.holds import find_held_documents, refuse_held
 from pipeline.takedown.plan import TakedownPlan
 from pipeline.takedown.record import PURGE, Takedown, check_none_pending, read_takedowns
 from pipeline.takedown.resolve import take_exactly

@@ -115,7 +115,7 @@ def keep_apart(
     marked_shards = [marks[place] for place in range(len(shards))]
     clean = replace_shards(clean, {shard.path: shard for shard in marked_shards})
     write_manifest(manifest_path(directory, _CLEAN), clean)
-    for _ in where.run(partial(_move_out, directory), [_Texts(shard) for shard in marked_shards]):
+    for _ in where.run(partial(_take_out, directory), [_Texts(shard) for shard in marked_shards]):
         pass
     return {**stages, _CLEAN: clean}
 
@@ -127,7 +127,7 @@ def finish_moving(directory: Path) -> None:
         return
     for shard in _select_apart(_read_stage(directory, _CLEAN)):
         try:
-            _take_out(directory, shard)
+            _take_out(directory, _Texts(shard))
         except IntegrityError:
             continue
 
@@ -177,13 +177,10 @@ def _mark(directory: Path, texts: _Texts) -> Shard:
     return replace(shard, size=len(data), hash=storage.hash_bytes(data), scrubbed=scrubbed)
 
 
-def _move_out(directory: Path, texts: _Texts) -> None:
-    _take_out(directory, texts.shard)
-
-
-def _take_out(directory: Path, shard: Shard) -> None:
+def _take_out(directory: Path, texts: _Texts) -> None:
     """Bring a marked shard to the bytes that its manifest names. Raises IntegrityError when it is
     neither these nor the same with texts."""
+    shard = texts.shard
     path = directory / shard.path
     if path.exists() and storage.hash_file(path) == shard.hash:
         return

@@ -33,9 +33,9 @@ from pipeline.runs.events import Kind, append_event, verify_events
 from pipeline.runs.run_directory import commit_run, removed_directories
 from pipeline.runs.views import ReportOutput
 from pipeline.stages.report import report_stage
+from pipeline.takedown.claims import refuse_held
 from pipeline.takedown.copies import RunTables
 from pipeline.takedown.data_set import mask_split
-from pipeline.takedown.holds import refuse_held
 from pipeline.takedown.plan import TakedownPlan, mark_taken
 from pipeline.takedown.record import (
     MASK,
@@ -118,8 +118,7 @@ def _describe_exposure(run: Mapping[str, Any]) -> str:
     steps = f"{run['steps']:,} of {pluralise(run['last_step'], 'step')}"
     return (
         f"{run['model_dir']}: {steps} read labels of these documents, first step "
-        f"{run['listed'][0]}; "
-        f"first checkpoint after it: {first}; last before it: {before}"
+        f"{run['listed'][0]}; first checkpoint after it: {first}; last before it: {before}"
     )
 
 

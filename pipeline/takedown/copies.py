@@ -159,6 +159,19 @@ def _count_copies(run: RunTables, store: str, keys: pa.Array) -> Copy:
     return Copy(store, sum(count > 0 for count in counts), sum(counts), EMPTIED)
 
 
+_INSTRUCTIONS = {
+    "raw shard": "delete these lines (in parquet, these rows) from the raw shard, or delete the "
+    "shard; until then every run in this directory leaves their text out",
+    "texts": "this run was packed from the tokens of another run, which has the texts; apply the "
+    "claim there too",
+    "weights": "checkpoints that were trained on these documents are not changed; whether to train "
+    "again from an earlier one is for whoever is responsible for the model to decide",
+    "export": "delete it and export again with `prep export`, which leaves these documents out",
+    "backups": "not known here, and neither are snapshots, exports that were not named, runs "
+    "repacked from this one, and other runs of the same raw shards; look for them",
+}
+
+
 def list_outside_copies(
     taken: pa.Table,
     model_dirs: Sequence[Path],
@@ -169,47 +182,11 @@ def list_outside_copies(
     from, and what nobody can list."""
     table = taken.select(["file", "line"]).group_by("file", use_threads=False)
     rows = table.aggregate([("line", "list")]).sort_by("file").to_pylist()
-    origin = (
-        "this run was packed from the tokens of another run, which has the texts; apply the claim "
-        "there too"
-    )
-    return (
-        *(
-            OutsideCopy(
-                "raw shard",
-                row["file"],
-                tuple(sorted(row["line_list"])[:_LISTED_LINES]),
-                "delete these lines (in parquet, these rows) from the raw shard, or delete the "
-                "shard; until then every run in this directory leaves their text out",
-            )
-            for row in rows
-        ),
-        *([OutsideCopy("texts", "", (), origin)] if has_origin else []),
-        *(
-            OutsideCopy(
-                "weights",
-                model_dir.as_posix(),
-                (),
-                "checkpoints that were trained on these documents are not changed; whether to "
-                "train again from an earlier one is for whoever is responsible for the model to "
-                "decide",
-            )
-            for model_dir in model_dirs
-        ),
-        *(
-            OutsideCopy(
-                "export",
-                export.as_posix(),
-                (),
-                "delete it and export again with `prep export`, which leaves these documents out",
-            )
-            for export in exports
-        ),
-        OutsideCopy(
-            "backups",
-            "",
-            (),
-            "not known here, and neither are snapshots, exports that were not named, runs repacked "
-            "from this one, and other runs of the same raw shards; look for them",
-        ),
+    copies = [("raw shard", row["file"], sorted(row["line_list"])[:_LISTED_LINES]) for row in rows]
+    copies += [("texts", "", [])] if has_origin else []
+    copies += [("weights", model_dir.as_posix(), []) for model_dir in model_dirs]
+    copies += [("export", export.as_posix(), []) for export in exports]
+    copies.append(("backups", "", []))
+    return tuple(
+        OutsideCopy(what, where, tuple(lines), _INSTRUCTIONS[what]) for what, where, lines in copies
     )

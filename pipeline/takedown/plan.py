@@ -33,7 +33,7 @@ from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.lineage.exposure import trace_documents
 from pipeline.lineage.shards import MaskedSpans
 from pipeline.runs.origin import texts_home
-from pipeline.takedown.claim import LoadedClaim
+from pipeline.takedown.claims import LoadedClaim
 from pipeline.takedown.copies import (
     Copy,
     OutsideCopy,

@@ -23,7 +23,7 @@ from pipeline.runs.clusters import find_siblings
 from pipeline.runs.parts import read_schema, wrap_read_errors
 from pipeline.runs.records import DocumentTable
 from pipeline.screening.evidence import find_screenings
-from pipeline.takedown.claim import LoadedClaim
+from pipeline.takedown.claims import LoadedClaim
 from pipeline.takedown.copies import RunTables, make_key_array
 from pipeline.takedown.record import read_takedowns
 

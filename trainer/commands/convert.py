@@ -7,7 +7,12 @@ import typer
 
 from pipeline.core.errors import ConfigError
 from pipeline.core.words import pluralise
-from trainer.commands.options import Targets, describe_command, one_line_errors
+from trainer.commands.options import (
+    Targets,
+    describe_command,
+    make_registration,
+    one_line_errors,
+)
 
 app = typer.Typer(
     cls=Targets,
@@ -141,8 +146,6 @@ def _shard_bytes(text: str) -> int:
     return size
 
 
-def register(program: typer.Typer) -> None:
-    """Add `train convert` to the `train` app."""
-    describe_command(app, convert, Targets.RUN)
-    describe_command(app, diff)
-    program.add_typer(app, name="convert")
+describe_command(app, convert, Targets.RUN)
+describe_command(app, diff)
+register = make_registration(convert=app)

@@ -185,6 +185,20 @@ def describe_command(
     app.command(name, help=text, epilog=epilog, **settings)(function)
 
 
+def make_registration(
+    *functions: Callable[..., None], **groups: typer.Typer
+) -> Callable[[typer.Typer], None]:
+    """What adds these commands, and groups of commands by name, to the `train` app."""
+
+    def register(app: typer.Typer) -> None:
+        for function in functions:
+            describe_command(app, function)
+        for name, group in groups.items():
+            app.add_typer(group, name=name)
+
+    return register
+
+
 def without_effect(options: Mapping[str, object]) -> str | None:
     """The line that names those of these options that were given; None for none."""
     given = [f"--{name}" for name, value in options.items() if value is not None and value != []]

@@ -6,13 +6,6 @@ yet is refused by the type, never ignored.
 
 from typing import Any
 
-from trainer.config.inputs import (
-    EvalInput,
-    InferenceInput,
-    MixturePart,
-    SampleInputConfig,
-    TrainInput,
-)
 from trainer.config.model import ModelConfig
 from trainer.config.optimizer import (
     OPTIMIZER_CONFIGS,
@@ -23,7 +16,15 @@ from trainer.config.optimizer import (
     SchedulerConfig,
 )
 from trainer.config.params import Params, ParamsLike, load_params, override
-from trainer.config.runconfig import RunConfig, StabilityConfig
+from trainer.config.sections import (
+    EvalInput,
+    InferenceInput,
+    MixturePart,
+    RunConfig,
+    SampleInputConfig,
+    StabilityConfig,
+    TrainInput,
+)
 from trainer.config.sparsity import SparsityGroup
 
 __all__ = [

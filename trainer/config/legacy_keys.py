@@ -9,12 +9,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from trainer.config import inputs, legacy_values
-from trainer.config.inputs import OF_MODEL, EvalInput, InferenceInput, TrainInput
+from trainer.config import legacy_values, sections
 from trainer.config.model import ModelConfig
 from trainer.config.optimizer import OptimizerConfig, find_optimizer_config
 from trainer.config.params_file import Draft
-from trainer.config.runconfig import RunConfig
+from trainer.config.sections import OF_MODEL, EvalInput, InferenceInput, RunConfig, TrainInput
 from wafer_backend.errors import BackendConfigError
 
 SECTIONS: dict[str, type[BaseModel]] = {
@@ -189,7 +188,7 @@ def modernize(draft: Draft) -> None:
     _model(draft)
     legacy_values.modernize_initializers(draft)
     _precision(draft)
-    inputs.move_from_model(draft)
+    sections.move_from_model(draft)
     for section in ("train_input", "eval_input", "inference_input"):
         _input(draft, section)
     _runconfig(draft)

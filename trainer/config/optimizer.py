@@ -182,21 +182,18 @@ class OptimizerConfig(FrozenModel):
         Discriminator(_kind_of_rate),
     ] = Field(
         description="a number, or a list of schedulers, one after the other; the last one "
-        "continues "
-        "by its formula, and keeps its last value if it has an end"
+        "continues by its formula, and keeps its last value if it has an end"
     )
     adjust_learning_rate: dict[str, float] = Field(
         {},
         description="factor for the learning rate of a group of parameters; the one group is "
         "decoder_kernel, the matrices inside blocks; with model.mup_base_hidden_size, its default "
-        "is "
-        "1 / m_width",
+        "is 1 / m_width",
     )
     loss_scaling_factor: float | Literal["dynamic"] = Field(
         1.0,
         description="loss scale for float16, a power of two; dynamic: starts at 32768, is halved "
-        "on "
-        "overflow (that step is skipped) and doubled after 2000 finite steps",
+        "on overflow (that step is skipped) and doubled after 2000 finite steps",
     )
 
     @field_validator("loss_scaling_factor", mode="before")

@@ -13,11 +13,16 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.order import Schedule, samples_before_step
 from pipeline.core.shipped import find_config
 from trainer.config import legacy_keys, params_file, trainer_form
-from trainer.config.inputs import EvalInput, InferenceInput, SampleInputConfig, TrainInput
 from trainer.config.model import ModelConfig
 from trainer.config.optimizer import Optimizer, find_optimizer_config
 from trainer.config.params_file import Draft
-from trainer.config.runconfig import RunConfig
+from trainer.config.sections import (
+    EvalInput,
+    InferenceInput,
+    RunConfig,
+    SampleInputConfig,
+    TrainInput,
+)
 from trainer.config.sparsity import SparsityGroup
 from trainer.recipe import FAMILY
 from wafer_backend.optim.registry import OPTIMIZERS

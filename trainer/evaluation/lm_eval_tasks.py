@@ -159,8 +159,7 @@ def read_task(data_dir: Path, name: str, num_fewshot: int) -> LocalTask:
     if distinct <= num_fewshot:
         raise InputError(
             f"{directory / f'{examples}.jsonl'}: {pluralise(distinct, 'different document')}; "
-            "prompts with "
-            f"--num_fewshot {num_fewshot} need at least {num_fewshot + 1:,}"
+            f"prompts with --num_fewshot {num_fewshot} need at least {num_fewshot + 1:,}"
         )
     return LocalTask(name, task.evaluated, examples, lines)
 

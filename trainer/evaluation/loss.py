@@ -5,7 +5,10 @@ are added in their order, so the sums are the same for any number of systems, tr
 loss that the backend reduces is not touched.
 
 Shapes: B sequences of a batch, S tokens (MSL), G groups.
-"""
+
+
+The loss of a checkpoint on a split of a prep run (`train evaluate`), and tables of what
+evaluations measured."""
 
 import contextlib
 import functools
@@ -20,15 +23,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from pipeline.core.errors import InputError, IntegrityError
+from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.core.words import pluralise
-from pipeline.tokenizers.definition import TokenizerDefinition
-from trainer.data import Batch, SampleSource, to_batch
+from pipeline.hdf5.foreign.dataset import holds_shards, open_any
+from pipeline.hdf5.format import VSL
+from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
+from trainer.config import EvalInput
+from trainer.data import Batch, SampleSource, open_evaluation, to_batch
 from trainer.evaluation.labels import Amount, KnownLabels, find_known_labels
+from trainer.generation.loaded import find_checkpoint, load_model
 from trainer.model.decoder import LabelLosses
 from trainer.runs import console, metrics
 from trainer.runs.metrics import Events
-from wafer_backend.compiled import CompiledModule
+from wafer_backend.compiled import BackendConfig, CompiledModule, Target
 
 GROUP, SAMPLE = "label_group", "sample"
 _NOWHERE = 1
@@ -223,3 +230,84 @@ class Evaluator:
     @functools.cached_property
     def _known(self) -> KnownLabels:
         return find_known_labels(self.source, self.reference, self.say)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossOptions:
+    """What the command line asked for; `path`: a model directory or checkpoint; `data`: a prep
+    run directory or a directory of shards."""
+
+    path: Path
+    data: Path
+    split: str = "validation"
+    target: Target = "CPU"
+    batch_size: int = 8
+    threads: int = 1
+    eval_steps: int | None = None
+    reference_tokenizer: Path | None = None
+
+
+@dataclass(frozen=True)
+class LossMeasurement:
+    """A loss, of which checkpoint (step and content hash) and on which data set."""
+
+    step: int
+    checkpoint_hash: str
+    dataset_hash: str
+    evaluation: Evaluation
+
+
+def evaluate_checkpoint(request: LossOptions, say: Callable[[str], None]) -> LossMeasurement:
+    """Measure the loss; nothing is written. Raises PrepError."""
+    saved = find_checkpoint(request.path)
+    loaded = load_model(saved)
+    directory = split_directory(request.data, request.split)
+    model = loaded.config
+    dataset = open_any(directory, model.max_position_embeddings, model.vocab_size)
+    is_vsl = dataset.layout is VSL
+    section = EvalInput(data_dir=directory, batch_size=request.batch_size, use_vsl=is_vsl)
+    source = open_evaluation(section, loaded.config)
+    compiled = CompiledModule(
+        loaded.model.requires_grad_(True),
+        BackendConfig(
+            target=request.target,
+            micro_batch_size=request.batch_size,
+            threads=request.threads,
+            precision=loaded.config.precision,
+        ),
+    )
+    named = request.reference_tokenizer
+    reference = None
+    if named is not None:
+        reference = load_definition(GPT2 if str(named) == GPT2 else named)
+    evaluator = Evaluator(
+        compiled=compiled,
+        source=source,
+        model_dir=request.path,
+        batch_size=request.batch_size,
+        micro_batch_size=request.batch_size,
+        max_batches=request.eval_steps,
+        between_leaves=lambda: None,
+        writes=False,
+        say=say,
+        reference=reference,
+    )
+    measured = evaluator.measure()
+    return LossMeasurement(saved.step, saved.hash, source.datasets[0].dataset_hash, measured)
+
+
+def split_directory(data: Path, split: str) -> Path:
+    """The directory of shards of a split. Raises ConfigError when there is no such split."""
+    if holds_shards(data):
+        return data
+    if not (data / "hdf5").is_dir():
+        missing = "" if data.is_dir() else "no such directory; "
+        raise InputError(
+            f"--data {data}: {missing}expected a prep run directory with hdf5/ inside, or a "
+            "directory of .h5 files"
+        )
+    directory = data / "hdf5" / split
+    if not directory.is_dir():
+        splits = ", ".join(sorted(d.name for d in (data / "hdf5").iterdir() if d.is_dir()))
+        raise ConfigError(f"--split {split}: not in {data}, which has {splits or 'no splits'}")
+    return directory

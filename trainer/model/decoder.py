@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from pipeline.core.rng import key
 from trainer.config import ModelConfig, model_parameters
 from trainer.config import model as rules
+from trainer.config.model_parameters import fan_in_multiplier, in_block
 from trainer.model.attention import (
     Attention,
     Geometry,
@@ -33,7 +34,6 @@ from trainer.model.attention import (
     rotation,
     sinusoids,
 )
-from trainer.model.mup import fan_in_multiplier, in_block
 
 
 class RMSNorm(nn.Module):

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from trainer.config import ModelConfig, Optimizer, OptimizerConfig, Scheduler
-from trainer.model.mup import fan_in_multiplier, in_block
+from trainer.config.model_parameters import fan_in_multiplier, in_block
 from wafer_backend.optim import configure_optimizer
 
 Rates = float | Sequence[Scheduler]

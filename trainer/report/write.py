@@ -276,8 +276,7 @@ def _limits(facts: RunFacts, data: Sequence[ReportedDataSet]) -> Iterator[str]:
     if ratio < 20:
         yield (
             f"- It has read {format_number(ratio, 3)} tokens per parameter; about 20 are "
-            "compute-optimal "
-            "(Cerebras-GPT)."
+            "compute-optimal (Cerebras-GPT)."
         )
     yield (
         "- This card reports losses only. Tasks, bias, toxicity, memorisation and safety: "

@@ -178,7 +178,7 @@ def trials(config: SweepConfig) -> list[Trial]:
         Trial(
             index,
             {
-                name: draw(parameter, rng.generator(config.seed, "sweep", name, index).random())
+                name: pick(parameter, rng.generator(config.seed, "sweep", name, index).random())
                 for name, parameter in config.parameters.items()
             },
         )
@@ -186,10 +186,10 @@ def trials(config: SweepConfig) -> list[Trial]:
     ]
 
 
-def draw(parameter: Parameter, share: float) -> Scalar:
+def pick(parameter: Parameter, share: float) -> Scalar:
     """The value at `share`, in [0, 1), of what a parameter is drawn from; ranges to six digits.
 
-    >>> draw(Parameter(log_uniform=(1e-4, 1e-2)), 0.5), draw(Parameter(values=(1, 2, 4)), 0.7)
+    >>> pick(Parameter(log_uniform=(1e-4, 1e-2)), 0.5), pick(Parameter(values=(1, 2, 4)), 0.7)
     (0.001, 4)
     """
     if parameter.values is not None:

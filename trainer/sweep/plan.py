@@ -26,10 +26,10 @@ from trainer.config import (
     params_file,
     trainer_form,
 )
-from trainer.config.inputs import SampleInputConfig
 from trainer.config.legacy_keys import modernize
 from trainer.config.optimizer import find_rate_keys
 from trainer.config.params_file import Draft
+from trainer.config.sections import SampleInputConfig
 from trainer.recipe import samples_in
 from trainer.sweep import config as sweep_config
 from trainer.sweep.config import (

@@ -218,8 +218,7 @@ class Transfer:
             "The learning rate transfers while the batch is at least the critical batch; below it, "
             "scale the learning rate linearly with the batch (Cerebras-GPT). The "
             f"critical batch is not known here; the batch of the proxy has {self.proxy_batch:,} "
-            "tokens, that of the "
-            f"target {self.target_batch:,}.",
+            f"tokens, that of the target {self.target_batch:,}.",
         ]
         if self.left:
             lines.append(f"Not part of muTransfer, so not carried over: {', '.join(self.left)}")

@@ -132,8 +132,7 @@ _GROUPS: dict[str, dict[str, Flag]] = {
         "micro_batch_size": Flag(
             "auto",
             "samples per leaf; 'auto': the largest number that fits emulation.wafer_memory and "
-            "gives "
-            "at least emulation.min_leaves leaves; None: the whole global batch is one leaf",
+            "gives at least emulation.min_leaves leaves; None: the whole global batch is one leaf",
             _wrong_micro_batch,
         ),
         "transfer_processes": _ignored(5),
@@ -156,8 +155,7 @@ _GROUPS: dict[str, dict[str, Flag]] = {
         "activations": Flag(
             "keep",
             "what happens to the activations of a leaf between forward and backward: keep, "
-            "recompute, "
-            "or evict to activation workers; results are bit-equal",
+            "recompute, or evict to activation workers; results are bit-equal",
             _expect_one_of("keep", "recompute", "evict"),
         ),
         "device": Flag(

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from wafer_backend.cluster.activation_worker import GlobalBatch
 from wafer_backend.cluster.coordinator import BackwardResult, Coordinator, ForwardResult
 from wafer_backend.cluster.memoryx import MemoryX
 from wafer_backend.cluster.outputs import LossRule
 from wafer_backend.cluster.tree import Partial
+from wafer_backend.cluster.wafer import GlobalBatch
 from wafer_backend.errors import StepError
 
 Gradients = Sequence[torch.Tensor | None]
@@ -58,8 +58,7 @@ class LossCall:
         if self._total is None:
             raise StepError(
                 "backward ran a second time on the same loss of a compiled module; its gradients "
-                "are "
-                "delivered only once: add losses up before backward, or call the module again"
+                "are delivered only once: add losses up before backward, or call the module again"
             )
         total, self._total = self._total, None
         gradient = output_gradients[0]

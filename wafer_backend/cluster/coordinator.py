@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from wafer_backend.cluster import tree
-from wafer_backend.cluster.activation_worker import ActivationWorker, GlobalBatch
 from wafer_backend.cluster.memoryx import MemoryX
 from wafer_backend.cluster.outputs import (
     GlobalLoss,
@@ -27,7 +26,7 @@ from wafer_backend.cluster.outputs import (
 from wafer_backend.cluster.precision import LossScale
 from wafer_backend.cluster.transport import ClusterTransport
 from wafer_backend.cluster.tree import Partial
-from wafer_backend.cluster.wafer import Leaf, Wafer
+from wafer_backend.cluster.wafer import ActivationWorker, GlobalBatch, Leaf, Wafer
 from wafer_backend.errors import StepError
 from wafer_backend.streaming.attachment import Buffers, Snapshot
 

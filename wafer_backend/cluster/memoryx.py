@@ -170,11 +170,6 @@ class MemoryX:
         for node, value in self._lanes[system].push(TreeNode(0, leaf), partial):
             send(node, value)
 
-    @property
-    def gradient_sets(self) -> int:
-        """Gradient sets alive in the lanes."""
-        return sum(len(lane) for lane in self._lanes)
-
     # The update.
 
     def delivered(

@@ -17,9 +17,15 @@ import torch
 from torch import nn
 
 from wafer_backend.cluster import tree
-from wafer_backend.cluster.activation_worker import ActivationWorker, Arguments, GlobalBatch
 from wafer_backend.cluster.memoryx import MemoryX
-from wafer_backend.cluster.wafer import Leaf, Wafer, WaferRule
+from wafer_backend.cluster.wafer import (
+    ActivationWorker,
+    Arguments,
+    GlobalBatch,
+    Leaf,
+    Wafer,
+    WaferRule,
+)
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.streaming.attachment import Buffers
 from wafer_backend.streaming.weights import tensors_in

@@ -4,15 +4,19 @@ Each is called in the evaluation step with keyword arguments, for every micro-ba
 `float(metric)` is its value. Sums do not depend on num_csx.
 """
 
-from wafer_backend.metrics.base import Accuracy, Mean, Metric, Perplexity, get_all_metrics
-from wafer_backend.metrics.classification import (
+from wafer_backend.metrics.base import (
     AUC,
+    Accuracy,
     Dice,
     FBeta,
+    Mean,
     MeanIOU,
     MeanPerClassAccuracy,
+    Metric,
+    Perplexity,
     PrecisionAtK,
     RecallAtK,
+    get_all_metrics,
 )
 
 AccuracyMetric = Accuracy

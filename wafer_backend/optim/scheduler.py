@@ -203,8 +203,7 @@ class CombinedScheduler(Scheduler):
             if scheduler.param_group_tags != mine:
                 raise BackendConfigError(
                     f"{type(self).__name__}: param_group_tags of scheduler {index} are "
-                    f"{scheduler.param_group_tags}, but its own are {mine}; make "
-                    "them equal"
+                    f"{scheduler.param_group_tags}, but its own are {mine}; make them equal"
                 )
         self.schedulers = list(schedulers)
 

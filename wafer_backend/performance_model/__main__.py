@@ -158,7 +158,8 @@ def _table(comparison: TableComparison) -> Iterator[str]:
     yield f"{comparison.title} ({comparison.constants})"
     width = max(len(row.name) for row in comparison.rows)
     columns = [(i, n) for i, n in enumerate(comparison.systems) if n > 1]
-    heads = [f"{_role(comparison, n)} at {n}" for _, n in columns]
+    roles = dict.fromkeys(comparison.calibrated, "fit")
+    heads = [f"{roles.get(n, 'predicted (hold-out)')} at {n}" for _, n in columns]
     yield f"{'':{width}}  " + "  ".join(f"{head:<24}" for head in heads).rstrip()
     names = "  ".join(f"{'observed':>8} {'simul.':>6} {'error':>8}" for _ in columns)
     yield f"{'model':<{width}}  {names}"
@@ -174,10 +175,6 @@ def _table(comparison: TableComparison) -> Iterator[str]:
     yield _summary("largest error of the model", [e.largest for e in errors], width)
     yield _summary("MAE of ideal-linear", [e.ideal_mean for e in errors], width)
     yield _summary("largest error of ideal-linear", [e.ideal_largest for e in errors], width)
-
-
-def _role(comparison: TableComparison, systems: int) -> str:
-    return "fit" if systems in comparison.calibrated else "predicted (hold-out)"
 
 
 def _summary(name: str, values: Sequence[float], width: int) -> str:

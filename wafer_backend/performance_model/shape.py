@@ -238,7 +238,9 @@ def shape_of(module: nn.Module) -> GPTShape:
     if isinstance(given, GPTShape):
         return GPTShape(**{**vars(given), "counted_parameters": counted})
     source = getattr(module, "config", module)
-    values: dict[str, Any] = {field: _first(source, names) for field, names in _NAMES.items()}
+    values: dict[str, Any] = {
+        field: next(_integers(source, names), None) for field, names in _NAMES.items()
+    }
     if values["filter"] is None and values["width"] is not None:
         values["filter"] = 4 * values["width"]
     missing = [field for field, value in values.items() if value is None]
@@ -249,10 +251,6 @@ def shape_of(module: nn.Module) -> GPTShape:
             "); give the module an attribute `gpt_shape`, or pass a GPTShape"
         )
     return GPTShape(**{k: v for k, v in values.items() if v}, counted_parameters=counted)
-
-
-def _first(source: Any, names: tuple[str, ...]) -> int | None:
-    return next(_integers(source, names), None)
 
 
 def _integers(source: Any, names: tuple[str, ...]) -> Iterator[int]:

@@ -57,8 +57,7 @@ class Buffers:
                 raise StepError(
                     f"buffer {key!r} of {type(child).__name__} changes in forward, but leaves that "
                     "run in several processes cannot share it; use the inline transport, or a "
-                    "module "
-                    "without running statistics"
+                    "module without running statistics"
                 )
 
     def snapshot(self) -> Snapshot:
@@ -196,7 +195,8 @@ def _attached_class(kind: type[nn.Module]) -> type[nn.Module]:
         if owner is not None:
             return self.__dict__[_SOURCE].access(owner)
         if name in self.__dict__[_HELD]:
-            return _ask(self.__dict__[_SOURCE], *self.__dict__[_HELD][name])
+            source, (sequence, items) = self.__dict__[_SOURCE], self.__dict__[_HELD][name]
+            return sequence(source.access(i) if isinstance(i, str) else i for i in items)
         return kind.__getattr__(self, name)
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -205,8 +205,3 @@ def _attached_class(kind: type[nn.Module]) -> type[nn.Module]:
     body = {"__getattr__": get_attribute, "__call__": call, "__module__": kind.__module__}
     _classes[kind] = type(kind.__name__, (kind,), body)
     return _classes[kind]
-
-
-def _ask(source: WeightSource, kind: type, items: list[Any]) -> Any:
-    """A list of parameters again: names become weights."""
-    return kind(source.access(item) if isinstance(item, str) else item for item in items)

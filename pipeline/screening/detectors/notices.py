@@ -1,7 +1,7 @@
 """Detectors `identifier` and `notice`: numbers of works, and what a title page says of rights.
 
 Needles ("ISBN", "doi:", "©" …) find the places, and expressions read the bytes around them. A
-number counts if form and check digit are right (`registry.identifiers`); `target` is its normal
+number counts if form and check digit are right (`registry.names`); `target` is its normal
 form. Of a copyright line `target` is the holder as written, else it is the phrase. There is one
 finding for each number, or kind, holder and year, at its first place; `places` counts them. English
 only.
@@ -15,7 +15,13 @@ import pyarrow as pa
 
 from pipeline.screening.detectors.sweep import Hit, SweepHits, sweep_all
 from pipeline.screening.evidence import Finding, findings_table
-from pipeline.screening.registry import identifiers
+from pipeline.screening.registry.names import (
+    normalise_asin,
+    normalise_doi,
+    normalise_isbn,
+    normalise_lccn,
+    normalise_usco,
+)
 
 IDENTIFIER_GROUP = "identifier"
 _BEHIND = 160
@@ -104,8 +110,8 @@ def _read_identifiers(swept: SweepHits, hit: Hit) -> Read:
         yield from _read_isbns(window, size)
     elif reader == "product":
         if b"amazon." in before.lower():
-            yield from _read_one(_PRODUCT, window, size, "asin", identifiers.asin)
-            yield from _read_one(_PRODUCT, window, size, "isbn", identifiers.isbn13)
+            yield from _read_one(_PRODUCT, window, size, "asin", normalise_asin)
+            yield from _read_one(_PRODUCT, window, size, "isbn", normalise_isbn)
     else:
         expression, start, kind, normal = _SINGLE[reader]
         yield from _read_one(expression, window, size if start is None else start, kind, normal)
@@ -113,12 +119,12 @@ def _read_identifiers(swept: SweepHits, hit: Hit) -> Read:
 
 Normal = Callable[[str], str | None]
 _SINGLE: dict[str, tuple[re.Pattern[bytes], int | None, str, Normal]] = {
-    "doi": (_DOI, len("doi"), "doi", identifiers.doi),
-    "lccn": (_LCCN, None, "lccn", identifiers.lccn),
-    "catalogue": (_LCCN, len("library of congress "), "lccn", identifiers.lccn),
-    "asin": (_ASIN, len("asin"), "asin", identifiers.asin),
-    "usco": (_USCO, None, "usco", identifiers.usco),
-    "bare": (_BARE_USCO, 0, "usco", identifiers.usco),
+    "doi": (_DOI, len("doi"), "doi", normalise_doi),
+    "lccn": (_LCCN, None, "lccn", normalise_lccn),
+    "catalogue": (_LCCN, len("library of congress "), "lccn", normalise_lccn),
+    "asin": (_ASIN, len("asin"), "asin", normalise_asin),
+    "usco": (_USCO, None, "usco", normalise_usco),
+    "bare": (_BARE_USCO, 0, "usco", normalise_usco),
 }
 """Of each reader: what follows a hit, from which byte (None: the end of the needle), the kind
 and the normal form."""
@@ -136,7 +142,7 @@ def _read_one(
 def _read_isbns(window: bytes, start: int) -> Read:
     match = _FIRST_ISBN.match(window, start)
     while match:
-        number = identifiers.isbn13(match[1].decode(errors="ignore"))
+        number = normalise_isbn(match[1].decode(errors="ignore"))
         if number:
             yield "isbn", number, match.start(1), match.end(1)
         match = _NEXT_ISBN.match(window, match.end())

@@ -79,7 +79,7 @@ class ConditionError(ValueError):
 def make_test(attribute: Attribute, expected: object) -> Holds:
     """The test of a condition's value. Raises ConditionError."""
     if expected == "any":
-        return _is_there
+        return lambda value: value is not None and value != ""
     if isinstance(expected, dict):
         if list(expected) != ["not"]:
             raise ConditionError("expected `not` as the only key")
@@ -91,10 +91,6 @@ def make_test(attribute: Attribute, expected: object) -> Holds:
         tests = [_make_single_test(attribute, item) for item in expected]
         return lambda value: any(test(value) for test in tests)
     return _make_single_test(attribute, expected)
-
-
-def _is_there(value: Any) -> bool:
-    return value is not None and value != ""
 
 
 def _make_single_test(attribute: Attribute, expected: object) -> Holds:

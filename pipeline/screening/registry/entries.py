@@ -13,8 +13,16 @@ from typing import Any
 
 from pipeline.core.errors import escape_text
 from pipeline.core.words import did_you_mean
-from pipeline.screening.registry import identifiers
-from pipeline.screening.registry.names import normalise_title, split_authors, split_title
+from pipeline.screening.registry.names import (
+    normalise_asin,
+    normalise_doi,
+    normalise_isbn,
+    normalise_lccn,
+    normalise_title,
+    normalise_usco,
+    split_authors,
+    split_title,
+)
 from pipeline.screening.registry.works import CHOICES, WORK_ID, Work, make_work_id
 
 _MONTHS = {
@@ -84,9 +92,9 @@ _BETWEEN = re.compile(r"[;,|\n]+|\s/\s|\s+and\s+")
 _TRUE, _FALSE = {"true", "yes", "y", "1"}, {"false", "no", "n", "0"}
 _PLAIN = ("publisher", "claimant", "catalog_url", "jurisdiction", "contact", "basis")
 _SINGLE: dict[str, tuple[Callable[[str], str | None], str]] = {
-    "reg_no": (identifiers.usco, "a US registration number such as TX 3-372-564 or TX0003372564"),
-    "doi": (identifiers.doi, "a DOI such as 10.1000/182"),
-    "lccn": (identifiers.lccn, "a Library of Congress number such as n78-890351"),
+    "reg_no": (normalise_usco, "a US registration number such as TX 3-372-564 or TX0003372564"),
+    "doi": (normalise_doi, "a DOI such as 10.1000/182"),
+    "lccn": (normalise_lccn, "a Library of Congress number such as n78-890351"),
 }
 """Normal form and what it is expected to be."""
 
@@ -242,10 +250,10 @@ def _read_identifiers(values: Mapping[str, str], remarks: list[str]) -> FieldVal
 def _read_book_numbers(text: str, remarks: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     isbns, asins = set(), set()
     for part in _BETWEEN.split(_BRACKETS.sub(" ", text)):
-        for piece in [part] if identifiers.isbn13(part) else part.split():
-            if isbn := identifiers.isbn13(piece):
+        for piece in [part] if normalise_isbn(part) else part.split():
+            if isbn := normalise_isbn(piece):
                 isbns.add(isbn)
-            elif asin := identifiers.asin(piece):
+            elif asin := normalise_asin(piece):
                 asins.add(asin)
             elif any(map(str.isdigit, piece)):
                 number = escape_text(piece.strip(), 40)

@@ -10,9 +10,17 @@ from pathlib import Path
 import pyarrow.compute as pc
 
 from pipeline.core.errors import InputError, escape_text
-from pipeline.screening.registry import identifiers
 from pipeline.screening.registry import works as on_disk
-from pipeline.screening.registry.names import normalise_author, normalise_title, split_title
+from pipeline.screening.registry.names import (
+    normalise_asin,
+    normalise_author,
+    normalise_doi,
+    normalise_isbn,
+    normalise_lccn,
+    normalise_title,
+    normalise_usco,
+    split_title,
+)
 from pipeline.screening.registry.works import FIELDS, Work, make_works
 
 _SHORTEST_ID = 4
@@ -69,8 +77,8 @@ def search_works(works: Sequence[Work], words: str) -> list[Work]:
 
 
 def _find_by_number(works: Sequence[Work], name: str) -> list[Work]:
-    number, isbn = identifiers.usco(name), identifiers.isbn13(name)
-    asin, doi, lccn = (f(name) for f in (identifiers.asin, identifiers.doi, identifiers.lccn))
+    number, isbn = normalise_usco(name), normalise_isbn(name)
+    asin, doi, lccn = (f(name) for f in (normalise_asin, normalise_doi, normalise_lccn))
     return [
         work
         for work in works

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError, escape_text
 from pipeline.core.storage import read_at_most
-from pipeline.screening.registry import identifiers, sketches
+from pipeline.screening.registry import sketches
 from pipeline.screening.registry.entries import IncomingWork, Remark
-from pipeline.screening.registry.names import normalise_title
+from pipeline.screening.registry.names import normalise_isbn, normalise_title, normalise_usco
 from pipeline.screening.registry.works import Work
 from pipeline.sources.streams import zstd
 
@@ -78,7 +78,7 @@ def match_texts(
     unmatched = []
     for path in sorted(set(base.glob("*.txt")).difference(but)):
         stem = path.stem
-        keys = (stem, identifiers.usco(stem), identifiers.isbn13(stem), normalise_title(stem))
+        keys = (stem, normalise_usco(stem), normalise_isbn(stem), normalise_title(stem))
         ids = next((ids_by_name[key] for key in keys if key in ids_by_name), set())
         if len(ids) == 1 and (work_id := next(iter(ids))) not in texts:
             texts[work_id] = path

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from pipeline.filters import c4
-from pipeline.filters.characters import QUOTES, SENTENCE_ENDS
+from pipeline.filters.rule import QUOTES, SENTENCE_ENDS
 
 ENDS = f"[{re.escape(SENTENCE_ENDS)}]"
 CLOSING = f"[{re.escape(QUOTES)}{re.escape(SENTENCE_ENDS)}]*"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from pipeline.filters import gopher
-from pipeline.filters.characters import BULLETS
+from pipeline.filters.rule import BULLETS
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with", "É")
 

@@ -30,7 +30,7 @@ from pipeline.screening.reviews import record_review
 from pipeline.stories.clean import SCREEN, make_clean_story
 from pipeline.stories.run import run_preparation as run_config
 from pipeline.stories.verify import verify_run
-from pipeline.takedown.holds import lift_hold, read_holds, set_hold
+from pipeline.takedown.claims import lift_hold, read_holds, set_hold
 
 DAY = date(2026, 3, 2)
 

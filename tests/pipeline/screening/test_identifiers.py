@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.screening.registry.identifiers import asin, doi, isbn13, lccn, usco
+from pipeline.screening.registry.names import (
+    normalise_asin,
+    normalise_doi,
+    normalise_isbn,
+    normalise_lccn,
+    normalise_usco,
+)
 
 DIGITS = st.integers(0, 9)
 REFUSED = {
@@ -45,9 +51,9 @@ def isbn13_of(body: list[int]) -> str:
 def test_isbn10_is_its_isbn13(body: list[int]) -> None:
     text = "".join(map(str, body)) + isbn10_check(body)
     expected = isbn13_of([9, 7, 8, *body])
-    assert isbn13(text) == isbn13(expected) == expected
-    assert isbn13(f"ISBN {text[0]}-{text[1:4]}-{text[4:9]}-{text[9].lower()}") == expected
-    assert isbn13(f"ISBN-13: 978\N{EN DASH}{expected[3:5]} {expected[5:]}") == expected
+    assert normalise_isbn(text) == normalise_isbn(expected) == expected
+    assert normalise_isbn(f"ISBN {text[0]}-{text[1:4]}-{text[4:9]}-{text[9].lower()}") == expected
+    assert normalise_isbn(f"ISBN-13: 978\N{EN DASH}{expected[3:5]} {expected[5:]}") == expected
 
 
 @given(st.lists(DIGITS, min_size=9, max_size=9), st.integers(0, 9), DIGITS, st.booleans())
@@ -55,26 +61,32 @@ def test_a_changed_digit_is_refused(body: list[int], place: int, digit: int, sho
     right = "".join(map(str, body)) + isbn10_check(body) if short else isbn13_of([9, 7, 8, *body])
     at = place if short else place + 3
     wrong = f"{right[:at]}{digit}{right[at + 1 :]}"
-    assert wrong == right or isbn13(wrong) is None
+    assert wrong == right or normalise_isbn(wrong) is None
 
 
 @given(st.lists(DIGITS, min_size=9, max_size=9), st.integers(0, 8))
 def test_exchanged_neighbours_of_an_isbn10_are_refused(body: list[int], place: int) -> None:
     right = "".join(map(str, body)) + isbn10_check(body)
     wrong = right[:place] + right[place + 1] + right[place] + right[place + 2 :]
-    assert wrong == right or isbn13(wrong) is None
+    assert wrong == right or normalise_isbn(wrong) is None
 
 
 @given(st.text())
 def test_any_text_gives_a_normal_form_or_none(text: str) -> None:
-    for function in (isbn13, doi, asin, lccn, usco):
+    for function in (normalise_isbn, normalise_doi, normalise_asin, normalise_lccn, normalise_usco):
         found = function(text)
         assert found is None or function(found) == found
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
-    function = {"isbn": isbn13, "usco": usco, "doi": doi, "asin": asin, "lccn": lccn}[name]
+    function = {
+        "isbn": normalise_isbn,
+        "usco": normalise_usco,
+        "doi": normalise_doi,
+        "asin": normalise_asin,
+        "lccn": normalise_lccn,
+    }[name]
     assert {text: function(text) for text in REFUSED[name]} == dict.fromkeys(REFUSED[name])
 
 
@@ -82,10 +94,14 @@ def test_refused(name: str) -> None:
 def test_registration_numbers_in_every_spelling(prefix: str, number: int) -> None:
     expected = f"{prefix}{number:010d}"
     grouped = f"{number:,}"
-    assert usco(expected) == usco(expected.lower()) == expected
+    assert normalise_usco(expected) == normalise_usco(expected.lower()) == expected
     for between in ("-", " ", "\N{EN DASH}"):
         spelt = grouped.replace(",", between)
-        assert usco(f"{prefix}{between}{spelt}") == usco(f" {prefix} {spelt} ") == expected
+        assert (
+            normalise_usco(f"{prefix}{between}{spelt}")
+            == normalise_usco(f" {prefix} {spelt} ")
+            == expected
+        )
 
 
 @given(st.sampled_from(["TX", "TXu"]), st.integers(1, 9_999_999))
@@ -95,20 +111,20 @@ def test_seven_digits_are_a_registration_number_however_low(prefix: str, number:
     for between in ("", " ", "-"):
         for dash in ("", "-"):
             spelt = f"{prefix}{between}{digits[0]}{dash}{digits[1:4]}{dash}{digits[4:]}"
-            assert usco(spelt) == expected
+            assert normalise_usco(spelt) == expected
 
 
 def test_registration_numbers_of_unpublished_works() -> None:
-    assert usco("TXU 1-234-567") == usco("TXu001234567") == "TXu001234567"
-    assert usco("PAu-2-345-678") == "PAu002345678"
-    assert usco("PRE000001234") == "PRE000001234"
-    assert usco("RE 123-456") == "RE0000123456"
+    assert normalise_usco("TXU 1-234-567") == normalise_usco("TXu001234567") == "TXu001234567"
+    assert normalise_usco("PAu-2-345-678") == "PAu002345678"
+    assert normalise_usco("PRE000001234") == "PRE000001234"
+    assert normalise_usco("RE 123-456") == "RE0000123456"
 
 
 def test_doi_in_brackets_and_with_brackets() -> None:
-    assert doi("10.1016/S0140-6736(20)30183-5") == "10.1016/s0140-6736(20)30183-5"
-    assert doi("10.1000/182)") == "10.1000/182"
-    assert doi("http://dx.doi.org/10.1000.10/A<1>,") == "10.1000.10/a<1>"
+    assert normalise_doi("10.1016/S0140-6736(20)30183-5") == "10.1016/s0140-6736(20)30183-5"
+    assert normalise_doi("10.1000/182)") == "10.1000/182"
+    assert normalise_doi("http://dx.doi.org/10.1000.10/A<1>,") == "10.1000.10/a<1>"
 
 
 @pytest.mark.parametrize(
@@ -118,4 +134,4 @@ def test_doi_in_brackets_and_with_brackets() -> None:
      ("sh 85026371", "sh85026371")],
 )  # fmt: skip
 def test_lccn_as_the_library_of_congress_has_it(text: str, normal: str) -> None:
-    assert lccn(text) == normal
+    assert normalise_lccn(text) == normal

@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.hdf5.read import open_dataset
 from pipeline.takedown.apply import SignOff
-from pipeline.takedown.claim import load_claim
+from pipeline.takedown.claims import load_claim
 from pipeline.takedown.copies import open_run_tables
 from pipeline.takedown.plan import TakedownPlan, plan_takedown
 

@@ -18,7 +18,7 @@ from pipeline.hdf5.read import open_dataset
 from pipeline.runs.events import verify_events
 from pipeline.stories.verify import verify_run
 from pipeline.takedown.apply import apply
-from pipeline.takedown.claim import load_claim
+from pipeline.takedown.claims import load_claim
 from pipeline.takedown.copies import list_outside_copies
 from pipeline.takedown.record import read_takedowns, takedown_file
 

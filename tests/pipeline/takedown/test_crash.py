@@ -18,7 +18,7 @@ from pipeline.core import storage
 from pipeline.hdf5.read import open_dataset
 from pipeline.runs.events import verify_events
 from pipeline.stories.verify import verify_run
-from pipeline.takedown.claim import LoadedClaim, load_claim
+from pipeline.takedown.claims import LoadedClaim, load_claim
 from tests.forked import forked
 
 pytestmark = pytest.mark.crash

@@ -12,7 +12,7 @@ from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.order import batch_size_at, rows_of_samples, samples_before_step
 from pipeline.hdf5.read import open_dataset
 from pipeline.takedown.apply import apply
-from pipeline.takedown.claim import load_claim
+from pipeline.takedown.claims import load_claim
 from pipeline.takedown.copies import open_run_tables
 from pipeline.takedown.plan import plan_takedown
 

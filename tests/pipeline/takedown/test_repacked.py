@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.stories.repack import repack_run
 from pipeline.stories.verify import verify_run
-from pipeline.takedown.claim import load_claim
+from pipeline.takedown.claims import load_claim
 from pipeline.takedown.copies import open_run_tables
 from pipeline.takedown.plan import plan_takedown
 

@@ -19,7 +19,7 @@ from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import parquet_output
 from pipeline.stories.verify import verify_run
 from pipeline.takedown.apply import SignOff, apply
-from pipeline.takedown.claim import load_claim
+from pipeline.takedown.claims import load_claim
 from pipeline.takedown.copies import open_run_tables
 from pipeline.takedown.plan import TakedownPlan, plan_takedown
 from pipeline.takedown.scrub import replace_shards

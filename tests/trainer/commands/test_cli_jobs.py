@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from tests.programs import Program
 from trainer.cli import app
-from trainer.commands.jobs import format_jobs
+from trainer.commands.runs import format_jobs
 from trainer.runs.jobs import JobStore, Phase
 
 RUNNER = CliRunner()

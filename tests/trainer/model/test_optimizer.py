@@ -14,7 +14,7 @@ from trainer.data import to_batch
 from trainer.loop import build
 from trainer.loop.build import compile_model
 from trainer.model import GPT, optimizer
-from trainer.plan import dry_run
+from trainer.plan import run
 from trainer.runs import checkpoint
 
 SHAPE = {"vocab_size": 13, "max_position_embeddings": 8, "hidden_size": 16,
@@ -237,7 +237,7 @@ def test_the_plan_counts_the_state(trainer):
     for name in ("SGD", "Lion", "AdamW", "Adafactor"):
         said: list[str] = []
         request = trainer.request("out", params=configured(trainer, name), num_csx=1)
-        dry_run.compile_only(request, said.append)
+        run.compile_only(request, said.append)
         (line,) = [line for line in said if line.startswith("MemoryX: ")]
         sizes.append(line.partition("optimizer ")[2].partition(")")[0])
     parameters = sum(p.numel() for p in GPT(load_params(trainer.params).model, 1).parameters())

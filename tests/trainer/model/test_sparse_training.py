@@ -17,7 +17,7 @@ from trainer.config import load_params
 from trainer.convert.conversion import CheckpointConvertOptions as Conversion
 from trainer.convert.conversion import convert_checkpoint
 from trainer.loop.sparsity import speedup
-from trainer.plan import dry_run
+from trainer.plan import run
 from trainer.runs import checkpoint
 from wafer_backend.sparse import configure, simulated_speedup
 from wafer_backend.sparse.masks import unpack_mask
@@ -192,7 +192,7 @@ def test_weights_of_another_run_under_new_masks(trainer):
 def test_the_plan_says_what_is_simulated(trainer):
     params = sparse(trainer, GROUPS)
     said: list[str] = []
-    dry_run.compile_only(trainer.request("out", params=params), said.append)
+    run.compile_only(trainer.request("out", params=params), said.append)
     lines = [line for line in said if line.startswith("sparsity: ")]
     assert lines[0].startswith("sparsity: rigl, 75.0% of 1 matrices at step 0 (blocks.*.attention")
     assert all("FLOPs, memory and times are those of dense weights" in line for line in lines)

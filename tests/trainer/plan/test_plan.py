@@ -11,7 +11,7 @@ from trainer.cli import app
 from trainer.config import load_params, model_parameters
 from trainer.data import to_batch
 from trainer.loop import run as trainer_run
-from trainer.plan import dry_run
+from trainer.plan import run
 from trainer.recipe import samples_in
 from wafer_backend.performance_model.calibration import SHAPES
 
@@ -48,9 +48,7 @@ def test_the_plan_of_13b(systems, tmp_path, monkeypatch):
 def test_the_config_is_the_papers_13b():
     params = load_params(LARGE)
     assert (
-        model_parameters.gpt_shape(params.model)
-        == SHAPES["13B"]
-        == dry_run.on_meta(params).gpt_shape
+        model_parameters.gpt_shape(params.model) == SHAPES["13B"] == run.on_meta(params).gpt_shape
     )
     assert model_parameters.parameter_count(params.model) == 12_853_386_240
     assert params.model.precision == "bfloat16"
@@ -63,7 +61,7 @@ def test_the_config_is_the_papers_13b():
 def test_the_model_is_built_without_memory():
     tracemalloc.start()
     try:
-        module = dry_run.on_meta(load_params(LARGE))
+        module = run.on_meta(load_params(LARGE))
         assert tracemalloc.get_traced_memory()[1] < 100e6
     finally:
         tracemalloc.stop()
@@ -72,7 +70,7 @@ def test_the_model_is_built_without_memory():
 
 def test_the_plan_of_a_model_of_ones_own(trainer):
     trainer.configure(train_input={"batch_size": 12, "micro_batch_size": 1})
-    assert dry_run.compile_only(trainer.request("out", data=None), trainer.said.append) == 0
+    assert run.compile_only(trainer.request("out", data=None), trainer.said.append) == 0
     found = lines("\n".join(trainer.said))
     model = load_params(trainer.params).model
     assert found["parameters"] == f"{model_parameters.parameter_count(model):,}"
@@ -95,7 +93,7 @@ def test_planned_bytes_are_those_of_a_leaf(trainer, make_rows, precision, rule):
     compiled = trainer_run.compile_model(params, "CSX", 1)
     batch = to_batch(make_rows(1, seed=1))
     compiled.train_step(batch, step=1, learning_rate=0.0)
-    down, up = dry_run.streamed_bytes(params, dry_run.on_meta(params))
+    down, up = run.streamed_bytes(params, run.on_meta(params))
     traffic = compiled.transport.traffic
     assert traffic.gradient_bytes == up
     embeddings = down - 2 * up if rule == "recompute" else up  # backward needs no embedding table

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.sweep.config import Parameter, SweepConfig, draw, trials
+from trainer.sweep.config import Parameter, SweepConfig, pick, trials
 
 LR = Parameter(log_uniform=(1e-4, 1e-1))
 STD = Parameter(uniform=(0.01, 0.2))
@@ -53,7 +53,7 @@ def test_ranges_are_filled_evenly():
 def test_a_draw_is_inside_its_range(share, low, factor):
     high = low * factor
     for kind in ("uniform", "log_uniform"):
-        assert low <= draw(Parameter(**{kind: (low, high)}), share) <= high
+        assert low <= pick(Parameter(**{kind: (low, high)}), share) <= high
 
 
 def test_a_grid_is_the_product_in_the_order_of_the_file():

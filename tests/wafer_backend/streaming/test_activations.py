@@ -10,7 +10,7 @@ from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
 from tests.wafer_backend.modules import GPT2, Classifier, Mixed, compiled, tokens, train
-from wafer_backend.cluster.activation_worker import ActivationWorker
+from wafer_backend.cluster.wafer import ActivationWorker
 from wafer_backend.compiled import BackendConfig
 from wafer_backend.streaming.activations import Activations, StorageLedger, blocks
 

@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from tests.wafer_backend.modules import GPT2, Llama, Mixed, Stateless, Trained, train, train_outside
 from wafer_backend.compiled import BackendConfig
-from wafer_backend.transports.network import FaultPlan
-from wafer_backend.transports.simulated import Simulation
+from wafer_backend.transports.simulated import FaultPlan, Simulation
 
 MODULES = {
     "gpt2": (GPT2, train),

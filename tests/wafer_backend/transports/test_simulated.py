@@ -9,8 +9,7 @@ from torch import nn
 from wafer_backend.compiled import BackendConfig, CompiledModule
 from wafer_backend.errors import TransportError
 from wafer_backend.transports.messages import COORDINATOR, Address
-from wafer_backend.transports.network import FaultPlan
-from wafer_backend.transports.simulated import Simulation
+from wafer_backend.transports.simulated import FaultPlan, Simulation
 
 SAMPLES, STEPS = 12, 3
 

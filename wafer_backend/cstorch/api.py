@@ -1,4 +1,5 @@
-"""The names of the cstorch API: those missing here, and `install_aliases` for scripts unchanged.
+"""Small functions of the cstorch API: tensors, scopes, random numbers, reset; the names of it that
+are missing here, and `install_aliases` for scripts unchanged.
 
     import wafer_backend
     wafer_backend.install_aliases()
@@ -6,19 +7,140 @@
     import cerebras_pytorch as cstorch        # R1.9 to R2.0
     import cerebras_pytorch.experimental      # R1.8
 
-Aliases are opt-in and never hide an installed package of that name. Asking for a name of the API
-that is not here says so, with the reason and what to use instead.
+Tensors are made on the current backend's device, and come from and go to NumPy. Scopes name things,
+and set precision optimization levels, which change no number. Aliases are opt-in and never hide an
+installed package of that name.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from wafer_backend import amp, backends, profiler, tracing
+from wafer_backend.backends import csx, current_torch_device
+from wafer_backend.cluster import precision
 from wafer_backend.errors import BackendConfigError
+
+Shape = Sequence[int] | torch.Size
+
+
+def full(shape: Shape, value: complex, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A tensor of one value on the current device; `dtype`: by default as torch chooses it."""
+    return torch.full(tuple(shape), value, dtype=dtype, device=current_torch_device())
+
+
+def full_like(
+    other: torch.Tensor, value: complex, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """A tensor of one value, of another's shape, dtype (unless given) and device."""
+    return torch.full_like(other, value, dtype=dtype)
+
+
+def ones(shape: Shape, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A tensor of ones on the current device; `dtype`: by default torch's."""
+    return torch.ones(tuple(shape), dtype=dtype, device=current_torch_device())
+
+
+def ones_like(other: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Ones of another's shape, dtype (unless given) and device."""
+    return torch.ones_like(other, dtype=dtype)
+
+
+def zeros(shape: Shape, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A tensor of zeros on the current device; `dtype`: by default torch's."""
+    return torch.zeros(tuple(shape), dtype=dtype, device=current_torch_device())
+
+
+def zeros_like(other: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Zeros of another's shape, dtype (unless given) and device."""
+    return torch.zeros_like(other, dtype=dtype)
+
+
+def tensor(data: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A tensor of the values in `data` on the current device; `dtype`: by default theirs."""
+    return torch.tensor(data, dtype=dtype, device=current_torch_device())
+
+
+def make_constant(value: torch.Tensor) -> torch.Tensor:
+    """The same values on the current device, outside of any graph."""
+    return value.detach().to(current_torch_device())
+
+
+def to_numpy(value: torch.Tensor) -> npt.NDArray[Any]:
+    """A host array of the same values; bfloat16, which NumPy lacks, becomes float32.
+
+    >>> to_numpy(torch.tensor([1.5], dtype=torch.bfloat16)).dtype
+    dtype('float32')
+    """
+    host = value.detach().cpu()
+    return host.float().numpy() if host.dtype == torch.bfloat16 else host.numpy()
+
+
+def from_numpy(array: npt.ArrayLike) -> torch.Tensor:
+    """A host tensor over a copy of an array."""
+    return torch.from_numpy(np.array(array))
+
+
+_levels: list[int] = []
+
+
+@contextlib.contextmanager
+def name_scope(name: str) -> Iterator[str]:
+    """Name what runs inside, as a context or a decorator; the name appears in torch.profiler."""
+    import torch
+
+    with torch.profiler.record_function(name):
+        yield name
+
+
+@contextlib.contextmanager
+def pol(level: int) -> Iterator[None]:
+    """Run with a precision optimization level of 0, 1 or 2, as a context or a decorator.
+
+    The level chooses kernels of the real compiler. Here only `current_pol` shows it.
+    """
+    if level not in (0, 1, 2):
+        raise BackendConfigError(f"pol({level!r}): expected 0, 1 or 2")
+    _levels.append(level)
+    try:
+        yield
+    finally:
+        _levels.pop()
+
+
+def current_pol() -> int:
+    """The innermost `pol`, or `backends.csx.precision.optimization_level`."""
+    return _levels[-1] if _levels else int(csx.precision.optimization_level)
+
+
+def manual_seed(seed: int) -> None:
+    """Seed torch; the random numbers of leaves follow, unless `emulation.seed` is set."""
+    torch.manual_seed(seed)
+
+
+def reset() -> None:
+    """Forget the backend, compiled modules, flags, executors, closures, half dtype, loss scale,
+    and the profile.
+
+    For notebooks and tests. Models and optimizers are the script's own and stay; modules compiled
+    before must not be called again.
+    """
+    backends.reset_backend()
+    tracing.reset_tracing()
+    amp.reset_amp()
+    profiler.reset_profiler()
+    precision.set_current_loss_scale(None)
+
 
 REASONS: dict[str, str] = {
     "add_debug_name": "there is no compiler whose debug names could be set; use name_scope",

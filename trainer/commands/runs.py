@@ -1,14 +1,17 @@
-"""The `train jobs` commands: options, call, and the table that they print."""
+"""`train jobs`, `train report` and `train card`: what runs there are, and pages about one. Options,
+one call each, and the table of jobs.
+"""
 
 import json
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from pipeline.core.words import format_duration
-from trainer.commands.options import describe_command, one_line_errors
+from trainer.commands.options import describe_command, make_registration, one_line_errors
 from trainer.runs.jobs import Job, JobStore, current_user, job_to_json, parse_labels
 
 HEAD = ("NAME", "AGE", "DURATION", "PHASE", "SYSTEMS", "USER", "LABELS")
@@ -46,7 +49,7 @@ Examples:
 The list is kept in $WAFERMILL_JOBS; if it is not set, in wafermill/jobs of the cache directory.
 """
 
-app = typer.Typer(
+jobs = typer.Typer(
     invoke_without_command=True,
     rich_markup_mode=None,
     help="List your runs on this machine, in every state; list all runs, cancel and label them.",
@@ -54,12 +57,7 @@ app = typer.Typer(
 )
 
 
-def register(program: typer.Typer) -> None:
-    """Add `train jobs` to the `train` app."""
-    program.add_typer(app, name="jobs")
-
-
-@app.callback()
+@jobs.callback()
 def own(context: typer.Context) -> None:
     """`train jobs` alone."""
     if context.invoked_subcommand is None:
@@ -83,11 +81,11 @@ def get(
       train jobs get -a -o json
     """
     with one_line_errors():
-        jobs = [job for job in JobStore.default().jobs() if everything or job.active]
+        listed = [job for job in JobStore.default().jobs() if everything or job.active]
         if output == "json":
-            print(json.dumps([job_to_json(job) for job in jobs], indent=1))
+            print(json.dumps([job_to_json(job) for job in listed], indent=1))
         else:
-            print(format_jobs(jobs, time.time()))
+            print(format_jobs(listed, time.time()))
 
 
 def cancel(
@@ -128,9 +126,59 @@ def label(
 
 
 for _command in (get, cancel, label):
-    describe_command(app, _command)
+    describe_command(jobs, _command)
 
 
 def _without_noun(words: list[str]) -> list[str]:
     """`csctl cancel job ID` names the kind of thing first; here it may be left out."""
     return words[1:] if words[0] == "job" and len(words) > 1 else words
+
+
+_ModelDir = Annotated[
+    Path, typer.Argument(metavar="MODEL_DIR", help="Directory of a training run.")
+]
+_Data = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--data",
+        metavar="RUN",
+        help="A prep run the model was trained on, or a directory of shards; may be repeated.",
+    ),
+]
+
+
+def report(model_dir: _ModelDir, data: _Data = None) -> None:
+    """Write the training report, MODEL_DIR/report.html.
+
+    Examples:
+      train report out
+      train report out --data runs/pile
+
+    The page works offline: losses, learning rate, stability, data read by source, config, hashes.
+    Without --data, the prep runs of the last report are read again.
+    """
+    from trainer.report.write import write_report
+
+    with one_line_errors():
+        print(write_report(model_dir, data or ()))
+
+
+def card(model_dir: _ModelDir, out: Path | None = None, data: _Data = None) -> None:
+    """Write a model card in Markdown.
+
+    --out: File to write. [default: MODEL_DIR/README.md]
+
+    Examples:
+      train card out --data runs/pile
+      train card out --out exported/README.md
+
+    The card states only what the files of the run record; the rest is marked as unknown, for you to
+    complete.
+    """
+    from trainer.report.write import write_card
+
+    with one_line_errors():
+        print(write_card(model_dir, out, data or ()))
+
+
+register = make_registration(report, card, jobs=jobs)
