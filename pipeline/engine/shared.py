@@ -85,7 +85,7 @@ def to_plain_data(value: Any) -> Any:
     Fields named `location` say where, not what, and `withheld` what must not be stored whatever is
     asked for; both are left out.
     """
-    kind: Hashable = type(value)
+    kind: Any = type(value)
     if value is None or kind in _PLAIN:
         return value
     if kind is tuple or kind is list:
