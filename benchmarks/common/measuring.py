@@ -61,6 +61,12 @@ def one_thread() -> dict[str, str]:
     return {**os.environ, **limits, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
+def peak_memory() -> int:
+    """Bytes that this process had resident at most, without those of what started it."""
+    status = Path("/proc/self/status").read_text().partition("VmHWM:")[2]
+    return int(status.split()[0]) << 10
+
+
 @dataclass
 class Usage:
     """What one command used, with all its children."""

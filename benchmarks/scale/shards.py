@@ -15,7 +15,6 @@ last two with the tasks.
 import argparse
 import json
 import pickle
-import resource
 import subprocess
 import sys
 import tempfile
@@ -31,7 +30,7 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.common.corpus import read_records, text_bytes
-from benchmarks.common.measuring import ROOT
+from benchmarks.common.measuring import ROOT, peak_memory
 from benchmarks.common.replicas import WordReplicas, replicable
 
 TASK_BYTES = 64 << 10
@@ -112,7 +111,7 @@ def measure(raw: Path, out: Path) -> dict[str, Any]:
         "largest_call": postman.largest,
         "written": postman.written,
         "hashed": hashed,
-        "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+        "memory": peak_memory(),
     }
 
 
