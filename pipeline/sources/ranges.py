@@ -15,7 +15,7 @@ from pipeline.sources.remote import WEB, Store, ask_store, find_store, redact_ur
 
 _STREAMS = 4
 _LEAST_BLOCK, _MOST_BLOCK = 16 << 10, 4 << 20
-_BLOCKS = 8
+_BLOCKS = 16
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,9 @@ class ReadAheadFile(RangeFile):
         self._pool = ThreadPoolExecutor(_STREAMS)
 
     def _get(self, start: int, stop: int) -> bytes:
-        """Not beyond the span in one read, since that may be all that is needed."""
-        if start < self._span.stop:
-            stop = min(stop, self._span.stop)
+        if stop > self._span.stop:  # what is left of the span, or of one block, may be enough
+            end = self._offset((start - self._span.start) // self._span.block + 1)
+            stop = min(stop, self._span.stop if start < self._span.stop else end)
         pieces = []
         while start < stop:
             index = (start - self._span.start) // self._span.block
