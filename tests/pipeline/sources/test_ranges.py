@@ -196,14 +196,19 @@ class TestTrouble:
         assert storage.tree_hash(there) == expected
         assert next(requests) > 20
 
-    def test_a_store_that_goes_on_to_fail_ends_the_run(
-        self, raw: Path, web: Any, texts: list[str], tmp_path: Path
+    @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+    @pytest.mark.parametrize("share", [0.3, 1.3])
+    def test_a_store_that_goes_on_to_fail_is_no_damaged_shard(
+        self, name: str, share: float, raw: Path, web: Any, texts: list[str], tmp_path: Path
     ) -> None:
-        (raw / "a.jsonl").write_bytes(as_lines(texts))
+        data = NEAR[name](texts)
+        (raw / name).write_bytes(data)
         web.has_ranges = True
-        web.before = lambda path: vars(web).update(status=503 if web.sent > 400_000 else 0)
-        with pytest.raises(ResourceError, match=r"a\.jsonl: the store does not answer"):
-            run(f"{web.address}/raw/a.jsonl", tmp_path / "there")
+        web.before = lambda path: vars(web).update(
+            status=503 if web.sent > share * len(data) else 0
+        )
+        with pytest.raises(ResourceError, match=f"/raw/{name}: the store does not answer"):
+            run(f"{web.address}/raw/{name}", tmp_path / "there", 0, "read.on_bad_shard=skip")
 
     @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.parquet"])
     @pytest.mark.parametrize(
