@@ -59,8 +59,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class RowRange:
-    """So many rows, whose texts have `size` bytes and this hash; `copy` is that of a file
-    behind a URL whose rows are not near there."""
+    """So many rows, the bytes of their texts, and the hash of all that is read of them; `copy` is
+    that of a file behind a URL whose rows are not near there."""
 
     rows: int
     size: int
@@ -178,9 +178,13 @@ def _open_again(file: InputFile, span: Span) -> Iterator[HashingReader]:
 
 def update(digest: xxhash.xxh3_128, item: Record | BadRecord) -> int:
     """Add a row to the hash of a part; returns the bytes of its text."""
-    text = item.text.encode() if isinstance(item, Record) else item.reason.encode()
+    if isinstance(item, BadRecord):
+        text, others = item.reason.encode(), ""
+    else:
+        text = item.text.encode()
+        others = repr((item.source, item.meta, item.licence, item.fields))
     digest.update(text)
-    digest.update(b"\n")
+    digest.update(f"{others}\n".encode())
     return len(text)
 
 

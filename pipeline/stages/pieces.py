@@ -216,7 +216,7 @@ def pieces_stage(
     if not tasks:
         return None
     return Stage(
-        name="pieces", version=1, function=_pieces, tasks=tuple(tasks), still_valid=unchanged
+        name="pieces", version=2, function=_pieces, tasks=tuple(tasks), still_valid=unchanged
     )
 
 
