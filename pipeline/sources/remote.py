@@ -139,12 +139,15 @@ class Store:
 
     def check_unchanged(self) -> None:
         """Raise InputError when there is another file by now."""
-        if (
-            urlsplit(self.location).scheme != "hf"
-        ):  # where a commit never changes, and asking counts
-            self.system.invalidate_cache()
-        if _read_version(self.system, self.name) != self.version:
+        if _read_version_now(self.location, self.system, self.name) != self.version:
             raise change_error(redact_url(self.location))
+
+
+def _read_version_now(location: str, system: Any, name: str) -> tuple[int, str | None]:
+    """Not that of a listing, in which some stores spell it otherwise."""
+    if urlsplit(location).scheme != "hf":  # where a commit never changes, and asking counts
+        system.invalidate_cache()
+    return _read_version(system, name)
 
 
 def _opens_to_read(system: Any) -> bool:
@@ -157,7 +160,7 @@ def _opens_to_read(system: Any) -> bool:
 def find_store(location: str) -> Store:
     """The store of a file. Raises whatever errors it has."""
     system, name = _file_system(location)
-    return Store(location, system, name, _read_version(system, name))
+    return Store(location, system, name, _read_version_now(location, system, name))
 
 
 def _file_system(url: str) -> tuple[Any, str]:

@@ -5,7 +5,7 @@ import io
 import itertools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,10 @@ FAR: dict[str, Callable[[list[str]], bytes]] = {
 }
 
 
+def mark_slow(names: Iterable[str], *slow: str) -> list[Any]:
+    return [pytest.param(n, marks=pytest.mark.slow if n in slow else ()) for n in names]
+
+
 @pytest.fixture(scope="module")
 def texts(write_prose: Callable[..., str]) -> list[str]:
     return [write_prose(number, 150) for number in range(TEXTS)]
@@ -105,7 +109,7 @@ def documents(out: Path) -> list[pa.Table]:
     return [pa.ipc.open_file(p).read_all() for p in sorted((out / "documents").glob("*.arrow"))]
 
 
-@pytest.mark.parametrize("name", NEAR)
+@pytest.mark.parametrize("name", mark_slow(NEAR, "a.jsonl.gz", "a.jsonl.bz2"))
 def test_by_ranges_a_run_is_that_of_the_local_file(
     name: str, raw: Path, web: Any, texts: list[str], tmp_path: Path
 ) -> None:
@@ -134,7 +138,7 @@ def test_what_has_to_be_copied_gives_the_same_documents(
     assert scratch(there)
 
 
-@pytest.mark.parametrize("name", NEAR)
+@pytest.mark.parametrize("name", mark_slow(NEAR, "a.jsonl", "a.jsonl.gz", "a.jsonl.bz2"))
 def test_a_file_is_transferred_twice_and_little_more(
     name: str, raw: Path, web: Any, write_prose: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -210,10 +214,14 @@ class TestTrouble:
         with pytest.raises(ResourceError, match=f"/raw/{name}: the store does not answer"):
             run(f"{web.address}/raw/{name}", tmp_path / "there", 0, "read.on_bad_shard=skip")
 
-    @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.parquet"])
+    @pytest.mark.parametrize("name", mark_slow(["a.jsonl", "a.jsonl.gz", "a.parquet"], "a.jsonl"))
     @pytest.mark.parametrize(
-        ("share", "skip"), [(0.2, True), (0.6, False), (1.1, True), (1.4, False)]
-    )
+        ("share", "skip"),
+        [
+            (0.2, True), (1.1, False), pytest.param(0.6, False, marks=pytest.mark.slow),
+            pytest.param(1.4, True, marks=pytest.mark.slow),
+        ],
+    )  # fmt: skip
     def test_a_file_that_is_replaced_is_named(
         self, name: str, share: float, skip: bool, raw: Path, web: Any, texts: list[str],
         tmp_path: Path,
