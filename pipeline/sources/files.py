@@ -34,6 +34,7 @@ from pipeline.sources.formats import (
     load_plugged_formats,
 )
 from pipeline.sources.listing import DESCRIPTIONS, Listing, StoredFile, local
+from pipeline.sources.ranges import RangeFile, Span, open_ranges
 from pipeline.sources.raw_format import RowFormat, StreamFormat
 from pipeline.sources.record import BadRecord, Place, Record, RecordRules, has_surrogate
 from pipeline.sources.remote import (
@@ -46,7 +47,7 @@ from pipeline.sources.remote import (
     remote,
     version,
 )
-from pipeline.sources.streams import Allowance, decompress_blocks
+from pipeline.sources.streams import Allowance, change_error, decompress_blocks
 
 _SPOOL = 4 << 20
 _SHORTEST_HEAD = 4
@@ -208,36 +209,54 @@ def _input_file(name: str, file: StoredFile, shared: str, kind: str | None) -> I
 
 class HashingReader:
     """A binary file, at a path or a URL, that hashes what is read in order; formats that seek are
-    hashed apart. Raises InputError when it cannot be opened."""
+    hashed apart. `span` is what is read of it by ranges, if it is behind a URL whose store has
+    them. Raises InputError when it cannot be opened."""
 
-    def __init__(self, location: str) -> None:
-        try:
-            self.file: BinaryIO = (
-                open_remote(location) if is_url(location) else open(location, "rb")  # noqa: SIM115
-            )
-        except OSError as error:
-            raise InputError(f"{location}: cannot read: {error.strerror or error}") from error
+    def __init__(self, location: str, span: Span | None = None) -> None:
         self.digest = xxhash.xxh3_128()
         self.hashed = 0
+        try:
+            self.file = self._open(location, span)
+        except OSError as error:
+            raise InputError(f"{location}: cannot read: {error.strerror or error}") from error
         self._shown = redact_url(location) if is_url(location) else location
         self._stamp = self._times()
+
+    def _open(self, location: str, span: Span | None) -> BinaryIO:
+        if not is_url(location):
+            return open(location, "rb")
+        ranges = open_ranges(location, span, self._hash) if span is not None else None
+        return ranges or open_remote(location)  # type: ignore[return-value]
+
+    @property
+    def can_seek(self) -> bool:
+        """Whether any byte is as near as the first one."""
+        return not isinstance(self.file, RemoteFile)
 
     def hash_rest(self, size: int | None = None) -> str:
         """Hash whatever has not been read yet and return the hex digest of the whole file.
 
         Raises InputError when the file changed while it was read, or does not have `size` bytes.
         """
-        self.file.seek(self.hashed)
-        while block := self.file.read(_SPOOL):
-            self.digest.update(block)
-            self.hashed += len(block)
-        if self._times() != self._stamp or size not in (None, self.hashed):
+        self.seek(self.hashed)
+        while self.read(_SPOOL):
+            pass
+        self.check_unchanged()
+        if size not in (None, self.hashed):
             raise change_error(self._shown)
         return self.digest.hexdigest()
 
+    def check_unchanged(self) -> None:
+        """Raise InputError when the file changed since it was opened. One behind a URL that came in
+        a single answer did not."""
+        if isinstance(self.file, RangeFile):
+            self.file.check_unchanged()
+        elif self._times() != self._stamp:
+            raise change_error(self._shown)
+
     def _times(self) -> tuple[int, int] | None:
         """Size and time of the last write of a file of this machine."""
-        if isinstance(self.file, RemoteFile):
+        if isinstance(self.file, RemoteFile | RangeFile):
             return None
         status = os.fstat(self.file.fileno())
         return status.st_size, status.st_mtime_ns
@@ -248,9 +267,12 @@ class HashingReader:
         block = self.file.read(size)
         fresh = block[max(0, self.hashed - start) :]
         if start <= self.hashed and fresh:
-            self.digest.update(fresh)
-            self.hashed = start + len(block)
+            self._hash(fresh)
         return block
+
+    def _hash(self, data: bytes) -> None:
+        self.digest.update(data)
+        self.hashed += len(data)
 
     def seek(self, offset: int) -> int:
         """Go to an absolute offset at or before what was hashed."""
@@ -259,14 +281,6 @@ class HashingReader:
     def close(self) -> None:
         """Close the file."""
         self.file.close()
-
-
-def change_error(location: str) -> InputError:
-    """The error of a raw shard that is written while a run reads it."""
-    return InputError(
-        f"{location}: changed while this run read it; run the same command again once nothing "
-        "writes to it any more"
-    )
 
 
 def hash_input(location: str) -> str:
@@ -317,10 +331,10 @@ def read_rows(
 
 @contextlib.contextmanager
 def open_seekable(file: InputFile, reader: HashingReader) -> Iterator[tuple[BinaryIO, str | None]]:
-    """A file that can be read here and there, and its path; of one behind a URL a temporary copy,
-    which has none."""
-    if not is_url(file.location):
-        yield reader.file, file.location
+    """A file that can be read here and there, and its path, which one behind a URL does not have;
+    where its store has no ranges, a temporary copy."""
+    if reader.can_seek:
+        yield reader.file, None if is_url(file.location) else file.location
         return
     with tempfile.TemporaryFile() as copy:
         while block := reader.read(_SPOOL):

@@ -7,7 +7,7 @@ in which no record begins does not exist.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -15,11 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from pipeline.core.errors import InputError
 from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs
-from pipeline.sources.files import HashingReader, InputFile, change_error, read_blocks, read_rows
+from pipeline.sources.files import HashingReader, InputFile, read_blocks, read_rows
+from pipeline.sources.ranges import Span
 from pipeline.sources.record import START, BadRecord, Place, Record, RecordRules
-from pipeline.sources.streams import StreamStart, decompress_blocks, resume_blocks
+from pipeline.sources.remote import RefusedError
+from pipeline.sources.streams import StreamStart, change_error, decompress_blocks, resume_blocks
 
 PIECE_COMPRESSION = "zst"
 _PIECE_ESTIMATE = 3.0
@@ -56,8 +59,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class RowRange:
-    """So many rows, whose texts have `size` bytes and this hash; `copy` holds those of a file
-    behind a URL."""
+    """So many rows, the bytes of their texts, and the hash of all that is read of them; `copy` is
+    that of a file behind a URL whose rows are not near there."""
 
     rows: int
     size: int
@@ -124,7 +127,7 @@ def _text(part: Part, stretch: Stretch) -> Iterator[bytes]:
     file = part.file
     digest = xxhash.xxh3_128()
     skip, left = part.first.byte_offset - stretch.start.text, stretch.size
-    with closing(HashingReader(file.location)) as reader:
+    with _open_again(file, _span(file, stretch.start, skip + left)) as reader:
         blocks = resume_blocks(file.shown, reader, file.format.compression, stretch.start)
         while left and (item := next(blocks, None)) is not None:
             block = item[1]
@@ -144,7 +147,7 @@ def _rows(
     file, digest, count = part.file, xxhash.xxh3_128(), 0
     if content.copy is not None:
         file = replace(file, location=str(inputs.path(content.copy)), kind=file.format.records.name)
-    with closing(HashingReader(file.location)) as reader:
+    with _open_again(file, Span()) as reader:
         items = read_rows(file, reader, rules, part.first.ordinal)
         for item in islice(items, content.rows):
             update(digest, item)
@@ -154,11 +157,34 @@ def _rows(
         raise change_error(part.file.shown)
 
 
+def _span(file: InputFile, start: StreamStart, size: int) -> Span:
+    """Where so many bytes of the decompressed file are about, by how what is before them packs."""
+    ratio = start.raw / start.text if start.text else file.size / max(1, file.text_estimate)
+    return Span(start.raw, start.raw + int(size * ratio))
+
+
+@contextmanager
+def _open_again(file: InputFile, span: Span) -> Iterator[HashingReader]:
+    """A file that was sound when it was cut: what is wrong with it now is that it changed."""
+    with closing(HashingReader(file.location, span)) as reader:
+        try:
+            yield reader
+        except RefusedError:
+            raise
+        except InputError as error:
+            raise change_error(file.shown) from error
+        reader.check_unchanged()
+
+
 def update(digest: xxhash.xxh3_128, item: Record | BadRecord) -> int:
     """Add a row to the hash of a part; returns the bytes of its text."""
-    text = item.text.encode() if isinstance(item, Record) else item.reason.encode()
+    if isinstance(item, BadRecord):
+        text, others = item.reason.encode(), ""
+    else:
+        text = item.text.encode()
+        others = repr((item.source, item.meta, item.licence, item.fields))
     digest.update(text)
-    digest.update(b"\n")
+    digest.update(f"{others}\n".encode())
     return len(text)
 
 

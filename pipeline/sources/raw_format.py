@@ -46,8 +46,8 @@ class RowReader(Protocol):
     ) -> Records:
         """Yield every row from number `first` on, good or bad, in order.
 
-        `location` is the path of the file, None for a temporary copy of one behind a URL. Count
-        what is decompressed with `allowance`. Raises InputError for a file that is damaged.
+        `location` is the path of the file; None for one behind a URL, or a temporary copy of it.
+        Count what is decompressed with `allowance`. Raises InputError for a file that is damaged.
         """
         ...
 
@@ -96,10 +96,22 @@ class StreamFormat(RawFormat):
     or all there are, since next to others they are more likely notes."""
 
 
+class DistanceMeter(Protocol):
+    """A function that says how far rows are from what can be found without reading."""
+
+    def __call__(self, path: str, file: BinaryIO, rules: RecordRules) -> int:
+        """Return the most bytes, decompressed, that are read for any one row. Raises InputError for
+        a file that is damaged."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class RowFormat(RawFormat):
-    """Rows that are read here and there; a file behind a URL is copied before."""
+    """Rows that are read here and there; a file behind a URL is copied before, unless `distance`
+    tells that its parts can be read from there."""
 
     read: RowReader
     copy: RowCopier | None
     """How `prep dedup` copies rows; None: it cannot."""
+    distance: DistanceMeter | None = None
+    """None: a row is found by reading all those before it."""

@@ -20,15 +20,22 @@ from urllib.parse import unquote, urlsplit
 from pipeline.core.errors import InputError, ResourceError, escape_text
 from pipeline.sources.formats import find_suffix, is_text
 from pipeline.sources.listing import Listing, StoredFile
+from pipeline.sources.streams import change_error
+
+
+class RefusedError(InputError):
+    """A store does not hand out a file: it is not there, or access is denied."""
+
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_WEB = ("http", "https")
+WEB = ("http", "https")
 _MAGIC = re.compile(r"[^/]*[*\[]")
 """The part of a path that holds the first wildcard; `?` begins a query."""
 
 _SECRETS = re.compile(r"(?<=://)[^/\s@]*@|\?[^\s'\")]*")
 _VERSIONS = (
     "etag",
+    "e_tag",
     "md5",
     "content-md5",
     "checksum",
@@ -92,22 +99,68 @@ def remote(url: str) -> Listing:
         )
     if "::" in url:
         raise InputError(f"{redact_url(url)}: chained URLs are not supported")
-    root, files = _asking(url, _files, url)
+    root, files = ask_store(url, _files, url)
     return Listing(root, files, is_text(unquote(parts.path)))
 
 
 def version(location: str) -> tuple[int, str | None]:
     """(size, what tells the content apart; None where the store says nothing) of a file."""
 
-    version: tuple[int, str | None] = _asking(location, _ask_version, location)
+    version: tuple[int, str | None] = ask_store(location, _ask_version, location)
     return version
 
 
 def _ask_version(location: str) -> tuple[int, str | None]:
-    system, name = _file_system(location)
+    return _read_version(*_file_system(location))
+
+
+def _read_version(system: Any, name: str) -> tuple[int, str | None]:
     info = {str(key).lower(): value for key, value in system.info(name).items()}
     content = next((f"{key} {info[key]}" for key in _VERSIONS if info.get(key)), None)
     return int(info["size"] or 0), content
+
+
+@dataclass(frozen=True)
+class Store:
+    """What answers for one file: its file system, and what that calls the file; `version` is that
+    of the bytes that are read. Its methods raise whatever errors the store has."""
+
+    location: str
+    system: Any
+    name: str
+    version: tuple[int, str | None]
+
+    def read(self, start: int, stop: int) -> bytes:
+        """The bytes of a range, or fewer at the end of the file."""
+        is_open = not self.system.async_impl and _opens_to_read(self.system)
+        options = {"cache_type": "none"} if is_open else {}
+        data: bytes = self.system.cat_file(self.name, start, stop, **options)
+        return data
+
+    def check_unchanged(self) -> None:
+        """Raise InputError when there is another file by now."""
+        if _read_version_now(self.location, self.system, self.name) != self.version:
+            raise change_error(redact_url(self.location))
+
+
+def _read_version_now(location: str, system: Any, name: str) -> tuple[int, str | None]:
+    """Not that of a listing, in which some stores spell it otherwise."""
+    if urlsplit(location).scheme != "hf":  # where a commit never changes, and asking counts
+        system.invalidate_cache()
+    return _read_version(system, name)
+
+
+def _opens_to_read(system: Any) -> bool:
+    """Whether a range is read through a file, which would read on beyond it."""
+    from fsspec import AbstractFileSystem
+
+    return type(system).cat_file is AbstractFileSystem.cat_file
+
+
+def find_store(location: str) -> Store:
+    """The store of a file. Raises whatever errors it has."""
+    system, name = _file_system(location)
+    return Store(location, system, name, _read_version_now(location, system, name))
 
 
 def _file_system(url: str) -> tuple[Any, str]:
@@ -118,7 +171,7 @@ def _file_system(url: str) -> tuple[Any, str]:
         raise InputError(f"{redact_url(url)}: needs fsspec; {_INSTALL}") from error
     web = {"headers": {"Accept-Encoding": "identity"}, "client_kwargs": {"auto_decompress": False}}
     try:
-        opened: tuple[Any, str] = url_to_fs(url, **(web if urlsplit(url).scheme in _WEB else {}))
+        opened: tuple[Any, str] = url_to_fs(url, **(web if urlsplit(url).scheme in WEB else {}))
     except (ImportError, ValueError) as error:
         reason = escape_text(redact_url(str(error)))
         raise InputError(
@@ -130,8 +183,11 @@ def _file_system(url: str) -> tuple[Any, str]:
 _INSTALL = "pip install 'wafermill[remote]', and for s3:// and the like the package of that store"
 
 
-def _asking(url: str, question: Any, *arguments: Any) -> Any:
-    """The answer of a store, which is asked again while it fails."""
+def ask_store(url: str, question: Any, *arguments: Any) -> Any:
+    """The answer of a store, which is asked again while it fails.
+
+    Raises ResourceError when it goes on to fail, InputError for what asking again cannot mend.
+    """
     return _persist(lambda: _ask_once(url, question, *arguments))
 
 
@@ -164,19 +220,19 @@ def _trouble(url: str, error: Exception) -> InputError | ResourceError:
     reason = escape_text(redact_url(str(cause))) or type(cause).__name__
     status = getattr(cause, "status", None)
     if _says(cause, *_NO_BUCKET):
-        return InputError(f"{redact_url(url)}: there is no bucket {store}; correct its name")
+        return RefusedError(f"{redact_url(url)}: there is no bucket {store}; correct its name")
     if (
         cause is None
         or status in (404, 410)
         or (
             isinstance(error, FileNotFoundError)
             and not isinstance(cause, OSError)
-            and urlsplit(url).scheme not in _WEB
+            and urlsplit(url).scheme not in WEB
         )
     ):
-        return InputError(f"{redact_url(url)}: not found; correct the path")
+        return RefusedError(f"{redact_url(url)}: not found; correct the path")
     if isinstance(cause, PermissionError) or status in (401, 403) or _says(cause, *_NOT_ALLOWED):
-        return InputError(
+        return RefusedError(
             f"{redact_url(url)}: access denied ({reason}); set credentials that may read {store} "
             "in the environment or in the configuration of fsspec"
         )
@@ -198,7 +254,7 @@ def _says(error: BaseException | None, *words: str) -> bool:
 def _files(url: str) -> tuple[str, tuple[StoredFile, ...]]:
     """(root, files) of a URL."""
     system, name = _file_system(url)
-    path = name.partition("?")[0] if urlsplit(url).scheme in _WEB else name
+    path = name.partition("?")[0] if urlsplit(url).scheme in WEB else name
     magic = _MAGIC.search(path)
     if magic:
         from fsspec.utils import glob_translate
@@ -259,7 +315,7 @@ def _plain(system: Any, name: str) -> str:
     """A name such as /bucket/sub/a b.jsonl, without protocol or query."""
     url = system.unstrip_protocol(name)
     scheme, _, path = url.partition("://")
-    if scheme in _WEB:
+    if scheme in WEB:
         path = unquote(path.partition("?")[0].partition("#")[0])
     return f"/{scheme}/{path.strip('/')}"
 
@@ -279,7 +335,7 @@ class RemoteFile:
         self._open()
 
     def _open(self) -> None:
-        self._file: Any = _asking(self._location, self._opened)
+        self._file: Any = ask_store(self._location, self._opened)
         self._is_broken = False
         self._below = 0
         self._head = b""
@@ -288,7 +344,7 @@ class RemoteFile:
 
     def _opened(self) -> Any:
         system, name = _file_system(self._location)
-        if urlsplit(self._location).scheme in _WEB:
+        if urlsplit(self._location).scheme in WEB:
             return system.open(name, "rb", block_size=0)
         return system.open(name, "rb", block_size=_READ_AHEAD, cache_type="readahead")
 
@@ -317,10 +373,7 @@ class RemoteFile:
     def _reopened(self, offset: int) -> Any:
         """The file opened again, at an offset."""
         if _ask_once(self._location, _ask_version, self._location) != self._version:
-            raise InputError(
-                f"{redact_url(self._location)}: changed while this run read it; "
-                "run the same command again"
-            )
+            raise change_error(redact_url(self._location))
         file = _ask_once(self._location, self._opened)
         while offset and (piece := _ask_once(self._location, file.read, min(_SKIP, offset))):
             offset -= len(piece)

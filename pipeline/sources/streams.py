@@ -77,6 +77,14 @@ _MAGIC = {
 }
 
 
+def change_error(location: str) -> InputError:
+    """The error of a raw shard that is written while a run reads it."""
+    return InputError(
+        f"{location}: changed while this run read it; run the same command again once nothing "
+        "writes to it any more"
+    )
+
+
 def sniff(head: bytes) -> str | None:
     """The compressed or columnar format that the first bytes of a file show, if any."""
     if len(head) >= 4 and 0x184D2A50 <= int.from_bytes(head[:4], "little") <= 0x184D2A5F:

@@ -19,7 +19,7 @@ from pipeline.config.prep import Config
 from pipeline.core import storage
 from pipeline.core.errors import InputError, escape_text
 from pipeline.core.manifest import Shard
-from pipeline.engine.stage import Inputs, Output, Result, Stage, Task
+from pipeline.engine.stage import MEMORY_PER_WORK, Inputs, Output, Result, Stage, Task
 from pipeline.runs import layout
 from pipeline.runs.views import PiecesOutput
 from pipeline.sources.files import HashingReader, InputFile, make_allowance, read_blocks, read_rows
@@ -36,13 +36,16 @@ from pipeline.sources.part import (
     cut_records,
     update,
 )
-from pipeline.sources.raw_format import StreamFormat
+from pipeline.sources.ranges import Span
+from pipeline.sources.raw_format import RowFormat, StreamFormat
 from pipeline.sources.record import START, Place, RecordRules, make_rules
 from pipeline.sources.remote import is_url
 from pipeline.sources.streams import BLOCK, StreamStart, resume_blocks, zstd
 from pipeline.stages.plan import Reading, ReadPlan, reading
 
 ZSTD_LEVEL = 1
+_KEPT = 16
+"""Blocks of a file behind a URL that are held: a row group or so, whose columns take turns."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +67,16 @@ def _pieces(job: PiecesJob, inputs: Inputs) -> Result:
 def _outputs(job: PiecesJob, inputs: Inputs, counters: dict[str, Any]) -> Iterator[Output]:
     """The pieces; notes every part and at last the file's hash in `counters`."""
     file, parts = job.file, counters["parts"]
-    with closing(HashingReader(file.location)) as reader:
+    with closing(HashingReader(file.location, Span(0, file.size, _KEPT))) as reader:
         try:
             if not file.has_rows:
                 yield from _cut_blocks(job, reader, parts)
-            elif is_url(file.location):
-                yield from _cut_copy(job, reader, inputs, parts)
-            else:
+            elif _are_rows_near(job, reader):
                 _cut_rows(job, reader, parts)
+            else:
+                yield from _cut_copy(job, reader, inputs, parts)
         except InputError as error:
+            reader.check_unchanged()
             if job.on_bad_shard == "fail":
                 raise
             counters["problem"] = escape_text(str(error).replace(file.shown, file.path))
@@ -95,7 +99,7 @@ def _cut_blocks(
         for first, chunks in groupby(_chunks(job, reader), attrgetter("first")):
             begin = next(chunks)
             some = (chunk.data for chunk in chain((begin,), chunks))
-            start = _start(job, begin)
+            start = _start(job, begin, reader.can_seek)
             if start is not None:
                 size, digest = _hashed(some)
                 parts.append(_note(first, size, digest, start=[start.raw, start.text]))
@@ -132,13 +136,13 @@ def _chunks(job: PiecesJob, reader: HashingReader) -> Iterator[Chunk]:
     return cut_records(blocks(), job.part_bytes, lambda some: read_blocks(file, some, rules))
 
 
-def _start(job: PiecesJob, chunk: Chunk) -> StreamStart | None:
+def _start(job: PiecesJob, chunk: Chunk, can_seek: bool) -> StreamStart | None:
     """Where to read a part from that begins with this chunk; None if it is to be a piece, because
-    that is far away, or behind a URL, where nothing is near but the beginning."""
+    that is far away, as everything but the beginning is where a server has no ranges."""
     first = chunk.first.byte_offset
     plain = job.file.format.compression is None
     start = StreamStart(first, first) if plain else chunk.start
-    if start.raw and is_url(job.file.location):
+    if start.raw and not can_seek:
         return None
     return start if first - start.text < job.part_bytes else None
 
@@ -159,10 +163,22 @@ class _Compressor:
         return [*(piece.result() for piece in self._pieces), self._compressor.flush()]
 
 
+def _are_rows_near(job: PiecesJob, reader: HashingReader) -> bool:
+    """Whether every part can be read where the file is, and not much besides it."""
+    file, records = job.file, job.file.format.records
+    assert isinstance(records, RowFormat)
+    if not is_url(file.location):
+        return True
+    if not reader.can_seek or records.distance is None:
+        return False
+    return records.distance(file.shown, reader.file, job.rules) <= job.part_bytes // 2
+
+
 def _cut_copy(
     job: PiecesJob, reader: HashingReader, inputs: Inputs, parts: list[dict[str, Any]]
 ) -> Iterator[Output]:
-    """Rows behind a URL are read here and there, so from a copy."""
+    """Rows that are far away are read from a copy."""
+    reader.seek(0)
     path = f"{layout.PIECES}/{job.path_id:06d}.copy"
     yield Output(path, iter(lambda: reader.read(BLOCK), b""))
     here = replace(job.file, location=str(inputs.root / path), kind=job.file.format.records.name)
@@ -195,11 +211,12 @@ def pieces_stage(
         file = plan.files[path_id]
         rules = make_rules(sources[file.input], config)
         job = PiecesJob(path_id, file, rules, plan.task_bytes, config.read.on_bad_shard)
-        tasks.append(Task(f"pieces of {file.path}", job, work=file.text_estimate))
+        memory = MEMORY_PER_WORK * plan.task_bytes
+        tasks.append(Task(f"pieces of {file.path}", job, work=file.text_estimate, memory=memory))
     if not tasks:
         return None
     return Stage(
-        name="pieces", version=1, function=_pieces, tasks=tuple(tasks), still_valid=unchanged
+        name="pieces", version=2, function=_pieces, tasks=tuple(tasks), still_valid=unchanged
     )
 
 

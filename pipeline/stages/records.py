@@ -25,7 +25,7 @@ from pipeline.runs import layout
 from pipeline.runs.layout import STATES
 from pipeline.runs.views import CleanOutput, KeepOutput
 from pipeline.sources.copy import copy_records, new_compressor
-from pipeline.sources.files import HashingReader, InputFile, change_error
+from pipeline.sources.files import HashingReader, InputFile
 from pipeline.sources.output_format import (
     COMPRESSIONS,
     FIELDS,
@@ -33,6 +33,7 @@ from pipeline.sources.output_format import (
     PluggedForm,
 )
 from pipeline.sources.record import SOURCE_KEYS, source_label
+from pipeline.sources.streams import change_error
 from pipeline.stages.plan import Reading
 
 _BATCH = 1024

@@ -33,6 +33,13 @@ main()
 """
 """Fresh processes: the client of a store is of no use in a fork of a process that used one."""
 Program = subprocess.Popen[str]
+READS_S3 = """
+import os
+from obstore.fsspec import register
+os.environ["AWS_ALLOW_HTTP"] = "true"
+register("s3")
+"""
+"""For inputs: another client of such stores that fsspec knows, as s3fs would be."""
 
 
 @pytest.fixture
@@ -41,7 +48,7 @@ def far(s3: Any, tmp_path: Path) -> Callable[..., Program]:
     compiled = user_cache()
     assert compiled is not None
 
-    def call(host: str, *arguments: object, fault: str = "") -> Program:
+    def call(host: str, *arguments: object, fault: str = "", before: str = "") -> Program:
         cache = tmp_path / host
         cache.mkdir(exist_ok=True)
         for name in ("kernels", "cleaning", "tokenizer-checks"):
@@ -49,7 +56,7 @@ def far(s3: Any, tmp_path: Path) -> Callable[..., Program]:
                 (cache / name).symlink_to(compiled / name)
         own = {"WAFERMILL_CACHE": str(cache), "WAFERMILL_FAILPOINT": fault}
         return subprocess.Popen(
-            [sys.executable, "-c", PREP, *map(str, arguments)],
+            [sys.executable, "-c", before + PREP, *map(str, arguments)],
             env={**os.environ, **s3.environment, **own},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
@@ -220,3 +227,55 @@ def test_a_writer_that_slept_through_its_lease_stops_and_harms_nothing(
     assert "s3://runs/slept: " in err
     assert s3.read("slept/") == before
     assert s3.tree_hash("slept/") == clean.tree_hash
+
+
+@pytest.fixture
+def stored(s3: Any, collection: Collection, tmp_path: Path) -> Callable[[str], Path]:
+    """A config whose inputs are the objects raw/ of the bucket, by one way to reach them."""
+    for path in collection.plain_shard.parent.iterdir():
+        s3.client().put_object(
+            Bucket="runs", Key=f"raw/{path.name}", Body=path.read_bytes(), ACL="public-read"
+        )
+    time.sleep(1.1)  # what was just written may be late
+
+    def make(scheme: str) -> Path:
+        names = sorted(path.name for path in collection.plain_shard.parent.iterdir())
+        urls = {"s3": "s3://runs/raw/", "http": [f"{s3.url}/runs/raw/{name}" for name in names]}
+        config = tmp_path / f"{scheme}.yaml"
+        text = collection.config.read_text()
+        config.write_text(text.replace("path: raw", f"path: {json.dumps(urls[scheme])}"))
+        return config
+
+    return make
+
+
+def run_on_stored(
+    far: Callable[..., Program], config: Path, out: Path, fault: str = ""
+) -> tuple[int, str]:
+    command = ("run", config, "--out", out, "--workers", 0)
+    program = far("one", *command, fault=fault, before=READS_S3)
+    _, err = program.communicate(240)
+    return program.returncode, err
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+@pytest.mark.parametrize("scheme", ["s3", "http"])
+def test_inputs_in_a_bucket_give_the_bytes_of_local_ones_whatever_fails(
+    far: Callable[..., Program], stored: Callable[[str], Path], s3: Any, clean: Clean,
+    tmp_path: Path, scheme: str,
+) -> None:  # fmt: skip
+    """Among them one that is read by ranges; killed and resumed, while requests fail."""
+    config = stored(scheme)
+    for number, point in enumerate((0, 3, 9, 40)):
+        out = tmp_path / f"out-{number}"
+        fault = f"storage.publish.renamed@{point}=kill" if point else ""
+        for attempt in range(4):
+            s3.set_faults(FAULTS, seed=10 * number + attempt)
+            code, err = run_on_stored(far, config, out, "" if attempt else fault)
+            s3.set_faults(0)
+            assert code in (0, 5, -signal.SIGKILL), err
+            if code == 0:
+                break
+        assert code == 0, err
+        assert storage.tree_hash(out) == clean.tree_hash

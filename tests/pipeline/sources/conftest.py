@@ -53,6 +53,11 @@ class Web:
     status: int = 0
     troubles: list[int] = field(default_factory=list)
     """For the next requests of a file: a status, or 0 to cut it off."""
+    has_ranges: bool = False
+    sent: int = 0
+    """Bytes that were sent as ranges."""
+    before: Callable[[str], None] = lambda path: None
+    """Called with the path of every request of a file."""
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
@@ -63,6 +68,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.web.requests.append((self.command, self.path))
+        self.web.before(self.path)
         trouble = self.web.troubles.pop(0) if self.web.troubles else None
         if status := trouble or self.web.status:
             self.send_error(status)
@@ -72,8 +78,26 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data[: len(data) // 2])
+        elif self.web.has_ranges and "Range" in self.headers:
+            self.send_range(Path(self.translate_path(self.path)))
         else:
             super().do_GET()
+
+    def send_range(self, path: Path) -> None:
+        size = path.stat().st_size
+        first, last = self.headers["Range"].removeprefix("bytes=").split("-")
+        start, stop = int(first), min(int(last) + 1, size)
+        if start >= size:
+            return self.send_error(416)
+        with open(path, "rb") as file:
+            file.seek(start)
+            data = file.read(stop - start)
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{size}")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+        self.web.sent += len(data)
 
     def do_HEAD(self) -> None:
         self.web.requests.append((self.command, self.path))
@@ -93,10 +117,11 @@ def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[Web]:
-    """Python's own web server over `tmp_path`; it answers no range requests."""
+    """Python's own web server over `tmp_path`; it answers range requests where a test says so."""
     handler = type("Handler", (_Handler,), {})
     bound = functools.partial(handler, directory=str(tmp_path))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), bound)
+    server.handle_error = lambda *arguments: None  # type: ignore[method-assign]  # it hung up
     made = Web(f"http://127.0.0.1:{server.server_address[1]}")
     handler.web = made  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)

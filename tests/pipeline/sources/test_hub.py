@@ -72,7 +72,11 @@ class Hub(http.server.BaseHTTPRequestHandler):
             return
         data = FILES[path]
         headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{hashlib.sha1(data).hexdigest()}"'}
-        self.reply(200, data, headers)
+        if span := self.headers["Range"]:
+            first, last = span.removeprefix("bytes=").split("-")
+            self.reply(206, data[int(first) : int(last) + 1], headers)
+        else:
+            self.reply(200, data, headers)
 
     def answer(self, value: object) -> None:
         self.reply(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
@@ -104,18 +108,24 @@ from contextlib import closing
 from pathlib import Path
 from pipeline.core.errors import InputError
 from pipeline.sources import files
+from pipeline.sources.ranges import Span
 from pipeline.sources.record import RecordRules
 answers = []
 for name in sys.argv[1:]:
     try:
         found, _ = files.find("in", name, Path())
-        texts = []
+        texts, ranges = [], []
         for file in found:
             with closing(files.HashingReader(file.location)) as reader:
                 rules = RecordRules(text_key="text", max_document_bytes=1000, sources=None)
                 items = files.read_records(file, reader, rules)
                 texts += [item.text for item in items]
-        answers.append([[f.path for f in found], texts])
+            with closing(files.HashingReader(file.location, Span(5, 25))) as reader:
+                assert reader.can_seek
+                reader.seek(5)
+                ranges.append(reader.read(20).hex())
+                reader.check_unchanged()
+        answers.append([[f.path for f in found], texts, ranges])
     except InputError as error:
         answers.append(str(error))
 print(json.dumps(answers))
@@ -135,21 +145,23 @@ def ask(cache: Path, *names: str, **environment: str) -> list[Any]:
 
 
 def test_by_name(endpoint: str, tmp_path: Path) -> None:
-    """The files of a split, with name and commit in their paths; `hf://` URLs work too."""
+    """The files of a split, with name and commit in their paths; `hf://` URLs work too, and ranges
+    of what is behind them."""
     split, whole, revision, none, unknown, url = ask(
         tmp_path, f"hf:{NAME}:train", f"hf:{NAME}", f"hf:{NAME}@main:default:test",
         f"hf:{NAME}:dev", "hf:someone/nothing:train",
         f"hf://datasets/{NAME}@{COMMIT}/data/train-*.gz", HF_ENDPOINT=endpoint,
     )  # fmt: skip
     names = [f"data/train-0000{i}-of-00002.jsonl.gz" for i in range(2)]
-    assert split == [[f"{NAME}@{COMMIT}/{n}" for n in names], ["one", "two"]]
+    ranges = [FILES[name][5:25].hex() for name in names]
+    assert split == [[f"{NAME}@{COMMIT}/{n}" for n in names], ["one", "two"], ranges]
     assert whole.startswith(f"hf:{NAME}: has the splits ")
     assert "train, test" in whole
     assert f"such as hf:{NAME}:train" in whole
     assert revision[1] == ["three"]
     assert "there is no dev" in none
     assert "cannot find it on the Hugging Face Hub" in unknown
-    assert url == [[os.path.basename(n) for n in names], ["one", "two"]]
+    assert url == [[os.path.basename(n) for n in names], ["one", "two"], ranges]
 
 
 def test_offline(tmp_path: Path) -> None:

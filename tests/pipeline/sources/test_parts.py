@@ -221,6 +221,17 @@ def test_memory_of_a_piece_is_bounded(tmp_path: Path) -> None:
     assert sum(1 for _ in outputs) > 5
 
 
+def test_rows_of_which_only_the_meta_changed(tmp_path: Path) -> None:
+    path, texts = tmp_path / "a.parquet", [f"text {i}" * 9 for i in range(60)]
+    for number in (1, 2):
+        metas = [f'{{"n": {number if i == 40 else 0}}}' for i in range(60)]
+        pq.write_table(pa.table({"text": texts, "meta": metas}), path)
+        if number == 1:
+            parts = parts_of(path, 500, tmp_path / "run", RULES)
+    with pytest.raises(InputError, match="changed while this run read it"):
+        read_parts(parts, tmp_path / "run", RULES)
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "b.jsonl.zst", "c.parquet"])
 def test_a_file_that_changed_since_it_was_cut(tmp_path: Path, name: str) -> None:
     path = tmp_path / name

@@ -15,6 +15,7 @@ from pipeline.config.prep import DedupConfig, ReadConfig, load_config
 from pipeline.core import storage
 from pipeline.core.errors import InputError
 from pipeline.sources.streams import decompress_blocks, zstd
+from pipeline.stages.pieces import pieces_stage
 from pipeline.stages.tables import sources_stage
 from pipeline.stories.dedup import DEDUP, make_dedup_config
 from pipeline.stories.loop import StageRecord
@@ -268,6 +269,18 @@ def test_plan_shows_the_cut(collection: Path, tmp_path: Path, prep: Callable[...
     sizes = [file.text_estimate for file in plan.files]
     assert len(plan.estimate) == sum(-(-size // 6000) for size in sizes)
     assert max(plan.estimate) <= 6000
+
+
+def test_memory_to_cut_a_file_does_not_grow_with_it(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    for size in (1 << 30, 1 << 40):
+        with open(tmp_path / "raw/a.jsonl", "wb") as file:
+            file.truncate(size)
+        prepared = prepare(load_config(tmp_path / "c.yaml"), tmp_path / "x")
+        stage = pieces_stage(prepared.config, prepared.plan, lambda counters: False)
+        assert stage is not None
+        assert stage.tasks[0].peak_memory < 1 << 30
 
 
 def test_explain_finds_a_line_of_a_later_part(
