@@ -11,6 +11,7 @@ bits of its ETag as nanoseconds: that shows which files are still those of the b
 """
 
 import contextlib
+import errno
 import fcntl
 import functools
 import os
@@ -39,6 +40,8 @@ _COMMITTED = ("manifest.json", "events.jsonl", "events.head", "reviews.jsonl", "
 """Files that are only replaced in the state in which this process has seen them."""
 _STREAMS = 16
 _PINNED = 256
+_PARTS = ".parts"
+"""The directory, next to the mirrors, of files that hold parts of objects."""
 _SPARE = 10
 """The cache is full when less than one part in so many of its file system is free."""
 _CLOCK_NS = 50_000_000
@@ -222,6 +225,55 @@ def fetch(path: Path) -> Path:
         return path
 
 
+def open_here(path: Path) -> int | None:
+    """A descriptor, which keeps a mirrored file here while it, or a map made from it, is open; None
+    where the bytes are not here. Raises OSError for a file that nothing mirrors."""
+    if locate(path) is None:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    return _open_pinned(path)
+
+
+def open_parts(path: Path, name: str, size: int) -> int:
+    """A descriptor, to read and write, of the sparse file of this name that keeps parts of what
+    `path` mirrors. It loses its name when the cache is full. Raises ResourceError."""
+    directory = Path(_top() or "", _PARTS)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        handle = os.open(directory / name, flags, stat.S_IRUSR | stat.S_IWUSR)
+        if os.fstat(handle).st_size < size:
+            os.ftruncate(handle, size)
+        os.utime(handle)
+        _make_room(directory / name)
+    except OSError as error:
+        raise ResourceError(f"{path}: cannot keep parts of it here: {error.strerror}") from error
+    return handle
+
+
+def read_part(path: Path, start: int, stop: int) -> bytes:
+    """Bytes [start, stop) of what `path` mirrors. Raises IntegrityError if it is not there."""
+    bucket, key = _need(path)
+
+    def ask() -> bytes | None:
+        with contextlib.suppress(FileNotFoundError):
+            return bucket.read_range(key, start, stop)
+        return None
+
+    data = ask_often(ask)
+    if data is None:
+        raise IntegrityError(f"{path}: missing; run again the command that made it")
+    return data
+
+
+def keep_part(path: Path, parts: int, start: int, data: memoryview) -> None:
+    """Write what was read into the file that keeps parts of it. Raises ResourceError."""
+    try:
+        if os.pwrite(parts, data, start) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError as error:
+        raise ResourceError(f"{path}: cannot keep parts of it here: {error.strerror}") from error
+
+
 def _open_pinned(path: Path) -> int | None:
     """A descriptor whose lock keeps the file here; None where its bytes are not."""
     with contextlib.suppress(FileNotFoundError):
@@ -327,6 +379,9 @@ def _empty(file: Path, status: os.stat_result) -> bool:
             now = os.stat(file)
             if (now.st_ino, now.st_mtime_ns) != (status.st_ino, status.st_mtime_ns):
                 return False
+            if file.parent.name == _PARTS:
+                file.unlink()
+                return True
             temp = _temp_of(file)
             temp.touch(_ABSENT, exist_ok=False)
             os.chmod(temp, _ABSENT)
