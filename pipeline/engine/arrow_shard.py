@@ -16,12 +16,15 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from dedup.arrays import I64
-from pipeline.engine.blocks import BLOCK, BlockFile
+from pipeline.engine.blocks import BlockFile
 
 _MESSAGE = struct.Struct("<qi4xq")
 """Where a message begins, the bytes of its metadata and of its body (Block in Arrow's File.fbs)."""
 _DICTIONARIES, _BATCHES = 2, 3
 """Fields of the footer (Footer in File.fbs)."""
+
+_SEARCHED = 1 << 20
+"""Bytes of a column that are read at once rather than searched: what one request brings."""
 
 _Rows = tuple[pa.Array, I64, I64]
 """Ranges [first, stop) of the rows of an array."""
@@ -67,7 +70,8 @@ class ArrowShard:
         self, column: str, low: int, high: int, first: int = 0, stop: int | None = None
     ) -> tuple[int, int]:
         """Of rows [first, stop), which ascend by a column of whole numbers, the range of those with
-        numbers in [low, high). Little more is read than where this range begins and ends."""
+        numbers in [low, high). Of a long column little more is read than where these begin and end.
+        """
         rows = range(first, len(self) if stop is None else stop)
         return self._find_place(column, low, rows), self._find_place(column, high, rows)
 
@@ -76,11 +80,10 @@ class ArrowShard:
         kind = self._table.schema.field(column).type
         if number > np.iinfo(kind.to_pandas_dtype()).max:
             return rows.stop
-        steps = rows[:: BLOCK * 8 // kind.bit_width if self._blocks else len(rows) or 1]
-        step = bisect_left(steps, number, key=partial(self._read_number, column))
-        begin = steps[max(0, step - 1)] if steps else rows.start
-        end = steps[step] if step < len(steps) else rows.stop
-        numbers = self.read([column], begin, end)[column].to_numpy()
+        ends = [*rows[:: _SEARCHED * 8 // kind.bit_width][1:], rows.stop]
+        place = bisect_left(ends[:-1], number, key=partial(self._read_number, column))
+        begin = ends[place - 1] if place else rows.start
+        numbers = self.read([column], begin, ends[place])[column].to_numpy()
         return begin + int(np.searchsorted(numbers, numbers.dtype.type(number)))
 
     def _read_number(self, column: str, row: int) -> int:

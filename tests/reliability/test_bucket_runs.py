@@ -41,7 +41,7 @@ def far(s3: Any, tmp_path: Path) -> Callable[..., Program]:
     compiled = user_cache()
     assert compiled is not None
 
-    def call(host: str, *arguments: object, fault: str = "") -> Program:
+    def call(host: str, *arguments: object, fault: str = "", program: str = PREP) -> Program:
         cache = tmp_path / host
         cache.mkdir(exist_ok=True)
         for name in ("kernels", "cleaning", "tokenizer-checks"):
@@ -49,7 +49,7 @@ def far(s3: Any, tmp_path: Path) -> Callable[..., Program]:
                 (cache / name).symlink_to(compiled / name)
         own = {"WAFERMILL_CACHE": str(cache), "WAFERMILL_FAILPOINT": fault}
         return subprocess.Popen(
-            [sys.executable, "-c", PREP, *map(str, arguments)],
+            [sys.executable, "-c", program, *map(str, arguments)],
             env={**os.environ, **s3.environment, **own},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
@@ -85,6 +85,46 @@ def test_a_run_in_a_bucket_has_the_bytes_of_a_local_one_for_every_host(
     documents = list((tmp_path / "four/buckets/s3/runs/equal/documents").glob("*.arrow"))
     assert documents
     assert all(path.stat().st_blocks == 0 for path in documents), "nothing was fetched for that"
+
+
+SMALL_BLOCKS = f"""
+from pipeline.core import mirror
+from pipeline.engine import blocks
+blocks.BLOCK, blocks.LEAST = 128, 512
+read_part = mirror.read_part
+def note(path, start, stop):
+    with open(path.parents[5] / "brought", "a") as log:
+        print(path.parent.name, stop - start, file=log)
+    return read_part(path, start, stop)
+mirror.read_part = note
+{PREP}
+"""
+
+
+@pytest.mark.slow
+def test_a_host_that_makes_one_bucket_of_the_shuffle_brings_a_fraction(
+    far: Callable[..., Program], s3: Any, collection: Collection, tmp_path: Path
+) -> None:
+    """It is killed while it does, and goes on."""
+    out = "s3://runs/fraction"
+    settings = ("pack.bucket_tokens=1024", "read.task_bytes=40 KiB")
+    sets = [word for setting in settings for word in ("--set", setting)]
+    command = ("run", collection.config, "--out", out, "--workers", 0, *sets)
+    finish(far("one", *command, program=SMALL_BLOCKS))
+    before = s3.tree_hash("fraction/")
+    shuffle = {name: len(data) for name, data in s3.read("fraction/shuffle/").items()}
+    s3.client().delete_object(Bucket="runs", Key="fraction/stream/train-000003.arrow")
+    fault = "blocks.bring.written@3=kill"
+    killed = far("two", *command, program=SMALL_BLOCKS, fault=fault)
+    killed.communicate(240)
+    assert killed.returncode == -signal.SIGKILL
+    finish(far("two", *command, program=SMALL_BLOCKS))
+    assert s3.tree_hash("fraction/") == before
+    brought = [line.split() for line in (tmp_path / "two/brought").read_text().splitlines()]
+    assert {directory for directory, _ in brought} == {"shuffle"}
+    assert 0 < sum(int(size) for _, size in brought) < sum(shuffle.values()) * 0.5
+    mirrored = tmp_path / "two/buckets/s3/runs/fraction/shuffle"
+    assert all((mirrored / name).stat().st_blocks == 0 for name in shuffle)
 
 
 @pytest.mark.slow
