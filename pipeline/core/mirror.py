@@ -68,8 +68,8 @@ def _bucket(scheme: str, name: str) -> Bucket:
 
 def locate(path: Path) -> tuple[Bucket, str] | None:
     """The bucket and key that a local path mirrors; None for a path that mirrors nothing."""
-    top = _top()
-    if top is None or not (text := os.path.abspath(path)).startswith(top):
+    text = os.path.abspath(path)
+    if "/buckets/" not in text or (top := _top()) is None or not text.startswith(top):
         return None
     scheme, name, *parts = text[len(top) :].split("/")
     return _bucket(scheme, name), "/".join(parts)
@@ -244,7 +244,6 @@ def open_parts(path: Path, name: str, size: int) -> int:
         if os.fstat(handle).st_size < size:
             os.ftruncate(handle, size)
         os.utime(handle)
-        _make_room(directory / name)
     except OSError as error:
         raise ResourceError(f"{path}: cannot keep parts of it here: {error.strerror}") from error
     return handle
@@ -299,7 +298,7 @@ def _fetch(path: Path, is_listed: bool = False) -> None:
     with _alone(path) as is_there:
         if is_there:
             return
-        _make_room(path)
+        make_room(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         temp = _temp_of(path)
 
@@ -344,7 +343,7 @@ def _alone(path: Path) -> Iterator[bool]:
         os.close(handle)
 
 
-def _make_room(path: Path) -> None:
+def make_room(path: Path) -> None:
     """Empty the files of all mirrors that were not used for longest, until enough room is free."""
     top = Path(_top() or "")
     top.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +58,8 @@ class ArrowShard:
         """Rows [first, stop) of these columns, without a copy."""
         table = self._table if columns is None else self._table.select(columns)
         table = table.slice(first, None if stop is None else stop - first)
-        self._verify(_all_rows(chunk) for column in table.columns for chunk in column.chunks)
+        if self._blocks is not None:
+            self._verify(_all_rows(chunk) for column in table.columns for chunk in column.chunks)
         return table
 
     def take(self, columns: Sequence[str], rows: npt.NDArray[np.integer]) -> pa.Table:
@@ -72,19 +74,17 @@ class ArrowShard:
         """Of rows [first, stop), which ascend by a column of whole numbers, the range of those with
         numbers in [low, high). Of a long column little more is read than where these begin and end.
         """
-        rows = range(first, len(self) if stop is None else stop)
-        return self._find_place(column, low, rows), self._find_place(column, high, rows)
-
-    def _find_place(self, column: str, number: int, rows: range) -> int:
-        """The first row with this number or a larger one."""
+        stop = len(self) if stop is None else stop
         kind = self._table.schema.field(column).type
-        if number > np.iinfo(kind.to_pandas_dtype()).max:
-            return rows.stop
-        ends = [*rows[:: _SEARCHED * 8 // kind.bit_width][1:], rows.stop]
-        place = bisect_left(ends[:-1], number, key=partial(self._read_number, column))
-        begin = ends[place - 1] if place else rows.start
-        numbers = self.read([column], begin, ends[place])[column].to_numpy()
-        return begin + int(np.searchsorted(numbers, numbers.dtype.type(number)))
+        starts = range(first, stop)[:: _SEARCHED * 8 // kind.bit_width]
+        below, above = (
+            bisect_left(starts[1:], number, key=partial(self._read_number, column))
+            for number in (low, high)
+        )
+        ends = [*starts, stop]
+        begin, end = ends[below], ends[min(above + 1, len(starts))]
+        numbers = self.read([column], begin, end)[column].to_numpy()
+        return begin + _count_below(numbers, low), begin + _count_below(numbers, high)
 
     def _read_number(self, column: str, row: int) -> int:
         value: int = self.read([column], row, row + 1)[column][0].as_py()
@@ -109,6 +109,13 @@ class ArrowShard:
         if spans and self._blocks is not None:
             starts, stops = (np.concatenate(ends) for ends in zip(*spans, strict=True))
             self._blocks.verify(starts, stops)
+
+
+def _count_below(numbers: npt.NDArray[Any], number: int) -> int:
+    """How many of these, which ascend, are smaller than a number."""
+    if number > np.iinfo(numbers.dtype).max:
+        return len(numbers)
+    return int(np.searchsorted(numbers, numbers.dtype.type(number)))
 
 
 def map_table(path: Path) -> pa.Table:

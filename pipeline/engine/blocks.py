@@ -9,12 +9,12 @@ says it. Of one in a bucket a sparse file keeps the blocks that were read, and m
 
 import contextlib
 import fcntl
-import functools
 import mmap
 import os
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +29,8 @@ from pipeline.core.storage import hash_bytes
 from pipeline.engine import verified
 
 BLOCK = 1 << 16
-LEAST = 4 * BLOCK
-"""A smaller file is read, and verified, whole."""
+LEAST = 16 * BLOCK
+"""A smaller file is verified, and brought, whole: that takes no longer than a part of it."""
 _HASH_BYTES = 16
 _TRAILER = 10
 """Bytes behind the footer of an Arrow file: its length and ARROW1."""
@@ -98,7 +98,7 @@ def _find_runs(blocks: I64, most: int = 1 << 62) -> list[I64]:
     return [run[i : i + most] for run in runs for i in range(0, len(run), most)]
 
 
-@functools.lru_cache(_REMEMBERED)
+@lru_cache(_REMEMBERED)
 def _find_marks(stamp: bytes, count: int) -> _Marks:
     return _Marks(stamp, count, verified.find_place(stamp, count), verified.open_table)
 
@@ -107,8 +107,17 @@ class BlockFile:
     """A file on this machine, mapped as `buffer`. Bytes are read only after `verify`. Raises
     IntegrityError where they are not those that were published."""
 
-    def __init__(self, path: Path, shard: Shard, end: End, handle: int, marks: _Marks) -> None:
-        self._path, self._end, self._marks = path, end, marks
+    def __init__(
+        self,
+        path: Path,
+        shard: Shard,
+        end: End,
+        handle: int,
+        marks: _Marks,
+        is_known: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_known` says whether the whole file was verified."""
+        self._path, self._end, self._marks, self._is_known = path, end, marks, is_known
         self._size = shard.size
         self._data_size = shard.size - end.size
         self._count = _count_blocks(shard, end)
@@ -144,6 +153,9 @@ class BlockFile:
 
     def _check(self, blocks: I64) -> None:
         """Verify blocks that no process has verified."""
+        if self._is_known():
+            self._marks.known[:] = True
+            return
         for block in blocks.tolist():
             start, stop = self._bounds(block)
             problem = self._find_problem(block, self._bytes[start:stop])
@@ -188,6 +200,7 @@ class _FarBlockFile(BlockFile):
         """Bring them, one process at a time."""
         fcntl.flock(self._handle, fcntl.LOCK_EX)
         try:
+            mirror.make_room(self._path)
             self._marks.look()
             runs = _find_runs(blocks[~self._marks.known[blocks]], _RUN)
             if len(runs) == 1:
@@ -231,9 +244,8 @@ def open_blocks(path: Path, shard: Shard, end: End) -> BlockFile:
             )
         stamp, count = verified.make_stamp(end.hash, status), _count_blocks(shard, end) + 1
         marks = _find_marks(stamp, count) if verified.is_settled(status) else _Marks(stamp, count)
-        if verified.is_known(verified.make_stamp(shard.hash, status)):
-            marks.known[:] = True
-        return BlockFile(path, shard, end, handle, marks)
+        is_known = partial(verified.is_known, verified.make_stamp(shard.hash, status))
+        return BlockFile(path, shard, end, handle, marks, is_known)
     finally:
         os.close(handle)
 
