@@ -119,6 +119,18 @@ class Bucket:
 
         return self._asking(key, ask)
 
+    def read_range(self, key: str, start: int, stop: int) -> bytes:
+        """Bytes [start, stop) of an object; whether they are undamaged is for the caller to check.
+        Raises FileNotFoundError."""
+
+        def ask() -> bytes:
+            data = bytes(self._store.get_range(key, start=start, end=stop))
+            if len(data) != stop - start:
+                raise _DamagedError(f"{len(data):,} bytes arrived, expected {stop - start:,}")
+            return data
+
+        return self._asking(key, ask)
+
     def stream(self, key: str, accept: Callable[[Iterable[memoryview]], None]) -> StoredObject:
         """Give the bytes of an object to `accept` as they come; again from the first one when they
         are cut short. Raises FileNotFoundError."""

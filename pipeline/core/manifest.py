@@ -7,7 +7,7 @@ hash of the rest of it, so a damaged manifest is known as such.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,19 @@ APART = "quarantine"
 """What a shard of documents/ is marked with while texts of it stand in quarantine/ instead."""
 
 
+@dataclass(frozen=True)
+class End:
+    """The last bytes of a file, which hold the hashes of its blocks (`pipeline.engine.blocks`): how
+    many they are, and their hash."""
+
+    size: int
+    hash: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """One published file: path relative to the run directory, size in bytes, and both hashes.
+    """One published file: path relative to the run directory, size in bytes, and both hashes; its
+    end, where tasks may read parts of it.
 
     A takedown takes text or tokens out of a published file. Then path, size and hash are those of
     what is left; `content_hash` and `first_path` (empty: the path) stay those of what the task
@@ -36,8 +46,13 @@ class Shard:
     size: int
     hash: str
     content_hash: str
+    end: End | None = None
     first_path: str = ""
     scrubbed: tuple[str, ...] = ()
+
+    def rewrite(self, size: int, hash: str, **changes: Any) -> "Shard":
+        """The shard when its file has other bytes."""
+        return replace(self, size=size, hash=hash, **{"end": None, **changes})
 
     @property
     def identity(self) -> tuple[str, str]:
@@ -153,10 +168,10 @@ def write_record(path: Path, record: TaskRecord) -> None:
 
 
 def _as_dict(record: TaskRecord) -> dict[str, Any]:
-    """Plain data; what only scrubbed shards have is left out of all others."""
+    """Plain data; what only some shards have is left out of all others."""
     value = asdict(record)
     for shard in value["shards"]:
-        for name in ("first_path", "scrubbed"):
+        for name in ("end", "first_path", "scrubbed"):
             if not shard[name]:
                 del shard[name]
     return value
@@ -171,11 +186,13 @@ def read_record(path: Path) -> TaskRecord | None:
 
 
 def _record(value: Mapping[str, Any]) -> TaskRecord:
-    shards = tuple(
-        Shard(**{**shard, "scrubbed": tuple(shard.get("scrubbed", ()))})
-        for shard in value["shards"]
-    )
+    shards = tuple(map(_shard, value["shards"]))
     return TaskRecord(value["fingerprint"], shards, value["counters"])
+
+
+def _shard(value: Mapping[str, Any]) -> Shard:
+    end = End(**value["end"]) if "end" in value else None
+    return Shard(**{**value, "end": end, "scrubbed": tuple(value.get("scrubbed", ()))})
 
 
 def write_manifest(path: Path, manifest: StageManifest) -> None:

@@ -11,6 +11,7 @@ bits of its ETag as nanoseconds: that shows which files are still those of the b
 """
 
 import contextlib
+import errno
 import fcntl
 import functools
 import os
@@ -39,6 +40,8 @@ _COMMITTED = ("manifest.json", "events.jsonl", "events.head", "reviews.jsonl", "
 """Files that are only replaced in the state in which this process has seen them."""
 _STREAMS = 16
 _PINNED = 256
+_PARTS = ".parts"
+"""The directory, next to the mirrors, of files that hold parts of objects."""
 _SPARE = 10
 """The cache is full when less than one part in so many of its file system is free."""
 _CLOCK_NS = 50_000_000
@@ -70,8 +73,8 @@ def _bucket(scheme: str, name: str) -> Bucket:
 
 def locate(path: Path) -> tuple[Bucket, str] | None:
     """The bucket and key that a local path mirrors; None for a path that mirrors nothing."""
-    top = _top()
-    if top is None or not (text := os.path.abspath(path)).startswith(top):
+    text = os.path.abspath(path)
+    if "/buckets/" not in text or (top := _top()) is None or not text.startswith(top):
         return None
     scheme, name, *parts = text[len(top) :].split("/")
     return _bucket(scheme, name), "/".join(parts)
@@ -227,6 +230,54 @@ def fetch(path: Path) -> Path:
         return path
 
 
+def open_here(path: Path) -> int | None:
+    """A descriptor, which keeps a mirrored file here while it, or a map made from it, is open; None
+    where the bytes are not here. Raises OSError for a file that nothing mirrors."""
+    if locate(path) is None:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    return _open_pinned(path)
+
+
+def open_parts(path: Path, name: str, size: int) -> int:
+    """A descriptor, to read and write, of the sparse file of this name that keeps parts of what
+    `path` mirrors. It loses its name when the cache is full. Raises ResourceError."""
+    directory = Path(_top() or "", _PARTS)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        handle = os.open(directory / name, flags, stat.S_IRUSR | stat.S_IWUSR)
+        if os.fstat(handle).st_size < size:
+            os.ftruncate(handle, size)
+        os.utime(handle)
+    except OSError as error:
+        raise ResourceError(f"{path}: cannot keep parts of it here: {error.strerror}") from error
+    return handle
+
+
+def read_part(path: Path, start: int, stop: int) -> bytes:
+    """Bytes [start, stop) of what `path` mirrors. Raises IntegrityError if it is not there."""
+    bucket, key = _need(path)
+
+    def ask() -> bytes | None:
+        with contextlib.suppress(FileNotFoundError):
+            return bucket.read_range(key, start, stop)
+        return None
+
+    data = ask_often(ask)
+    if data is None:
+        raise IntegrityError(f"{path}: missing; run again the command that made it")
+    return data
+
+
+def keep_part(path: Path, parts: int, start: int, data: memoryview) -> None:
+    """Write what was read into the file that keeps parts of it. Raises ResourceError."""
+    try:
+        if os.pwrite(parts, data, start) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError as error:
+        raise ResourceError(f"{path}: cannot keep parts of it here: {error.strerror}") from error
+
+
 def _open_pinned(path: Path) -> int | None:
     """A descriptor whose lock keeps the file here; None where its bytes are not."""
     with contextlib.suppress(FileNotFoundError):
@@ -252,7 +303,7 @@ def _fetch(path: Path, is_listed: bool = False) -> None:
     with _alone(path) as is_there:
         if is_there:
             return
-        _make_room(path)
+        make_room(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         temp = _temp_of(path)
 
@@ -297,7 +348,7 @@ def _alone(path: Path) -> Iterator[bool]:
         os.close(handle)
 
 
-def _make_room(path: Path) -> None:
+def make_room(path: Path) -> None:
     """Empty the files of all mirrors that were not used for longest, until enough room is free."""
     top = Path(_top() or "")
     top.mkdir(parents=True, exist_ok=True)
@@ -332,6 +383,9 @@ def _empty(file: Path, status: os.stat_result) -> bool:
             now = os.stat(file)
             if (now.st_ino, now.st_mtime_ns) != (status.st_ino, status.st_mtime_ns):
                 return False
+            if file.parent.name == _PARTS:
+                file.unlink()
+                return True
             temp = _temp_of(file)
             temp.touch(_ABSENT, exist_ok=False)
             os.chmod(temp, _ABSENT)

@@ -96,7 +96,13 @@ def _publish(call: _TaskCall, outputs: Iterable[Output]) -> tuple[Shard, ...]:
     def accept(output: Output, published: storage.WrittenFile) -> None:
         content = output.content_hash or published.hash
         shards.append(
-            Shard(path=output.path, size=published.size, hash=published.hash, content_hash=content)
+            Shard(
+                path=output.path,
+                size=published.size,
+                hash=published.hash,
+                content_hash=content,
+                end=output.end,
+            )
         )
         if is_repeated and committed[len(shards) - 1 : len(shards)] != [shards[-1].identity]:
             raise different

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core.manifest import Shard
+from pipeline.core.manifest import End, Shard
 from pipeline.core.mirror import fetch
 from pipeline.core.storage import hash_bytes
 from pipeline.engine.shared import Shared
@@ -23,15 +23,19 @@ from pipeline.engine.verified import verify_once
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pipeline.engine.arrow_shard import ArrowShard
+
 
 @dataclass(frozen=True)
 class Output:
     """Bytes to publish, whole or in pieces as they come, under a path relative to the run
-    directory. Without a content hash they are their own content."""
+    directory. Without a content hash they are their own content; with an end, of which the pieces
+    are the last ones, tasks may read parts of the file."""
 
     path: str
     data: bytes | Iterable[bytes | memoryview]
     content_hash: str | None = None
+    end: End | None = None
 
 
 @dataclass(frozen=True)
@@ -45,22 +49,34 @@ class Result:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Verified access to published shards; every file is hashed once per host before its use."""
+    """Verified access to published shards; what is read is hashed once per host before its use."""
 
     root: Path
 
+    def locate(self, shard: Shard) -> Path:
+        """The path of a shard, whose file is neither verified nor perhaps on this machine."""
+        return self.root / shard.path
+
     def path(self, shard: Shard) -> Path:
         """The verified file behind a shard. Raises IntegrityError naming file and hashes."""
-        path = fetch(self.root / shard.path)
+        path = fetch(self.locate(shard))
         verify_once(path, shard.hash)
         return path
 
-    def table(self, shard: Shard, columns: list[str] | None = None) -> "pa.Table":
-        """An Arrow IPC shard, memory-mapped (so unread columns cost nothing)."""
-        import pyarrow as pa
+    def open(self, shard: Shard) -> "ArrowShard":
+        """An Arrow IPC shard, memory-mapped, of which parts can be read: what is not read costs
+        nothing. Raises IntegrityError naming file and hashes, as its methods do."""
+        from pipeline.engine.arrow_shard import ArrowShard, map_blocks, map_table
+        from pipeline.engine.blocks import open_blocks
 
-        table = pa.ipc.open_file(pa.memory_map(str(self.path(shard)))).read_all()
-        return table.select(columns) if columns is not None else table
+        if shard.end is None:
+            return ArrowShard(map_table(self.path(shard)))
+        blocks = open_blocks(self.locate(shard), shard, shard.end)
+        return ArrowShard(map_blocks(blocks), blocks)
+
+    def table(self, shard: Shard, columns: list[str] | None = None) -> "pa.Table":
+        """All rows of an Arrow IPC shard, memory-mapped; without the other columns."""
+        return self.open(shard).read(columns)
 
 
 TaskFunction = Callable[[Any, Inputs], Result]
@@ -111,16 +127,18 @@ class Stage:
 
 
 def arrow_output(path: str, table: "pa.Table") -> Output:
-    """An Arrow IPC file (uncompressed, memory-mappable)."""
+    """An Arrow IPC file (uncompressed, memory-mappable), of which tasks may read parts."""
     import pyarrow as pa
 
     from pipeline.core.ids import table_hash
+    from pipeline.engine.blocks import add_hashes
 
     counter = pa.MockOutputStream()
     _write_ipc(counter, table)
     buffer = pa.allocate_buffer(counter.size())  # at once: one that grows is copied as it does
     _write_ipc(pa.FixedSizeBufferWriter(buffer), table)
-    return Output(path, [memoryview(buffer)], table_hash(table))
+    pieces, end = add_hashes(memoryview(buffer))
+    return Output(path, pieces, table_hash(table), end)
 
 
 def _write_ipc(sink: "pa.NativeFile", table: "pa.Table") -> None:
@@ -174,11 +192,11 @@ class _BorrowedInputs(Inputs):
     location: Path
     directories: tuple[str, ...]
 
-    def path(self, shard: Shard) -> Path:
+    def locate(self, shard: Shard) -> Path:
         """See Inputs."""
-        if top_directory(shard) in self.directories:
-            return Inputs(self.location).path(shard)
-        return super().path(shard)
+        return (
+            self.location if top_directory(shard) in self.directories else self.root
+        ) / shard.path
 
 
 def _call_with_borrowed(
@@ -216,8 +234,9 @@ class CopyJob:
 
 
 def _copy(job: CopyJob, inputs: Inputs) -> Result:
-    data = Inputs(Path(job.location)).path(job.shard).read_bytes()
-    return Result((Output(job.shard.path, data, job.shard.content_hash),))
+    shard = job.shard
+    data = Inputs(Path(job.location)).path(shard).read_bytes()
+    return Result((Output(shard.path, data, shard.content_hash, shard.end),))
 
 
 def tables_stage(location: Path, shards: tuple[Shard, ...]) -> Stage:

@@ -1,7 +1,8 @@
 """Files are hashed once on a host, not once in every process: what is verified is remembered.
 
 The memory is one sparse file in the user's cache: a table of 128-bit digests, each in the place
-that its first bits name, where a newer one may displace it. A digest is made of the hash expected,
+that its first bits name, where a newer one may displace it; those of the blocks of a file
+(`pipeline.engine.blocks`) are in a row. A digest is made of the hash expected,
 of what the file system says of the file (device, inode, size, times of its last changes) and of the
 boot of the machine, so a file that is changed or replaced is hashed again, and all are after a
 restart. Without a cache that can be written, each process remembers for itself.
@@ -24,7 +25,8 @@ from pipeline.core import mirror
 from pipeline.core.errors import IntegrityError
 from pipeline.core.storage import verify_file
 
-_PLACES = 1 << 21
+_PLACES = 1 << 23
+"""As many as half a terabyte has blocks."""
 _DIGEST_BYTES = 16
 _SETTLED_NS = 50_000_000
 """Age from which on times of a file tell its states apart; a younger one is not remembered."""
@@ -43,15 +45,31 @@ def verify_once(path: Path, expected: str) -> None:
         status = os.stat(path)
     except OSError as error:
         raise IntegrityError(f"{path}: missing; run again the command that made it") from error
-    times = (status.st_mtime_ns, status.st_ctime_ns)
-    stamp = (expected, status.st_dev, status.st_ino, status.st_size, *times, _boot())
-    digest = xxhash.xxh3_128_digest(repr(stamp).encode())
-    if digest in _own or _recall(digest):
+    digest = make_stamp(expected, status)
+    if is_known(digest):
         return
     verify_file(path, expected)
-    if 0 <= max(times) <= time.time_ns() - _SETTLED_NS:
+    if is_settled(status):
         _own.add(digest)
         _remember(digest)
+
+
+def make_stamp(expected: str, status: os.stat_result) -> bytes:
+    """What a file in this state is remembered by when it has the hash expected; 16 bytes."""
+    times = (status.st_mtime_ns, status.st_ctime_ns)
+    stamp = (expected, status.st_dev, status.st_ino, status.st_size, *times, name_boot())
+    return xxhash.xxh3_128_digest(repr(stamp).encode())
+
+
+def is_settled(status: os.stat_result) -> bool:
+    """Whether a file may be remembered: another state of it would show."""
+    last = max(status.st_mtime_ns, status.st_ctime_ns)
+    return 0 <= last <= time.time_ns() - _SETTLED_NS
+
+
+def is_known(stamp: bytes) -> bool:
+    """Whether the file in this state was verified, whole, on this host."""
+    return stamp in _own or _recall(stamp)
 
 
 def verify_files(
@@ -75,29 +93,31 @@ def verify_files(
 
 
 @functools.cache
-def _boot() -> str:
+def name_boot() -> str:
+    """A name for the time since this machine started."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"process {os.getpid()}"
 
 
-def _offset(digest: bytes) -> int:
-    return int.from_bytes(digest[:4], "little") % _PLACES * _DIGEST_BYTES
+def find_place(digest: bytes, count: int = 1) -> int:
+    """The byte of the table where these many digests of one file begin."""
+    return int.from_bytes(digest[:4], "little") % max(1, _PLACES - count) * _DIGEST_BYTES
 
 
 def _recall(digest: bytes) -> bool:
-    with contextlib.suppress(OSError), _open_table(os.O_RDONLY) as table:
-        return os.pread(table, len(digest), _offset(digest)) == digest
+    with contextlib.suppress(OSError), open_table(os.O_RDONLY) as table:
+        return os.pread(table, len(digest), find_place(digest)) == digest
     return False
 
 
 def _remember(digest: bytes) -> None:
-    with contextlib.suppress(OSError), _open_table(os.O_WRONLY | os.O_CREAT) as table:
-        os.pwrite(table, digest, _offset(digest))
+    with contextlib.suppress(OSError), open_table(os.O_WRONLY | os.O_CREAT) as table:
+        os.pwrite(table, digest, find_place(digest))
 
 
 @contextlib.contextmanager
-def _open_table(flags: int) -> Iterator[int]:
+def open_table(flags: int) -> Iterator[int]:
     """A descriptor of the table. Raises OSError without a cache."""
     cache = user_cache()
     if cache is None:

@@ -14,7 +14,7 @@ back has the bytes that it had.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -174,7 +174,7 @@ def _mark(directory: Path, texts: _Texts) -> Shard:
     storage.verify_file(directory / shard.path, shard.hash)
     data = _empty_texts(directory, shard)
     scrubbed = (*shard.scrubbed, APART)
-    return replace(shard, size=len(data), hash=storage.hash_bytes(data), scrubbed=scrubbed)
+    return shard.rewrite(len(data), storage.hash_bytes(data), scrubbed=scrubbed)
 
 
 def _take_out(directory: Path, texts: _Texts) -> None:
@@ -211,9 +211,10 @@ def _put_back(directory: Path, shard: Shard, held_hash: str | None) -> Shard:
     held_texts = read_held_shard(beside_it)
     table = map_arrow(path)
     _check_texts(beside_it, table, held_texts)
-    published = storage.publish(path, arrow_output(shard.path, with_texts(table, held_texts)).data)
+    output = arrow_output(shard.path, with_texts(table, held_texts))
+    published = storage.publish(path, output.data)
     marks = tuple(mark for mark in shard.scrubbed if mark != APART)
-    return replace(shard, size=published.size, hash=published.hash, scrubbed=marks)
+    return shard.rewrite(published.size, published.hash, end=output.end, scrubbed=marks)
 
 
 def _check_texts(path: Path, documents: pa.Table, held_texts: pa.Table) -> None:

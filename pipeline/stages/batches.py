@@ -14,6 +14,7 @@ import pyarrow as pa
 from dedup.arrays import I64, U8
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import Shard
+from pipeline.engine.arrow_shard import ArrowShard
 from pipeline.engine.stage import Inputs
 
 MOST_DOCUMENTS = (1 << 32) - 2
@@ -79,7 +80,7 @@ class Corpus:
 
     batches: Batches
     inputs: Inputs
-    _tables: dict[tuple[Kind, int], pa.Table] = field(default_factory=dict)
+    _opened: dict[tuple[Kind, int], ArrowShard] = field(default_factory=dict)
     _touched: int = 0
 
     def __post_init__(self) -> None:
@@ -97,15 +98,18 @@ class Corpus:
 
     def table(self, kind: Kind, shard: int) -> pa.Table:
         """The table of one kind behind the `shard`-th documents shard over all batches."""
+        return self._open(kind, shard).read()
+
+    def _open(self, kind: Kind, shard: int) -> ArrowShard:
         key = (kind, shard)
-        if key not in self._tables:
-            if len(self._tables) == _OPEN_TABLES:
-                self._tables.pop(next(iter(self._tables)))
+        if key not in self._opened:
+            if len(self._opened) == _OPEN_TABLES:
+                self._opened.pop(next(iter(self._opened)))
             number, position = self._owner[shard]
             batch = self.batches.all[number]
             inputs = Inputs(Path(batch.location)) if batch.location else self.inputs
-            self._tables[key] = inputs.table(getattr(batch, kind)[position])
-        return self._tables[key]
+            self._opened[key] = inputs.open(getattr(batch, kind)[position])
+        return self._opened[key]
 
     def split_by_shard(self, indices: I64) -> list[tuple[int, slice, I64]]:
         """Ascending dense indices cut by shard: (shard, their places, rows in the shard)."""
@@ -122,11 +126,11 @@ class Corpus:
     def take(self, kind: Kind, columns: list[str], indices: I64) -> pa.Table:
         """Rows of ascending dense indices, in that order."""
         parts = [
-            self.table(kind, shard).select(columns).take(pa.array(rows))
+            self._open(kind, shard).take(columns, rows)
             for shard, _, rows in self.split_by_shard(indices)
         ]
         if not parts:
-            return self.table(kind, 0).select(columns).slice(0, 0)
+            return self._open(kind, 0).empty.select(columns)
         return pa.concat_tables(parts)
 
     def text(self, index: int) -> U8:
@@ -136,10 +140,11 @@ class Corpus:
         all files are closed; what was handed out stays.
         """
         if self._touched > _MOST_TOUCHED:
-            self._tables.clear()
+            self._opened.clear()
             self._touched = 0
         shard = int(np.searchsorted(self._bases, index, side="right")) - 1
         row = index - int(self._bases[shard])
-        text = np.frombuffer(self.table("documents", shard)["text"][row].as_buffer(), np.uint8)
+        here = self._open("documents", shard).read(["text"], row, row + 1)["text"][0]
+        text = np.frombuffer(here.as_buffer(), np.uint8)
         self._touched += len(text) + _FAULT
         return text

@@ -64,7 +64,7 @@ def _signatures(job: SignatureJob, inputs: Inputs) -> Result:
     from dedup.lsh import band_digests
     from dedup.minhash import sketch_documents
 
-    table = inputs.table(job.documents, ["meta", "text"])
+    table = inputs.table(job.documents, ["meta", "text"] if job.key else ["text"])
     sketches = sketch_documents(table["text"], job.preset)
     rows = np.flatnonzero(sketches.shingles > 0).astype(np.uint32)
     signatures = sketches.signatures
@@ -175,19 +175,16 @@ def _join(job: JoinJob, inputs: Inputs) -> Result:
 
 def _read_runs(job: "JoinJob | MergeRunsJob", inputs: Inputs) -> tuple[list[U64], list[U32]]:
     """The digests of every run, ascending, and the documents they are of."""
-    from dedup.lsh import slice_run
-
     digests, members = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint32)]
     for entry in job.runs.value:
         run = entry if isinstance(entry, SortedRuns) else SortedRuns(entry, 0, "")
         owner = Inputs(Path(run.location)) if run.location else inputs
-        table = owner.table(run.shard, [job.channel, f"{job.channel}_row"])
-        column = table[job.channel].to_numpy()
-        start, stop = slice_run(column, job.low, job.high)
+        table, row = owner.open(run.shard), f"{job.channel}_row"
+        start, stop = table.find(job.channel, job.low, job.high + 1)
         if stop > start:
-            digests.append(column[start:stop])
-            rows = table[f"{job.channel}_row"].to_numpy()[start:stop]
-            members.append((rows + np.uint64(run.base)).astype(np.uint32))
+            part = table.read([job.channel, row], start, stop)
+            digests.append(part[job.channel].to_numpy())
+            members.append((part[row].to_numpy() + np.uint64(run.base)).astype(np.uint32))
     return digests, members
 
 

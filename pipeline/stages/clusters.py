@@ -118,7 +118,7 @@ def _clusters(job: ClusterJob, inputs: Inputs) -> Result:
 
 def _rank(job: ClusterJob, corpus: Corpus, inputs: Inputs) -> _RankedDocuments:
     """Ascending (batch, decision, source priority, doc_key): the smallest is preferred."""
-    table = inputs.table(job.members).slice(job.start, job.stop - job.start)
+    table = inputs.open(job.members).read(None, job.start, job.stop)
     order = np.argsort(table["member"].to_numpy())
     index = table["member"].to_numpy()[order].astype(np.int64)
     component = table["component"].to_numpy()[order].astype(np.int64)

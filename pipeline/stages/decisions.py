@@ -243,10 +243,8 @@ def _taken_over(
     """The decisions taken over by documents of clean tasks [first, stop), by doc_id."""
     found = [DECISION_SCHEMA.empty_table()]
     for shard in shards:
-        table = inputs.table(shard)
-        bounds = np.array([first, stop], np.uint64) << np.uint64(32)
-        low, high = np.searchsorted(table["doc_id"].to_numpy(), bounds)
-        found.append(table.slice(low, high - low))
+        rows = inputs.open(shard)
+        found.append(rows.read(None, *rows.find("doc_id", int(first) << 32, int(stop) << 32)))
     return pa.concat_tables(found).sort_by("doc_id")
 
 

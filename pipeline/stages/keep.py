@@ -147,11 +147,10 @@ def _duplicates(job: KeepJob, inputs: Inputs) -> _Duplicates:
     choices = job.choices.value
     slices = [CHOICE.empty_table()]
     for shard in choices.shards:
-        table = inputs.table(shard)
-        member = table["member"].to_numpy()
-        low, high = np.searchsorted(member, [job.first, job.first + sum(job.counts)])
+        rows = inputs.open(shard)
+        low, high = rows.find("member", job.first, job.first + sum(job.counts))
         if low < high:
-            slices.append(copy_table(table.slice(low, high - low)))
+            slices.append(copy_table(rows.read(None, low, high)))
     table = pa.concat_tables(slices).sort_by("member")
     names, ends = zip(*choices.batches, strict=True)
     batch = np.searchsorted(ends, table["representative"].to_numpy(), side="right")
@@ -326,11 +325,8 @@ def _cluster_table(job: ClusterTableJob, inputs: Inputs) -> Result:
     low, high = ((1 << 64) * (job.part + i) // job.count for i in (0, 1))
     slices = []
     for shard in job.edges.value:
-        table = inputs.table(shard)
-        start = table[START].to_numpy()
-        first = int(np.searchsorted(start, np.uint64(low)))
-        stop = len(start) if high >> 64 else int(np.searchsorted(start, np.uint64(high)))
-        slices.append(copy_table(table.slice(first, stop - first)))
+        rows = inputs.open(shard)
+        slices.append(copy_table(rows.read(None, *rows.find(START, low, high))))
     table = pa.concat_tables(slices).drop_columns([START])
     order = _order(ids.keys_as_u64(table["kept"]), ids.keys_as_u64(table["member"]))
     path = parts.part(layout.CLUSTERS, job.part)

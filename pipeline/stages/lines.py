@@ -161,13 +161,10 @@ def _slice_runs(
     job: "RepeatsJob | MergeLinesJob", inputs: Inputs
 ) -> Iterator[tuple[pa.Table, Shard | None]]:
     """The units of the job's digests in every run, and the keys of the rows of its shard."""
-    from dedup.lsh import slice_run
-
     runs = job.runs.value
     for run, keys in zip(runs, job.keys.value if job.keys else (None,) * len(runs), strict=True):
-        table = inputs.table(run)
-        start, stop = slice_run(table["digest"].to_numpy(), job.low, job.high)
-        yield table.slice(start, stop - start), keys
+        units = inputs.open(run)
+        yield units.read(None, *units.find("digest", job.low, job.high + 1)), keys
 
 
 def _keys(shards: tuple[Shard, ...], inputs: Inputs, shard_M: U32, row_M: U32) -> U64:
@@ -175,8 +172,8 @@ def _keys(shards: tuple[Shard, ...], inputs: Inputs, shard_M: U32, row_M: U32) -
     key_M2 = np.zeros((len(shard_M), 2), np.uint64)
     for number in np.unique(shard_M).tolist():
         here = np.flatnonzero(shard_M == number)
-        keys = inputs.table(shards[number])["doc_key"]
-        key_M2[here] = ids.keys_as_u64(keys.take(pa.array(row_M[here])))
+        keys = inputs.open(shards[number]).take(["doc_key"], row_M[here])
+        key_M2[here] = ids.keys_as_u64(keys["doc_key"])
     return key_M2
 
 
@@ -206,7 +203,8 @@ def _merge_lines(job: MergeLinesJob, inputs: Inputs) -> Result:
     parts = []
     for table, keys in _slice_runs(job, inputs):
         if keys is not None:
-            table = table.append_column("doc_key", inputs.table(keys)["doc_key"].take(table["row"]))
+            of_rows = inputs.open(keys).take(["doc_key"], table["row"].to_numpy())
+            table = table.append_column("doc_key", of_rows["doc_key"])
         parts.append(table)
     return Result((_sorted_by("digest", parts, layout.shard("merged_lines", job.index, "arrow")),))
 
@@ -281,9 +279,8 @@ def slice_repeats(
 ) -> Iterator[pa.Table]:
     """What is repeated of documents shards [first, stop) in every shard of REPEATS."""
     for shard in repeats:
-        table = inputs.table(shard)
-        begin, end = np.searchsorted(table["shard"].to_numpy(), np.array([first, stop], np.uint32))
-        yield table.slice(begin, end - begin)
+        rows = inputs.open(shard)
+        yield rows.read(None, *rows.find("shard", first, stop))
 
 
 def _merge_repeats(

@@ -6,7 +6,7 @@ task, these are merged before -> merged_rows/. Of `corpus`, the stream of a spli
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any, Protocol
 
@@ -48,7 +48,7 @@ from pipeline.lineage.tables import SCHEMA as LINEAGE_SCHEMA
 from pipeline.packing.rows import Tokens, empty_vsl_rows, fill_sample_rows, fill_vsl_rows
 from pipeline.runs import layout
 from pipeline.runs.views import CleanOutput, GatherOutput, PackOutput, RowsOutput
-from pipeline.stages.rows import dense_index, records_before_task, split_streams
+from pipeline.stages.rows import dense_index, read_stream, records_before_task, split_streams
 from pipeline.stages.shuffle.gather import RunStage
 from pipeline.stages.shuffle.slices import (
     copy_table,
@@ -197,7 +197,7 @@ def _merge_rows(job: MergeRowsJob, inputs: Inputs) -> Result:
     """The columns of the shards, and their order; two shards."""
     outputs = []
     for shards, end in ((job.windows, layout.WINDOWS_SHARD), (job.spans, layout.SPANS_SHARD)):
-        empty = inputs.table(shards.value[0]).slice(0, 0)
+        empty = inputs.open(shards.value[0]).empty
         slices = slice_positions(shards.value, job.low, job.high, inputs)
         table = merge_slices(slices, empty, _WIDE, order_by_position, inputs)
         outputs.append(arrow_output(f"{job.stem}.{end}", table))
@@ -308,7 +308,9 @@ class CorpusJob:
 
 
 def _corpus(job: CorpusJob, inputs: Inputs) -> Result:
-    tables = [inputs.table(shard, ["doc_id", "tokens"]) for shard in job.buckets]
+    last = job.first + job.count
+    tables, start = read_stream(job.buckets, job.buckets_start, job.first, last, inputs)
+    job = replace(job, buckets_start=start)
     tokens = _tokens(job, tables)
     outputs = (
         hdf5_output(job.split, job.index, tokens, job.compression),

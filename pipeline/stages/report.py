@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -94,7 +95,9 @@ class _Tables:
         """Texts by key, cut after so many bytes."""
         texts: dict[bytes, str] = {}
         for shard in self.job.texts:
-            table = self.inputs.table(shard, ["doc_key", "text"])
+            documents = self.inputs.open(shard)
+            is_asked = pc.is_in(documents.read(["doc_key"])["doc_key"], keys).to_numpy()
+            table = documents.take(["doc_key", "text"], np.flatnonzero(is_asked))
             texts |= select_texts(table, keys, most_bytes)
         return texts
 

@@ -169,11 +169,11 @@ def slice_routes(
 ) -> Iterator[RouteSlice]:
     """The memberships of tasks [first, stop) in every shard."""
     for shard, starts in routes:
-        table, index = inputs.table(shard), inputs.table(starts)
+        routed, index = inputs.open(shard), inputs.table(starts)
         tasks = index["task"].to_numpy()
-        start = np.append(index["start"].to_numpy(), len(table))
+        start = np.append(index["start"].to_numpy(), len(routed))
         low, high = np.searchsorted(tasks, [first, stop])
-        rows = table.slice(start[low], start[high] - start[low])
+        rows = routed.read(None, int(start[low]), int(start[high]))
         yield RouteSlice(rows, np.repeat(tasks[low:high], np.diff(start[low : high + 1])))
 
 

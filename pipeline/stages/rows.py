@@ -7,6 +7,7 @@ data set is the inverse of a keyed bijection, and buckets are written sorted by 
 slices.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -71,7 +72,8 @@ def _rows(job: RowsJob, inputs: Inputs) -> Result:
     end = job.bucket_start + job.bucket_tokens
     stream_rows = np.arange(-(-job.bucket_start // length), min(-(-end // length), job.rows))
     stream_rows, position = sort_by_position(stream_rows, job.rows, job.seed, job.split)
-    tables = [inputs.table(shard, ["doc_id", "tokens"]) for shard in job.buckets]
+    last = end + length + 1
+    tables, _ = read_stream(job.buckets, job.bucket_start, job.bucket_start, last, inputs)
     windows = _windows(_tokens(job, tables), stream_rows * length - job.bucket_start, length + 1)
     table = pa.table(
         {
@@ -84,6 +86,23 @@ def _rows(job: RowsJob, inputs: Inputs) -> Result:
     lineage = make_lineage(_documents(job, tables), stream_rows, length)
     outputs = row_shards(job.split, job.bucket, table, lineage)
     return Result(outputs, {"rows": len(stream_rows), "split": job.split})
+
+
+def read_stream(
+    buckets: Iterable[Shard], begin: int, first: int, stop: int, inputs: Inputs
+) -> tuple[list[pa.Table], int]:
+    """The documents (doc_id, tokens) with stream tokens [first, stop), out of buckets in a row of
+    which the first begins at stream token `begin`; and the token that they begin with."""
+    tables, starts = [], []
+    for shard in buckets:
+        documents = inputs.open(shard)
+        ends = begin + np.cumsum(np.append(0, documents.lengths("tokens")))
+        low = int(np.searchsorted(ends[1:], first, side="right"))
+        high = max(low, int(np.searchsorted(ends[:-1], stop)))
+        tables.append(documents.read(["doc_id", "tokens"], low, high))
+        starts.append(int(ends[low]))
+        begin = int(ends[-1])
+    return tables, starts[0]
 
 
 def sort_by_position(stream_rows: I64, rows: int, seed: int, split: str) -> tuple[I64, I64]:
@@ -217,7 +236,7 @@ class BinsJob:
 def _bins(job: BinsJob, inputs: Inputs) -> Result:
     """Columns over segments by (row, slot): document (row of the bucket), start, labels, row (of
     the bucket's rows), slot."""
-    lengths = list_lengths(inputs.table(job.stream, ["tokens"])["tokens"])
+    lengths = inputs.open(job.stream).lengths("tokens")
     segments = fold(lengths, job.max_sequence_length)
     placed = place(PACKERS[job.packer](segments.labels, job.max_sequence_length), segments.labels)
     table = pa.table(

@@ -50,7 +50,6 @@ from pipeline.stages.rows import (
 from pipeline.stages.shuffle.gather import RunStage
 from pipeline.stages.shuffle.slices import copy_table
 from pipeline.stages.tables import SplitCounts, split_accounts
-from pipeline.stages.tokenize import list_lengths
 
 ROWS_PER_GROUP = 1 << 16
 
@@ -66,9 +65,9 @@ class StreamRunJob:
 
 
 def _stream_run(job: StreamRunJob, inputs: Inputs) -> Result:
-    table = inputs.table(job.bucket, ["doc_id", "tokens"])
-    doc = dense_index(table["doc_id"].to_numpy(), job.records_before_task)
-    tokens = list_lengths(table["tokens"])
+    documents = inputs.open(job.bucket)
+    doc_id = documents.read(["doc_id"])["doc_id"].to_numpy()
+    doc, tokens = dense_index(doc_id, job.records_before_task), documents.lengths("tokens")
     run = stream_inverse(doc, job.start + np.cumsum(tokens) - tokens)
     return Result((arrow_output(job.path, run),), {"entries": len(run)})
 
@@ -131,9 +130,8 @@ def _inverse(job: InverseJob, inputs: Inputs) -> Result:
     none = np.zeros(0, np.int64)
     slices = [] if job.runs.value else [segment_inverse(np.zeros(0, np.uint32), none, none, none)]
     for shard in job.runs.value:
-        table = inputs.table(shard)
-        low, high = np.searchsorted(table["doc"].to_numpy(), [job.low, job.high])
-        slices.append(copy_table(table.slice(low, high - low)))
+        rows = inputs.open(shard)
+        slices.append(copy_table(rows.read(None, *rows.find("doc", job.low, job.high))))
     table = pa.concat_tables(slices)
     columns = [column.to_numpy() for column in table.columns]
     join = stream_inverse if len(columns) == len(STREAM_SCHEMA) else segment_inverse

@@ -244,7 +244,9 @@ def _one_task(inputs: Inputs, shards: TaskShards, split_names: tuple[str, ...]) 
 
 def _with_ends(inputs: Inputs, shards: TaskShards, split_names: tuple[str, ...]) -> pa.Table:
     """The documents of a task with what became of each."""
-    documents, kept = inputs.table(shards.documents), inputs.table(shards.keep)
+    opened, kept = inputs.open(shards.documents), inputs.table(shards.keep)
+    typed = [name for name in opened.column_names if name.startswith(COLUMN_PREFIX)]
+    documents = opened.read([*PLACE, *typed])
     doc_id = documents["doc_id"]
     decision = rule = split = _blank(len(documents))
     if shards.decisions:
@@ -257,15 +259,14 @@ def _with_ends(inputs: Inputs, shards: TaskShards, split_names: tuple[str, ...])
         split = pc.take(names, inputs.table(shards.splits)["split"])
     tokens = np.zeros(len(documents), np.uint32)
     if shards.tokens:
-        table = inputs.table(shards.tokens, ["doc_id", "tokens"])
-        rows = np.searchsorted(doc_id.to_numpy(), table["doc_id"].to_numpy())
-        tokens[rows] = pc.list_value_length(table["tokens"]).to_numpy()
+        tokenized = inputs.open(shards.tokens)
+        own_ids = tokenized.read(["doc_id"])["doc_id"].to_numpy()
+        tokens[np.searchsorted(doc_id.to_numpy(), own_ids)] = tokenized.lengths("tokens")
     state = pc.take(pa.array(STATES), kept["state"])
     by_rule = pc.is_in(state, value_set=pa.array(["quarantined", "dropped"]))
     kind = pc.take(pa.array([*KINDS, ""]), kept["kind"])
     as_duplicate = pc.binary_join_element_wise(kind, DUPLICATE, "_")
     reason = pc.if_else(pc.equal(state, DUPLICATE), as_duplicate, pc.if_else(by_rule, rule, ""))
-    typed = [name for name in documents.column_names if name.startswith(COLUMN_PREFIX)]
     ends = {
         "state": state,
         "reason": reason,

@@ -194,8 +194,9 @@ def _quarantine(job: QuarantineJob | RetentionJob, inputs: Inputs) -> Result:
     decisions = inputs.table(job.decisions)
     decisions = decisions.filter(pc.equal(decisions["decision"], "quarantine"))
     ids = decisions["doc_id"].combine_chunks()
-    table = inputs.table(job.documents, _OF_DOCUMENT)
-    table = table.filter(pc.is_in(table["doc_id"], ids))
+    documents = inputs.open(job.documents)
+    is_held = pc.is_in(documents.read(["doc_id"])["doc_id"], ids).to_numpy()
+    table = documents.take(_OF_DOCUMENT, np.flatnonzero(is_held))
     place = pc.index_in(table["doc_id"], value_set=ids).combine_chunks()
     for name in _OF_DECISION:
         table = table.append_column(name, decisions[name].combine_chunks().take(place))

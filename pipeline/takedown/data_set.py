@@ -216,7 +216,7 @@ def _name_in_manifest(directory: Path, split: str, files: list[dict[str, Any]]) 
 def _measure_file(directory: Path, shard: Shard) -> Shard:
     """The shard with size and hash of its file as it is now."""
     path = directory / shard.path
-    return replace(shard, size=path.stat().st_size, hash=storage.hash_file(path))
+    return shard.rewrite(path.stat().st_size, storage.hash_file(path))
 
 
 def _publish_params(

@@ -168,7 +168,7 @@ class Scrubbing:
             return None
         storage.verify_file(path, shard.hash)
         scrubbed = (*shard.scrubbed, self.name)
-        return replace(shard, size=len(data), hash=storage.hash_bytes(data), scrubbed=scrubbed)
+        return shard.rewrite(len(data), storage.hash_bytes(data), scrubbed=scrubbed)
 
     def _publish(self, shard: Shard, scrub: Scrub) -> None:
         path = self.directory / shard.path

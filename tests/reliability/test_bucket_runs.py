@@ -94,6 +94,45 @@ def test_a_run_in_a_bucket_has_the_bytes_of_a_local_one_for_every_host(
     assert all(path.stat().st_blocks == 0 for path in documents), "nothing was fetched for that"
 
 
+SMALL_BLOCKS = """
+from pipeline.core import mirror
+from pipeline.engine import blocks
+blocks.BLOCK, blocks.LEAST = 128, 512
+read_part = mirror.read_part
+def note(path, start, stop):
+    with open(path.parents[5] / "brought", "a") as log:
+        print(path.parent.name, stop - start, file=log)
+    return read_part(path, start, stop)
+mirror.read_part = note
+"""
+
+
+@pytest.mark.slow
+def test_a_host_that_makes_one_bucket_of_the_shuffle_brings_a_fraction(
+    far: Callable[..., Program], s3: Any, collection: Collection, tmp_path: Path
+) -> None:
+    """It is killed while it does, and goes on."""
+    out = "s3://runs/fraction"
+    settings = ("pack.bucket_tokens=1024", "read.task_bytes=40 KiB")
+    sets = [word for setting in settings for word in ("--set", setting)]
+    command = ("run", collection.config, "--out", out, "--workers", 0, *sets)
+    finish(far("one", *command, before=SMALL_BLOCKS))
+    before = s3.tree_hash("fraction/")
+    shuffle = {name: len(data) for name, data in s3.read("fraction/shuffle/").items()}
+    s3.client().delete_object(Bucket="runs", Key="fraction/stream/train-000003.arrow")
+    fault = "blocks.bring.written@3=kill"
+    killed = far("two", *command, before=SMALL_BLOCKS, fault=fault)
+    killed.communicate(240)
+    assert killed.returncode == -signal.SIGKILL
+    finish(far("two", *command, before=SMALL_BLOCKS))
+    assert s3.tree_hash("fraction/") == before
+    brought = [line.split() for line in (tmp_path / "two/brought").read_text().splitlines()]
+    assert {directory for directory, _ in brought} == {"shuffle"}
+    assert 0 < sum(int(size) for _, size in brought) < sum(shuffle.values()) * 0.5
+    mirrored = tmp_path / "two/buckets/s3/runs/fraction/shuffle"
+    assert all((mirrored / name).stat().st_blocks == 0 for name in shuffle)
+
+
 @pytest.mark.slow
 def test_other_commands_write_there_what_they_write_here(
     far: Callable[..., Program], s3: Any, collection: Collection, clean: Clean, tmp_path: Path

@@ -199,7 +199,7 @@ def _gather_text(job: FileJob, inputs: Inputs) -> Result:
         ((shard, *bounds) for shard, bounds in zip(shards, ranges, strict=True)), job.split, inputs
     )
     order = order_by_rank if job.ranges is None else _keep_order
-    empty = inputs.table(shards[0]).slice(0, 0).drop_columns(["split"])
+    empty = inputs.open(shards[0]).empty.drop_columns(["split"])
     slices = ((here, rows.drop_columns(["split"])) for here, rows in slices)
     table = merge_slices(slices, empty, ["text"], order, inputs)
     path = f"{layout.RECORDS}/{job.name}/{job.number:06d}.{job.format}"

@@ -34,7 +34,7 @@ class MergeJob:
 
 def _merge(job: MergeJob, inputs: Inputs) -> Result:
     """The columns of the shards, and their order."""
-    empty = inputs.table(job.shards.value[0]).slice(0, 0)
+    empty = inputs.open(job.shards.value[0]).empty
     ranges = ((shard, job.low, job.high) for shard in job.shards.value)
     slices = slice_ranks(ranges, job.split, inputs)
     table = merge_slices(slices, empty, _WIDE, order_by_rank, inputs)
@@ -72,7 +72,7 @@ class GatherJob:
 def _gather(job: GatherJob, inputs: Inputs) -> Result:
     """Columns doc_id, doc_key, tokens, in stream order."""
     low, high = (WHOLE * (job.bucket + i) // job.buckets for i in (0, 1))
-    empty = inputs.table(job.shards.value[0]).slice(0, 0)
+    empty = inputs.open(job.shards.value[0]).empty
     ranges = ((shard, low, high) for shard in job.shards.value)
     slices = slice_ranks(ranges, job.split, inputs)
     table = merge_slices(slices, empty, _WIDE, order_by_rank, inputs)

@@ -122,7 +122,8 @@ def _scatter(job: ScatterJob, inputs: Inputs) -> Result:
     mixed = inputs.table(job.copies) if job.copies else None
     copies = np.ones(len(table), np.uint16) if mixed is None else mixed["copies"].to_numpy()
     if len(copies) != len(table):
-        raise IntegrityError(f"{inputs.path(job.tokens)}: the mixture was made for other documents")
+        path = inputs.locate(job.tokens)
+        raise IntegrityError(f"{path}: the mixture was made for other documents")
     placed = places(ids.keys_as_u64(table["doc_key"]), split, copies, job.seed)
     lengths = list_lengths(table["tokens"])
     in_order = lengths[placed.row]

@@ -33,22 +33,18 @@ def slice_ranks(ranges: Iterable[tuple[Shard, int, int]], split: int, inputs: In
     """The rows of every scatter shard with ranks in [low, high) of one split, where there are any;
     one shard after the other, so that few files are open at a time."""
     for shard, low, high in ranges:
-        table = inputs.table(shard)
-        begin, end = np.searchsorted(table["split"].to_numpy(), [split, split + 1])
-        rank = table["rank"].to_numpy()[begin:end]
-        first = int(np.searchsorted(rank, np.uint64(low)))
-        stop = len(rank) if high >= WHOLE else int(np.searchsorted(rank, np.uint64(high)))
+        rows = inputs.open(shard)
+        first, stop = rows.find("rank", low, high, *rows.find("split", split, split + 1))
         if first < stop:
-            here = Slice(shard, int(begin) + first, int(begin) + stop)
-            yield here, table.slice(here.first, here.stop - here.first)
+            yield Slice(shard, first, stop), rows.read(None, first, stop)
 
 
 def slice_positions(shards: Iterable[Shard], low: int, high: int, inputs: Inputs) -> Slices:
     """The rows of every shard sorted by `position` with positions in [low, high)."""
     for shard in shards:
-        table = inputs.table(shard)
-        first, stop = np.searchsorted(table["position"].to_numpy(), [low, high])
-        yield Slice(shard, int(first), int(stop)), table.slice(first, stop - first)
+        rows = inputs.open(shard)
+        first, stop = rows.find("position", low, high)
+        yield Slice(shard, first, stop), rows.read(None, first, stop)
 
 
 Order = Callable[[pa.Table], I64]
@@ -107,7 +103,7 @@ def _gather_column(
     place[order_M] = np.arange(len(order_M))
     start = 0
     for part in slices:
-        column = inputs.table(part.shard, [name])[name].slice(part.first, part.stop - part.first)
+        column = inputs.open(part.shard).read([name], part.first, part.stop)[name]
         for chunk in column.chunks:
             rows.fill(place[start : start + len(chunk)], chunk, np.arange(len(chunk)))
             start += len(chunk)

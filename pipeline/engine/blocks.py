@@ -1,0 +1,254 @@
+"""Files that tasks read parts of: each block has a hash, so that a task verifies the blocks that it
+touches, and brings them from a bucket, and no others.
+
+The hashes are in the file itself, between the data and the footer of an Arrow file, where readers
+of such files see nothing; the shard names the hash of this end of the file. What is verified is
+known to all processes of the host. Of a file that is here, the table of `pipeline.engine.verified`
+says it. Of one in a bucket a sparse file keeps the blocks that were read, and marks of them behind.
+"""
+
+import contextlib
+import fcntl
+import mmap
+import os
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from dedup.arrays import I64
+from pipeline.core import failpoint, mirror
+from pipeline.core.errors import IntegrityError
+from pipeline.core.manifest import End, Shard
+from pipeline.core.storage import hash_bytes
+from pipeline.engine import verified
+
+BLOCK = 1 << 16
+LEAST = 16 * BLOCK
+"""A smaller file is verified, and brought, whole: that takes no longer than a part of it."""
+_HASH_BYTES = 16
+_TRAILER = 10
+"""Bytes behind the footer of an Arrow file: its length and ARROW1."""
+_RUN = 64
+"""Blocks that one request brings at most."""
+_STREAMS = 8
+_ATTEMPTS = 2
+_REMEMBERED = 1 << 12
+"""Files whose marks a process keeps."""
+
+
+def add_hashes(file: memoryview) -> tuple[list[memoryview | bytes], End | None]:
+    """An Arrow file with the hashes of its blocks, in pieces; what the shard has to say of it."""
+    footer = len(file) - _TRAILER - int.from_bytes(file[-_TRAILER:][:4], "little")
+    if footer < LEAST:
+        return [file], None
+    starts = range(0, footer, BLOCK)
+    hashes = (xxhash.xxh3_128_digest(file[i : min(i + BLOCK, footer)]) for i in starts)
+    end = b"".join((*hashes, file[footer:]))
+    return [file[:footer], end], End(len(end), hash_bytes(end))
+
+
+_OpenStore = Callable[[int], contextlib.AbstractContextManager[int]]
+
+
+class _Marks:
+    """Which blocks of a file are verified, as all processes of the host see it: one entry per
+    block, of the file's stamp and its number, from byte `place` of what `open_store` opens. Without
+    that no other process sees it."""
+
+    def __init__(
+        self, stamp: bytes, count: int, place: int = 0, open_store: _OpenStore | None = None
+    ) -> None:
+        self.known = np.zeros(count, bool)
+        self._entries = np.empty((count, 4), np.uint32)
+        self._entries[:, :3] = np.frombuffer(stamp, np.uint32, 3)
+        self._entries[:, 3] = np.arange(count)
+        self._place = place
+        self._open_store = open_store
+
+    def look(self) -> None:
+        """Learn what other processes have verified."""
+        if self._open_store is None:
+            return
+        with contextlib.suppress(OSError), self._open_store(os.O_RDONLY) as store:
+            data = os.pread(store, self._entries.nbytes, self._place)
+            found = np.frombuffer(data, np.uint32, len(data) // 16 * 4).reshape(-1, 4)
+            self.known[: len(found)] |= (found == self._entries[: len(found)]).all(axis=1)
+
+    def add(self, blocks: I64) -> None:
+        """Note that these, which ascend, are verified."""
+        self.known[blocks] = True
+        if self._open_store is None:
+            return
+        with contextlib.suppress(OSError), self._open_store(os.O_WRONLY | os.O_CREAT) as store:
+            for run in _find_runs(blocks):
+                entries = self._entries[run].tobytes()
+                os.pwrite(store, entries, self._place + int(run[0]) * _HASH_BYTES)
+
+
+def _find_runs(blocks: I64, most: int = 1 << 62) -> list[I64]:
+    """Ascending numbers cut where one is left out, and after `most`."""
+    gaps = np.flatnonzero(np.diff(blocks) != 1) + 1
+    runs = np.split(blocks, gaps)
+    return [run[i : i + most] for run in runs for i in range(0, len(run), most)]
+
+
+@lru_cache(_REMEMBERED)
+def _find_marks(stamp: bytes, count: int) -> _Marks:
+    return _Marks(stamp, count, verified.find_place(stamp, count), verified.open_table)
+
+
+class BlockFile:
+    """A file on this machine, mapped as `buffer`. Bytes are read only after `verify`. Raises
+    IntegrityError where they are not those that were published."""
+
+    def __init__(
+        self,
+        path: Path,
+        shard: Shard,
+        end: End,
+        handle: int,
+        marks: _Marks,
+        is_known: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_known` says whether the whole file was verified."""
+        self._path, self._end, self._marks, self._is_known = path, end, marks, is_known
+        self._size = shard.size
+        self._data_size = shard.size - end.size
+        self._count = _count_blocks(shard, end)
+        mapped = mmap.mmap(handle, shard.size, prot=mmap.PROT_READ)
+        self.buffer = pa.py_buffer(mapped)
+        self._bytes = memoryview(mapped)
+        self._require(np.array([self._count]))
+
+    @property
+    def footer(self) -> memoryview:
+        """What stands behind the hashes."""
+        return self._bytes[self._data_size + self._count * _HASH_BYTES :]
+
+    def verify(self, start_N: I64, stop_N: I64) -> None:
+        """Verify bytes [start, stop) of N ranges of the data, at these addresses."""
+        is_any = stop_N > start_N
+        first = (start_N[is_any] - self.buffer.address) // BLOCK
+        last = (stop_N[is_any] - 1 - self.buffer.address) // BLOCK
+        if len(first) == 1:
+            self._require(np.arange(first[0], last[0] + 1))
+            return
+        begun = np.bincount(first, minlength=self._count + 1)
+        ended = np.bincount(last + 1, minlength=self._count + 1)
+        self._require(np.flatnonzero(np.cumsum(begun - ended)))
+
+    def _require(self, blocks: I64) -> None:
+        left = blocks[~self._marks.known[blocks]]
+        if len(left):
+            self._marks.look()
+            left = left[~self._marks.known[left]]
+        if len(left):
+            self._check(left)
+
+    def _check(self, blocks: I64) -> None:
+        """Verify blocks that no process has verified."""
+        if self._is_known():
+            self._marks.known[:] = True
+            return
+        for block in blocks.tolist():
+            start, stop = self._bounds(block)
+            problem = self._find_problem(block, self._bytes[start:stop])
+            if problem is not None:
+                raise problem
+        self._marks.add(blocks)
+
+    def _bounds(self, block: int) -> tuple[int, int]:
+        """The bytes of a block; the one after the last is the end of the file."""
+        if block == self._count:
+            return self._data_size, self._size
+        return block * BLOCK, min((block + 1) * BLOCK, self._data_size)
+
+    def _find_problem(self, block: int, data: memoryview) -> IntegrityError | None:
+        start, stop = self._bounds(block)
+        place = self._data_size + block * _HASH_BYTES
+        is_end = block == self._count
+        expected = self._end.hash if is_end else self._bytes[place : place + _HASH_BYTES].hex()
+        actual = hash_bytes(data)
+        if actual == expected:
+            return None
+        return IntegrityError(
+            f"{self._path}: damaged: expected hash {expected} of bytes {start:,} to {stop:,}, "
+            f"found {actual}; to rebuild it, run again the command that made it"
+        )
+
+
+class _FarBlockFile(BlockFile):
+    """A file in a bucket, of which a sparse file here keeps the blocks that were read. A block has
+    its mark only when its bytes are there; marks of before the machine's start are none."""
+
+    def __init__(self, path: Path, shard: Shard, end: End) -> None:
+        count = _count_blocks(shard, end) + 1
+        self._handle = mirror.open_parts(path, end.hash, shard.size + count * _HASH_BYTES)
+        weakref.finalize(self, os.close, self._handle)
+        stamp = xxhash.xxh3_128_digest(f"{end.hash} {verified.name_boot()}".encode())
+        handle = self._handle
+        marks = _Marks(stamp, count, shard.size, lambda flags: contextlib.nullcontext(handle))
+        super().__init__(path, shard, end, handle, marks)
+
+    def _check(self, blocks: I64) -> None:
+        """Bring them, one process at a time."""
+        fcntl.flock(self._handle, fcntl.LOCK_EX)
+        try:
+            mirror.make_room(self._path)
+            self._marks.look()
+            runs = _find_runs(blocks[~self._marks.known[blocks]], _RUN)
+            if len(runs) == 1:
+                self._bring(runs[0])
+            elif runs:
+                with ThreadPoolExecutor(_STREAMS) as pool:
+                    list(pool.map(self._bring, runs))
+        finally:
+            fcntl.flock(self._handle, fcntl.LOCK_UN)
+
+    def _bring(self, blocks: I64) -> None:
+        first, stop = self._bounds(int(blocks[0]))[0], self._bounds(int(blocks[-1]))[1]
+        for attempt in range(_ATTEMPTS):
+            data = memoryview(mirror.read_part(self._path, first, stop))
+            bounds = [(block, *self._bounds(block)) for block in blocks.tolist()]
+            found = [self._find_problem(n, data[a - first : b - first]) for n, a, b in bounds]
+            problems = list(filter(None, found))
+            if problems and attempt == _ATTEMPTS - 1:
+                raise problems[0]
+            if not problems:
+                break
+        mirror.keep_part(self._path, self._handle, first, data)
+        failpoint.hit("blocks.bring.written")
+        self._marks.add(blocks)
+
+
+def open_blocks(path: Path, shard: Shard, end: End) -> BlockFile:
+    """The file of a shard with this end, here or in a bucket. Raises IntegrityError."""
+    try:
+        handle = mirror.open_here(path)
+    except OSError as error:
+        raise IntegrityError(f"{path}: missing; run again the command that made it") from error
+    if handle is None:
+        return _FarBlockFile(path, shard, end)
+    try:
+        status = os.fstat(handle)
+        if status.st_size != shard.size:
+            raise IntegrityError(
+                f"{path}: damaged: expected {shard.size:,} bytes, found {status.st_size:,}; to "
+                "rebuild it, run again the command that made it"
+            )
+        stamp, count = verified.make_stamp(end.hash, status), _count_blocks(shard, end) + 1
+        marks = _find_marks(stamp, count) if verified.is_settled(status) else _Marks(stamp, count)
+        is_known = partial(verified.is_known, verified.make_stamp(shard.hash, status))
+        return BlockFile(path, shard, end, handle, marks, is_known)
+    finally:
+        os.close(handle)
+
+
+def _count_blocks(shard: Shard, end: End) -> int:
+    return -(-(shard.size - end.size) // BLOCK)
