@@ -222,6 +222,16 @@ def fetch(path: Path) -> Path:
         return path
 
 
+def fetch_again(path: Path) -> bool:
+    """Replace what is on this machine of a mirrored file, which another machine may have written
+    anew; False for a path that mirrors nothing."""
+    if locate(path) is None:
+        return False
+    path.unlink(missing_ok=True)
+    fetch(path)
+    return True
+
+
 def _open_pinned(path: Path) -> int | None:
     """A descriptor whose lock keeps the file here; None where its bytes are not."""
     with contextlib.suppress(FileNotFoundError):

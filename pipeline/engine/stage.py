@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror import fetch, fetch_again
 from pipeline.core.storage import hash_bytes
 from pipeline.engine.shared import Shared
 from pipeline.engine.verified import verify_once
@@ -52,7 +53,12 @@ class Inputs:
     def path(self, shard: Shard) -> Path:
         """The verified file behind a shard. Raises IntegrityError naming file and hashes."""
         path = fetch(self.root / shard.path)
-        verify_once(path, shard.hash)
+        try:
+            verify_once(path, shard.hash)
+        except IntegrityError:
+            if not fetch_again(path):
+                raise
+            verify_once(path, shard.hash)
         return path
 
     def table(self, shard: Shard, columns: list[str] | None = None) -> "pa.Table":
