@@ -3,11 +3,10 @@ there already. `connect` yields a client of one, and lets no worker do a task th
 
 What all machines have to see is below `shared`, the run directory: a file that a worker must be
 able to read before it gets tasks, and for clusters that we start off this machine their
-certificates, which only their owner can read and which are gone at the end.
+certificates (`tls`), which are gone at the end.
 """
 
 import contextlib
-import os
 import secrets
 import signal
 import subprocess
@@ -22,6 +21,8 @@ from typing import Any
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, PrepError, ResourceError, escape_text
 from pipeline.core.mirror import fetch
+from pipeline.engine import srun
+from pipeline.engine.tls import certificates, secret_directory
 
 LONELY_SECONDS = 60
 CONNECT_SECONDS = 20
@@ -55,8 +56,13 @@ class _Started:
 
 def remove_leftovers(shared: Path) -> None:
     """Remove what a killed process left of its cluster."""
-    if (shared / _DIRECTORY).exists():
-        storage.remove_tree(shared / _DIRECTORY)
+    for directory in {shared / _DIRECTORY, _secrets(shared)}:
+        if directory.exists():
+            storage.remove_tree(directory)
+
+
+def _secrets(shared: Path) -> Path:
+    return secret_directory(shared / _DIRECTORY)
 
 
 @contextlib.contextmanager
@@ -148,7 +154,8 @@ def _ssh(
         "distributed.logging.distributed": "info",  # Dask reads addresses from what they log
         "distributed.scheduler.idle-timeout": _DAY,
     }
-    with _certificates(shared) as security, dask.config.set(there):
+    needs("cryptography", "TLS", "ssh")
+    with certificates(_secrets(shared)) as security, dask.config.set(there):
         with _starting("ssh", ", ".join(hosts)):
             cluster = SSHCluster(
                 [hosts[0], *hosts],
@@ -188,6 +195,7 @@ def _slurm(
     dashboard: bool,
 ) -> Iterator[_Started]:
     needs("dask_jobqueue", "cluster.kind slurm", "slurm")
+    needs("cryptography", "TLS", "slurm")
     interrupt = signal.getsignal(signal.SIGINT)
     from dask_jobqueue.slurm import SLURMCluster
 
@@ -195,7 +203,7 @@ def _slurm(
     if dashboard:
         needs("bokeh", "cluster.dashboard", "dashboard")
     with contextlib.ExitStack() as running:
-        security = running.enter_context(_certificates(shared))
+        security = running.enter_context(certificates(_secrets(shared)))
         with _starting("slurm", "this machine"):
             cluster = SLURMCluster(
                 cores=workers_per_job,
@@ -269,10 +277,16 @@ def _kubernetes(
         yield _Started(cluster, workers, 60 * patience)
 
 
+@contextlib.contextmanager
+def _srun(shared: Path, *, memory: int | None, interface: str | None) -> Iterator[_Started]:
+    yield _Started(srun.running_cluster(), srun.read_step().tasks - 1, srun.WAIT_SECONDS)
+
+
 _KINDS: dict[str, Callable[..., AbstractContextManager[_Started]]] = {
     "dask": _dask,
     "ssh": _ssh,
     "slurm": _slurm,
+    "srun": _srun,
     "kubernetes": _kubernetes,
 }
 
@@ -298,39 +312,6 @@ def _starting(kind: str, where: str) -> Iterator[None]:
     except Exception as error:
         reason = escape_text(str(error.__cause__ or error), 400) or type(error).__name__
         raise ResourceError(f"cluster.kind {kind}: cannot start it on {where}: {reason}") from error
-
-
-@contextlib.contextmanager
-def _certificates(shared: Path) -> Iterator[Any]:
-    """A certificate for this run, which scheduler, workers and client show each other, in files
-    that only their owner can read; what is started meanwhile finds them in Dask's config."""
-    import dask
-
-    needs("cryptography", "TLS", "ssh")
-    from distributed.security import Security
-
-    made, directory = Security.temporary(), shared / _DIRECTORY
-    storage.make_directory(directory)
-    directory.chmod(0o700)
-    files = {
-        name: _write_secret(directory / name, text)
-        for name, text in (("cert.pem", made.tls_ca_file), ("key.pem", made.tls_client_key))
-    }
-    pair = {"cert": files["cert.pem"], "key": files["key.pem"]}
-    roles = {f"distributed.comm.tls.{role}": pair for role in ("scheduler", "worker", "client")}
-    settings = {
-        "distributed.comm.require-encryption": True,
-        "distributed.comm.tls.ca-file": files["cert.pem"],
-        **roles,
-    }
-    with dask.config.set(settings):
-        yield Security()
-
-
-def _write_secret(path: Path, text: str) -> str:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    return str(path)
 
 
 # --- workers ---

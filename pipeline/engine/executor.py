@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from pipeline.core.errors import ConfigError, PrepError, ResourceError
 from pipeline.core.words import format_duration
-from pipeline.engine import clusters
+from pipeline.engine import clusters, srun
 from pipeline.engine.clusters import Note, scheduler_there
 
 SMALL_INPUT_BYTES = 50 << 20
@@ -199,6 +199,20 @@ def check_semaphores(workers: int) -> None:
             f"{workers} worker processes cannot share semaphores ({error.strerror}); make room in "
             "/dev/shm, where they are, or use --workers 0, which needs none"
         ) from error
+
+
+def join_step(cluster: Mapping[str, Any], shared: Path) -> None:
+    """Begin as a task of a job step, where `srun` started prep as workers of one cluster; to be
+    called before `shared` is held. Does not return in the workers. Raises ConfigError."""
+    if cluster["kind"] not in ("srun", "slurm"):
+        return
+    import dask
+    import distributed  # noqa: F401 - as below
+
+    clusters.needs("cryptography", f"cluster.kind {cluster['kind']}", "slurm")
+    _be_quiet()
+    with dask.config.set(_QUIET):
+        srun.join(cluster["kind"], shared.absolute(), cluster["memory"], cluster["interface"])
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from pipeline.config import cluster as section
 from pipeline.core.errors import ConfigError, ResourceError
 from pipeline.engine import clusters
 from pipeline.engine.executor import executor
+from pipeline.engine.tls import certificates
 
 Prep = Callable[..., Any]
 SLURM = "{kind: slurm, workers: 16, memory: 32 GB%s}"
@@ -63,7 +64,7 @@ def run_all(running: Any, call: Callable[[Any], Any], count: int) -> list[Any]:
         (SLURM % ", minimum: 17", "expected a minimum of at most `workers`"),
         ("{kind: dask}", "cluster.address: missing"),
         ("{kind: local, address: 'tcp://h:1'}", "cluster.address: unknown key"),
-        ("{kind: pbs}", "'local', 'dask', 'ssh', 'slurm', 'kubernetes'"),
+        ("{kind: pbs}", "'local', 'dask', 'ssh', 'slurm', 'srun', 'kubernetes'"),
         ("{workers: 4}", "cluster"),
     ],
 )
@@ -191,7 +192,7 @@ def test_certificates_of_a_run_let_only_its_own_in(tmp_path: Path) -> None:
     from distributed import Client, LocalCluster
     from distributed.security import Security
 
-    with clusters._certificates(tmp_path) as security:
+    with certificates(tmp_path / "journal/cluster") as security:
         keys = sorted((tmp_path / "journal/cluster").iterdir())
         assert [(p.name, oct(p.stat().st_mode & 0o777)) for p in keys] == [
             ("cert.pem", "0o600"), ("key.pem", "0o600"),
@@ -219,7 +220,7 @@ def test_a_cluster_without_certificates_is_no_cluster_with_them(
     monkeypatch.setattr(clusters, "CONNECT_SECONDS", 1)
     settings = {"kind": "dask", "address": scheduler.replace("tcp", "tls")}
     with (
-        clusters._certificates(tmp_path),
+        certificates(tmp_path / "keys"),
         pytest.raises(ResourceError, match="no Dask scheduler answers"),
         executor(None, 0, settings, tmp_path),
     ):
