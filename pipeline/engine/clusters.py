@@ -29,6 +29,11 @@ CONNECT_SECONDS = 20
 _DIRECTORY = Path("journal/cluster")
 _REFUSALS = "wafermill-refusals"
 _GATEKEEPER = "wafermill-gatekeeper"
+KILLED_AT = 0.95
+"""Share of its limit at which Dask's nanny kills a worker."""
+MEMORY = "wafermill-memory"
+"""The resource of Dask that our workers have: bytes that tasks may use."""
+_NO_LIMIT = 1 << 60
 _DAY = 86_400
 """Seconds after which an idle scheduler on another machine ends, whose starter was killed."""
 
@@ -389,14 +394,14 @@ def _gate(client: Any, ticket: _Ticket, note: Note) -> Iterator[None]:
 
 def _make_gatekeeper(path: str, expected: tuple[str, str]) -> Any:
     """A plug-in of workers, whose class travels by value: a worker without this package has it."""
-    from distributed import WorkerPlugin
+    from distributed import Status, WorkerPlugin
 
     class Gatekeeper(WorkerPlugin):
         name = _GATEKEEPER
 
         async def setup(self, worker: Any) -> None:
             try:
-                from pipeline.engine.clusters import probe
+                from pipeline.engine.clusters import probe, worker_room
 
                 answer: Any = probe(path)
             except Exception as error:  # noqa: BLE001 - whatever it is, it cannot do our tasks
@@ -404,8 +409,19 @@ def _make_gatekeeper(path: str, expected: tuple[str, str]) -> Any:
             if answer != expected:
                 worker.log_event(_REFUSALS, (worker.address, answer))
                 await worker.close(nanny=True, reason="wafermill-refused")
+                return
+            room = worker_room(worker.memory_manager.memory_limit)
+            await worker.set_resources(**{MEMORY: room})
+            # Tasks that wait for a resource are looked at again when a worker begins to run.
+            worker.status = Status.paused
+            worker.status = Status.running
 
     return Gatekeeper()
+
+
+def worker_room(limit: int | None) -> int:
+    """Bytes that the tasks of a worker with this limit may use; None and 0 are no limit."""
+    return int(limit * KILLED_AT) if limit else _NO_LIMIT
 
 
 def probe(path: str) -> tuple[str, str]:

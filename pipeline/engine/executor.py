@@ -27,8 +27,6 @@ _WAITING = 3
 """Calls submitted for each worker, which does one at a time; all others wait in this process."""
 _SEMAPHORES = 12
 """More than a worker process needs; each takes a page of memory."""
-_KILLED_AT = 0.95
-"""Share of its limit at which Dask's nanny kills a worker."""
 _QUIET = {
     "distributed.scheduler.allowed-failures": DEATHS_ALLOWED,
     "distributed.scheduler.worker-saturation": 1.0,
@@ -41,7 +39,7 @@ _QUIET = {
     "distributed.worker.memory.target": False,  # workers hold no results, and a paused one waits
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
-    "distributed.worker.memory.terminate": _KILLED_AT,
+    "distributed.worker.memory.terminate": clusters.KILLED_AT,
 }
 
 
@@ -82,15 +80,31 @@ class LocalExecutor:
             yield index, call(job)
 
 
+class Memory(Protocol):
+    """What the workers of a cluster have."""
+
+    def share(self, jobs: Sequence[Job]) -> None:
+        """Prepare for these jobs. Raises ResourceError where one is too large."""
+        ...
+
+    def fits(self, sizes: Sequence[int]) -> bool:
+        """Whether calls of these sizes can run at the same time."""
+        ...
+
+    def needs(self, job: Job) -> dict[str, int]:
+        """The resources of Dask that a worker must have left for the job."""
+        ...
+
+    def has_room(self, workers: Mapping[str, Any]) -> bool:
+        """Whether one of these workers, as Dask describes them, can do the largest job."""
+        ...
+
+
 class DaskExecutor:
     """Runs calls on the workers of a Dask cluster; a dead worker is replaced, its call repeated."""
 
     def __init__(
-        self,
-        client: Any,
-        workers: int,
-        memory: "LocalMemory | None" = None,
-        patience: float = clusters.LONELY_SECONDS,
+        self, client: Any, workers: int, memory: Memory, patience: float = clusters.LONELY_SECONDS
     ) -> None:
         self._client = client
         self._patience = patience
@@ -104,20 +118,19 @@ class DaskExecutor:
 
         lonely, left = threading.Event(), deque(range(len(jobs)))
         running: dict[str, tuple[int, Any]] = {}
-        if self._memory:
-            self._memory.share(jobs)
+        self._memory.share(jobs)
 
         def fits(job: Job) -> bool:
             """Whether the largest of what is submitted would fit if it ran at the same time."""
             sizes = [job.memory, *(jobs[index].memory for index, _ in running.values())]
-            largest = heapq.nlargest(self.workers, sizes)
-            return self._memory is None or not running or sum(largest) <= self._memory.total
+            return not running or self._memory.fits(heapq.nlargest(self.workers, sizes))
 
         def submit() -> Iterator[Any]:
             most = _WAITING + _WAITING * self.workers
             while left and len(running) < most and fits(jobs[left[0]]):
                 index = left.popleft()
-                future = self._client.submit(call, jobs[index], pure=False, retries=0)
+                job, needs = jobs[index], self._memory.needs(jobs[index])
+                future = self._client.submit(call, job, pure=False, retries=0, resources=needs)
                 running[future.key] = index, future
                 yield future
 
@@ -144,7 +157,7 @@ class DaskExecutor:
                 if not lonely.is_set():
                     raise
                 raise ResourceError(
-                    f"no worker was left for {format_duration(self._patience)}; "
+                    f"no worker with enough memory was left for {format_duration(self._patience)}; "
                     "run the same command again, finished work is kept"
                 ) from error
 
@@ -162,9 +175,9 @@ class DaskExecutor:
         def watch() -> None:
             seen = time.monotonic()
             while not over.wait(5):
-                present = self._client.scheduler_info(n_workers=1)["n_workers"]
-                self.workers = max(self.workers, present)
-                if present:
+                info = self._client.scheduler_info()
+                self.workers = max(self.workers, info["n_workers"])
+                if self._memory.has_room(info["workers"]):
                     seen = time.monotonic()
                 elif time.monotonic() - seen > self._patience:
                     lonely.set()
@@ -251,7 +264,8 @@ def executor(
 
     _be_quiet()
     with dask.config.set(_QUIET), clusters.connect(settings, shared, note) as there:
-        yield DaskExecutor(there.client, there.workers, patience=there.patience)
+        memory = WorkersMemory(there.client)
+        yield DaskExecutor(there.client, there.workers, memory, there.patience)
 
 
 @contextlib.contextmanager
@@ -315,17 +329,64 @@ class LocalMemory:
         large."""
         _check_memory(jobs, self.total)
         largest = max((job.memory for job in jobs), default=0)
-        limit = max(self._part, int(largest / _KILLED_AT))
+        limit = max(self._part, int(largest / clusters.KILLED_AT))
         self._cluster.new_spec["options"]["memory_limit"] = limit
         for nanny in list(self._cluster.workers.values()):
             nanny.memory_manager.memory_limit = limit
 
+    def fits(self, sizes: Sequence[int]) -> bool:
+        """See Memory."""
+        return sum(sizes) <= self.total
 
-def _check_memory(jobs: Sequence[Job], total: int) -> None:
+    def needs(self, job: Job) -> dict[str, int]:
+        """See Memory."""
+        return {}
+
+    def has_room(self, workers: Mapping[str, Any]) -> bool:
+        """See Memory."""
+        return bool(workers)
+
+
+class WorkersMemory:
+    """The memory of workers elsewhere, each of which has a limit that it was started with. Where a
+    task does not fit into every worker, however many it does at a time, Dask gives it to one that
+    has room, by the resource that `clusters` declares."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._largest = 0
+        self._is_scarce = False
+
+    def share(self, jobs: Sequence[Job]) -> None:
+        """See Memory."""
+        self._largest = max((job.memory for job in jobs), default=0)
+        workers = self._client.scheduler_info()["workers"].values()
+        rooms = [
+            (clusters.worker_room(worker["memory_limit"]), worker["nthreads"]) for worker in workers
+        ]
+        if rooms:
+            _check_memory(jobs, max(room for room, _ in rooms), "the largest worker has")
+        self._is_scarce = any(self._largest * threads > room for room, threads in rooms)
+
+    def fits(self, sizes: Sequence[int]) -> bool:
+        """See Memory."""
+        return True
+
+    def needs(self, job: Job) -> dict[str, int]:
+        """See Memory."""
+        return {clusters.MEMORY: job.memory} if self._is_scarce else {}
+
+    def has_room(self, workers: Mapping[str, Any]) -> bool:
+        """See Memory."""
+        rooms = [clusters.worker_room(worker["memory_limit"]) for worker in workers.values()]
+        return bool(rooms) and (not self._is_scarce or max(rooms) >= self._largest)
+
+
+def _check_memory(jobs: Sequence[Job], total: int, there: str = "there are") -> None:
     for job in jobs:
         if job.memory > total:
             raise ResourceError(
-                f"{job.label}: needs {job.memory:,} bytes of memory, there are {total:,}; lower "
+                f"{job.label}: needs {job.memory:,} bytes of memory, {there} {total:,}; lower "
                 "read.task_bytes, hdf5.shard_bytes or dedup.memory"
             )
 

@@ -122,6 +122,7 @@ def _start_scheduler(directory: Path, interface: str | None) -> Any:
         "interface": interface,
         "security": security,
         "dashboard": False,
+        "dashboard_address": "127.0.0.1:0",
     }
     cluster = SpecCluster(
         workers={},
