@@ -22,6 +22,7 @@ from pipeline.core import storage
 from pipeline.core.errors import ConfigError, PrepError, ResourceError, escape_text
 from pipeline.core.mirror import fetch
 from pipeline.engine import srun
+from pipeline.engine.memory import MEMORY
 from pipeline.engine.tls import certificates, secret_directory
 
 LONELY_SECONDS = 60
@@ -29,11 +30,6 @@ CONNECT_SECONDS = 20
 _DIRECTORY = Path("journal/cluster")
 _REFUSALS = "wafermill-refusals"
 _GATEKEEPER = "wafermill-gatekeeper"
-KILLED_AT = 0.95
-"""Share of its limit at which Dask's nanny kills a worker."""
-MEMORY = "wafermill-memory"
-"""The resource of Dask that our workers have: bytes that tasks may use."""
-_NO_LIMIT = 1 << 60
 _DAY = 86_400
 """Seconds after which an idle scheduler on another machine ends, whose starter was killed."""
 
@@ -401,7 +397,8 @@ def _make_gatekeeper(path: str, expected: tuple[str, str]) -> Any:
 
         async def setup(self, worker: Any) -> None:
             try:
-                from pipeline.engine.clusters import probe, worker_room
+                from pipeline.engine.clusters import probe
+                from pipeline.engine.memory import worker_room
 
                 answer: Any = probe(path)
             except Exception as error:  # noqa: BLE001 - whatever it is, it cannot do our tasks
@@ -417,11 +414,6 @@ def _make_gatekeeper(path: str, expected: tuple[str, str]) -> Any:
             worker.status = Status.running
 
     return Gatekeeper()
-
-
-def worker_room(limit: int | None) -> int:
-    """Bytes that the tasks of a worker with this limit may use; None and 0 are no limit."""
-    return int(limit * KILLED_AT) if limit else _NO_LIMIT
 
 
 def probe(path: str) -> tuple[str, str]:

@@ -23,7 +23,7 @@ SECTION = """
 cluster:
   kind: slurm
   workers: 2
-  memory: 1 GB
+  memory: 2 GB
   walltime: "00:10:00"
   patience: 2
   queue: {queue}
