@@ -18,9 +18,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from dedup.user_cache import user_cache
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, PrepError, ResourceError, escape_text
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror import fetch, locate
 from pipeline.engine import srun
 from pipeline.engine.memory import MEMORY
 from pipeline.engine.tls import certificates, secret_directory
@@ -336,9 +337,10 @@ class _Ticket:
             )
         token, build = answer
         if token != self.token:
-            return (
-                f"does not see the run directory {self.shared}; use a path that all machines share"
-            )
+            mend = "a path that all machines share"
+            if locate(self.shared) is not None:
+                mend = f"WAFERMILL_CACHE={user_cache()} and credentials on all machines"
+            return f"does not see the run directory {self.shared}; use {mend}"
         if build != self.build:
             return f"runs {build}, this process {self.build}; install the same versions there"
         return None
