@@ -3,6 +3,7 @@ suite spends: temporary files are in memory where there is room, since most test
 the garbage collector passes over what collection made, some million objects that stay.
 """
 
+import contextlib
 import gc
 import hashlib
 import json
@@ -141,17 +142,26 @@ class S3Server:
             return body
 
 
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[S3Server]:
+@contextlib.contextmanager
+def serve_s3(address: str = "127.0.0.1") -> Iterator[S3Server]:
+    """A server that listens on this address of this machine."""
     pytest.importorskip("obstore", reason="the extra `test` has it")
     pytest.importorskip("moto", reason="the extra `test` has it")
-    command = [sys.executable, str(Path(__file__).with_name("s3_server.py"))]
+    command = [sys.executable, str(Path(__file__).with_name("s3_server.py")), address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        server = S3Server(f"http://127.0.0.1:{process.stdout.readline().strip()}")
-        server._request("runs", "PUT")
+        server = S3Server(f"http://{address}:{process.stdout.readline().strip()}")
+        try:
+            server._request("runs", "PUT")
+            yield server
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    with serve_s3() as server:
         yield server
-        process.kill()
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
-"""An S3 server on loopback: moto, behind faults that a test chooses.
+"""An S3 server on an address of this machine: moto, behind faults that a test chooses.
 
-    python tests/s3_server.py
+    python tests/s3_server.py 127.0.0.1
 
 It prints its port. A PUT of {"share": 0.1, "seed": 7} to /_faults makes so many requests fail:
 answered with 503 before or after they were carried out, cut short, slow, or, for what was written
@@ -10,6 +10,7 @@ in the last second, with 404. None fails more than four times in a row for one k
 import json
 import logging
 import random
+import sys
 import threading
 import time
 from collections import Counter
@@ -92,6 +93,6 @@ class Faults:
 if __name__ == "__main__":
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     application = Faults(DomainDispatcherApplication(create_backend_app))
-    server = make_server("127.0.0.1", 0, application, threaded=True)
+    server = make_server(sys.argv[1], 0, application, threaded=True)
     print(server.server_port, flush=True)
     server.serve_forever()

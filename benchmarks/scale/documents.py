@@ -37,7 +37,7 @@ from pipeline.config.prep import load_config
 from pipeline.core.ids import keys_from_u64
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import Shard, StageManifest
-from pipeline.engine.executor import Job
+from pipeline.engine.memory import Job
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output

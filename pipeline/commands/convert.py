@@ -34,6 +34,7 @@ def convert(
     lossy: bool = False,
     add_eos: bool = False,
     workers: options.WorkersOption = None,
+    cluster: options.ClusterOption = None,
     dry_run: options.DryRunOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -74,6 +75,7 @@ def convert(
     prep convert modelzoo_rows/ --to hdf5 --out fewer_files --shard-size "256 MiB"
     prep convert saved_dataset/ --to hdf5 --out rows --samples-per-file 2000
     """
+    from pipeline.config.cluster import LOCAL
     from pipeline.convert.options import ConvertOptions
 
     chosen: Any = {"to": to, "kind": from_, "compression": compression}
@@ -92,6 +94,7 @@ def convert(
         lossy=lossy,
         add_eos=add_eos,
         workers=workers,
+        cluster=options.read_cluster(cluster) or LOCAL,
         **chosen,
     )
     run_and_show(request, dry_run=dry_run, as_json=as_json)

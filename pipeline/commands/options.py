@@ -148,8 +148,9 @@ WorkersOption = Annotated[
 ClusterOption = Annotated[
     str | None,
     typer.Option(
-        metavar="ADDRESS|FILE",
-        help="where tasks run: a Dask scheduler, or a YAML file with the section cluster",
+        metavar="ADDRESS|FILE|srun",
+        help="where tasks run: a Dask scheduler, a YAML file with the section cluster, or srun: "
+        "the other tasks of this job step",
     ),
 ]
 DryRunOption = Annotated[bool, typer.Option(help="show what would be done and stop")]

@@ -98,6 +98,18 @@ class SlurmWorkers(_Adaptive):
     """show Dask's dashboard on the loopback of this machine; needs bokeh"""
 
 
+class SrunWorkers(ConfigSection):
+    """The tasks of a Slurm job step, all of them the same `prep` command: the first is prep, the
+    others are its workers."""
+
+    kind: Literal["srun"]
+    """where tasks run"""
+    memory: Bytes | None = None
+    """memory of one task [default: what Slurm gives it]"""
+    interface: str | None = None
+    """network interface of scheduler and workers, such as ib0"""
+
+
 class KubernetesWorkers(_Adaptive):
     """Pods of the Dask operator, created and deleted by `prep`."""
 
@@ -120,7 +132,7 @@ class KubernetesWorkers(_Adaptive):
 
 
 Cluster = Annotated[
-    LocalWorkers | DaskWorkers | SSHWorkers | SlurmWorkers | KubernetesWorkers,
+    LocalWorkers | DaskWorkers | SSHWorkers | SlurmWorkers | SrunWorkers | KubernetesWorkers,
     Field(discriminator="kind"),
 ]
 LOCAL = LocalWorkers()
@@ -131,8 +143,10 @@ class _ClusterFile(FrozenModel):
 
 
 def load_cluster(place: str) -> Cluster:
-    """The section that `--cluster` names: a Dask scheduler by its address, or a YAML file with the
-    section. Raises ConfigError."""
+    """The section that `--cluster` names: a Dask scheduler by its address, `srun`, or a YAML file
+    with the section. Raises ConfigError."""
+    if place == "srun":
+        return SrunWorkers(kind="srun")
     if "://" in place:
         return DaskWorkers(kind="dask", address=place)
     return parse(_ClusterFile, load_yaml(Path(place))).cluster

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 import pyarrow.parquet as pq
 
+from pipeline.config.cluster import LOCAL, Cluster
 from pipeline.convert.token_lists import find_token_column, is_token_list
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.words import require_choice
@@ -162,6 +163,7 @@ class ConvertOptions:
     lossy: bool = False
     add_eos: bool = False
     workers: int | None = None
+    cluster: Cluster = LOCAL
     split: str | None = None
     """The only split of a run to convert; None: all of them."""
 
@@ -193,3 +195,11 @@ class ConvertOptions:
 def _check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ConfigError(f"{option}: {value!r}; expected one of {', '.join(allowed)}")
+
+
+def refuse_cluster(options: ConvertOptions, kind: Kind) -> None:
+    """Raises ConfigError where workers elsewhere have nothing to do: only texts are tokenized."""
+    if options.cluster.kind != "local":
+        raise ConfigError(
+            f"--cluster: workers elsewhere tokenize text, and the input is {kind}; leave it out"
+        )

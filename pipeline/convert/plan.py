@@ -2,12 +2,13 @@
 read and written; nothing is written yet.
 """
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pipeline.config.cluster import LOCAL, Cluster
 from pipeline.config.sections import parse_template
 from pipeline.convert.documents import (
     DocumentTarget,
@@ -32,13 +33,17 @@ from pipeline.convert.options import (
     ConvertOptions,
     detect_inputs,
     open_saved,
+    refuse_cluster,
 )
 from pipeline.convert.pack import CorpusTarget, RowTarget, SampleTarget, ShardPlace
 from pipeline.convert.stream import Ends, StreamSource, StreamVocabulary, Target
-from pipeline.convert.texts import RunSource, TextSource, open_run_source
+from pipeline.convert.texts import RunSource, TextSource, Tokenizing, open_run_source
 from pipeline.convert.token_lists import SavedTokenSource, TokenListSource
 from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.journal import DIRECTORY
 from pipeline.core.words import pluralise
+from pipeline.engine.executor import executor
+from pipeline.engine.progress import Progress
 from pipeline.sources.files import find
 from pipeline.sources.output_format import OTHER_TARGETS, Form, PluggedForm, choose_form
 from pipeline.sources.record import RecordRules
@@ -50,8 +55,6 @@ _MAX_RATIO = 250.0
 _BIN_PART = 64 << 20
 _NANOGPT = {"validation": "val"}
 """Names of splits that nanoGPT's scripts call otherwise."""
-_WORKERS_FROM = 64 << 20
-"""Bytes of text from which several processes tokenize."""
 
 
 @dataclass(frozen=True)
@@ -64,17 +67,19 @@ class ConvertPlan:
     """What the bytes of the output depend on, beside the input."""
     notes: tuple[str, ...] = ()
     lossy: bool = False
+    cluster: Cluster = LOCAL
 
 
 def choose_plan(options: ConvertOptions) -> ConvertPlan:
     """Look at the inputs and choose. Raises ConfigError and InputError."""
-    return replace(_choose_plan(options), lossy=options.lossy)
+    return replace(_choose_plan(options), lossy=options.lossy, cluster=options.cluster)
 
 
 def _choose_plan(options: ConvertOptions) -> ConvertPlan:
     inputs = detect_inputs(options.inputs, options.kind, options.text_key)
     if inputs.kind == "text":
         return _from_text(options)
+    refuse_cluster(options, inputs.kind)
     if inputs.kind == "run":
         return _from_run(options, _open_run(inputs, options.split))
     if inputs.kind == "hdf5":
@@ -144,11 +149,11 @@ def _from_text(options: ConvertOptions) -> ConvertPlan:
         max_file_bytes=_MAX_FILE_BYTES,
         max_ratio=_MAX_RATIO,
     )
-    workers = options.workers
-    if workers is None:
-        large = sum(file.text_estimate for file in files) >= _WORKERS_FROM
-        workers = len(os.sched_getaffinity(0)) if large else 0
-    source = TextSource(files, rules, tokenizer, workers, options.lossy)
+    size = sum(file.text_estimate for file in files)
+    cluster, out = options.cluster.model_dump(), options.out.absolute()
+    start = partial(executor, options.workers, size, cluster, out, Progress().note)
+    tokenizing = Tokenizing(start, out / DIRECTORY / "tokenizer")
+    source = TextSource(files, rules, tokenizer, tokenizing, options.lossy)
     notes = (f"{pluralise(passed, 'file')} passed over: no known format",) if passed else ()
     return _stream(options, source, notes)
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pipeline.convert.dataset import state as convert_state
 from pipeline.convert.dataset.state import Meter, State, meter
-from pipeline.convert.options import ConvertInputs, ConvertOptions, open_saved
+from pipeline.convert.options import ConvertInputs, ConvertOptions, open_saved, refuse_cluster
 from pipeline.convert.pack import ShardPlace
 from pipeline.convert.plan import ConvertPlan
 from pipeline.convert.stream import (
@@ -29,6 +29,7 @@ from pipeline.core import failpoint, journal, storage
 from pipeline.core.errors import ConfigError
 from pipeline.core.journal import DIRECTORY
 from pipeline.core.manifest import fingerprint_of
+from pipeline.engine.executor import join_step
 from pipeline.hdf5.format import DATA_PARAMS
 
 _SAMPLES_PER_FILE = 2000
@@ -66,6 +67,7 @@ def convert_saved(rows: SavedRows, options: ConvertOptions) -> dict[str, Any]:
     """Write the rows; returns what the summary says of them."""
     from pipeline.convert.dataset.conversion import convert_dataset_to_HDF5
 
+    refuse_cluster(options, "dataset")
     if options.compression not in ("gzip", "none"):
         raise ConfigError(
             f"--compression {options.compression}: expected gzip or none for rows of a dataset"
@@ -129,6 +131,7 @@ def run_conversion(plan: ConvertPlan, out: Path) -> ConvertSummary:
 
     Raises ConfigError when `out` holds anything else, InputError for bad input, ResourceError.
     """
+    join_step(plan.cluster.model_dump(), out)
     identity = _identity(plan)
     ours = _ours(plan.target(ShardPlace()))
     convert_state.check_conversion(out, identity, _visible, ours)

@@ -8,13 +8,8 @@ the input. Those that a mixture repeats come once in a first pass over the split
 copies or more again in a second one, and so on.
 """
 
-import multiprocessing
-import signal
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from itertools import pairwise, product
 from pathlib import Path
@@ -27,10 +22,12 @@ import pyarrow.parquet as pq
 
 from dedup.arrays import Array
 from pipeline.convert.stream import Mark, StreamBlock, StreamFacts, StreamVocabulary, require
-from pipeline.core.errors import InputError, ResourceError
+from pipeline.core.errors import InputError
 from pipeline.core.mirror import fetch
-from pipeline.core.storage import verify_file
-from pipeline.engine.executor import check_semaphores
+from pipeline.core.storage import remove_tree, verify_file
+from pipeline.engine.executor import Executor
+from pipeline.engine.shared import Shared
+from pipeline.engine.stage import PROCESS_MEMORY
 from pipeline.runs import layout
 from pipeline.runs.splits import TRAIN
 from pipeline.sources.files import HashingReader, InputFile, read_records
@@ -40,8 +37,8 @@ from pipeline.tokenizers.definition import TokenizerDefinition, restore_definiti
 from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
 
 _BATCH_CHARACTERS = 1 << 20
-_AHEAD = 3
-"""Batches in flight per worker."""
+_BATCH_MEMORY = 64
+"""Bytes that tokenizing takes for each character."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +47,22 @@ class _Batch:
 
     file: int
     ordinal: int
-    where: str
+    label: str
     texts: list[str]
     bad: int
+    tokenizer: Shared[TokenizerDefinition]
+
+    @property
+    def memory(self) -> int:
+        return PROCESS_MEMORY + _BATCH_MEMORY * sum(map(len, self.texts))
+
+
+@dataclass(frozen=True)
+class Tokenizing:
+    """Where texts are tokenized, and the directory of what its workers have in common."""
+
+    start: Callable[[], AbstractContextManager[Executor]]
+    directory: Path
 
 
 class TextSource:
@@ -63,13 +73,13 @@ class TextSource:
         files: list[InputFile],
         rules: RecordRules,
         tokenizer: TokenizerDefinition,
-        workers: int,
+        tokenizing: Tokenizing,
         lossy: bool,
     ) -> None:
         self.files = files
         self.rules = rules
-        self.tokenizer = tokenizer
-        self.workers = workers
+        self.tokenizer = Shared(tokenizer)
+        self.tokenizing = tokenizing
         self.lossy = lossy
         vocabulary = StreamVocabulary(tokenizer.eos_id, tokenizer.vocab_size, tokenizer)
         sizes = tuple((file.shown, file.size) for file in files)
@@ -78,14 +88,14 @@ class TextSource:
 
     def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
         """See `StreamSource`. Unless lossy, raises InputError naming file and line."""
-        with _Tokenizing(self.tokenizer, self.workers) as tokenizing:
-            pending: deque[tuple[_Batch, Callable[[], Array]]] = deque()
-            for batch in self._batches(mark or (0, 0)):
-                pending.append((batch, tokenizing.begin(batch.texts)))
-                if len(pending) > self.workers * _AHEAD:
-                    yield _block(*pending.popleft())
-            while pending:
-                yield _block(*pending.popleft())
+        batches = self._batches(mark or (0, 0))
+        with self.tokenizing.start() as where:
+            if where.workers:
+                self.tokenizer.store_in(self.tokenizing.directory)
+            for batch, ids in where.run_in_order(_tokenize, batches):
+                losses = {"bad_records": batch.bad}
+                yield StreamBlock(ids, (batch.file, batch.ordinal), losses=losses)
+        remove_tree(self.tokenizing.directory)
 
     def share(self) -> float:
         """The share of the input that is read, by bytes on disk."""
@@ -116,10 +126,14 @@ class TextSource:
             size += len(record.text)
             if size >= _BATCH_CHARACTERS:
                 self._read = self._before(number) + reader.file.tell()
-                yield _Batch(number, start.ordinal, _describe_place(file, start), texts, bad)
+                yield _Batch(
+                    number, start.ordinal, _describe_place(file, start), texts, bad, self.tokenizer
+                )
                 texts, size, bad, start = [], 0, 0, None
         if start is not None:
-            yield _Batch(number, start.ordinal, _describe_place(file, start), texts, bad)
+            yield _Batch(
+                number, start.ordinal, _describe_place(file, start), texts, bad, self.tokenizer
+            )
 
     def _before(self, number: int) -> int:
         return sum(file.size for file in self.files[:number])
@@ -131,51 +145,15 @@ def _describe_place(file: InputFile, place: Place) -> str:
     return f"{file.shown}, row {place.byte_offset}"
 
 
-def _block(batch: _Batch, tokens: Callable[[], Array]) -> StreamBlock:
+def _tokenize(batch: _Batch) -> Array:
+    """The ids of its texts, each ended by EOS."""
+    texts = pa.array(batch.texts, pa.large_string())
     try:
-        ids = tokens()
+        lists = tokenize_documents(texts, open_tokenizer(batch.tokenizer.value))
     except InputError as error:
-        raise InputError(f"{batch.where} or soon after it: {error}") from error
-    except BrokenProcessPool as error:
-        raise ResourceError(
-            "a worker that tokenizes died; run the same command again to resume, with fewer "
-            "--workers if memory is short"
-        ) from error
-    return StreamBlock(ids, (batch.file, batch.ordinal), losses={"bad_records": batch.bad})
-
-
-def _tokens(texts: list[str], tokenizer: TokenizerDefinition) -> Array:
-    lists = tokenize_documents(pa.array(texts, pa.large_string()), open_tokenizer(tokenizer))
+        raise InputError(f"{batch.label} or soon after it: {error}") from error
     ids: Array = lists.flatten().to_numpy()
     return ids
-
-
-class _Tokenizing:
-    """Tokenizes batches here, or in `workers` processes; results are asked for in order."""
-
-    def __init__(self, tokenizer: TokenizerDefinition, workers: int) -> None:
-        self.tokenizer = tokenizer
-        self._pool: ProcessPoolExecutor | None = None
-        if workers:
-            check_semaphores(workers)
-            context = multiprocessing.get_context("spawn")
-            # Ctrl-C reaches every process of the terminal; the first one stops the others.
-            ignore = (signal.SIGINT, signal.SIG_IGN)
-            self._pool = ProcessPoolExecutor(workers, context, signal.signal, ignore)
-
-    def begin(self, texts: list[str]) -> Callable[[], Array]:
-        """What gives the ids of these texts, each ended by EOS."""
-        if self._pool is None:
-            return lambda: _tokens(texts, self.tokenizer)
-        future: Future[Array] = self._pool.submit(_tokens, texts, self.tokenizer)
-        return future.result
-
-    def __enter__(self) -> "_Tokenizing":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 _DOCUMENTS = 4096

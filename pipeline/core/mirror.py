@@ -278,6 +278,16 @@ def keep_part(path: Path, parts: int, start: int, data: memoryview) -> None:
         raise ResourceError(f"{path}: cannot keep parts of it here: {error.strerror}") from error
 
 
+def fetch_again(path: Path) -> bool:
+    """Replace what is on this machine of a mirrored file, which another machine may have written
+    anew; False for a path that mirrors nothing."""
+    if locate(path) is None:
+        return False
+    path.unlink(missing_ok=True)
+    fetch(path)
+    return True
+
+
 def _open_pinned(path: Path) -> int | None:
     """A descriptor whose lock keeps the file here; None where its bytes are not."""
     with contextlib.suppress(FileNotFoundError):

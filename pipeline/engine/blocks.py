@@ -236,18 +236,26 @@ def open_blocks(path: Path, shard: Shard, end: End) -> BlockFile:
     if handle is None:
         return _FarBlockFile(path, shard, end)
     try:
-        status = os.fstat(handle)
-        if status.st_size != shard.size:
-            raise IntegrityError(
-                f"{path}: damaged: expected {shard.size:,} bytes, found {status.st_size:,}; to "
-                "rebuild it, run again the command that made it"
-            )
-        stamp, count = verified.make_stamp(end.hash, status), _count_blocks(shard, end) + 1
-        marks = _find_marks(stamp, count) if verified.is_settled(status) else _Marks(stamp, count)
-        is_known = partial(verified.is_known, verified.make_stamp(shard.hash, status))
-        return BlockFile(path, shard, end, handle, marks, is_known)
+        return _open_here(path, shard, end, handle)
+    except IntegrityError:
+        if mirror.locate(path) is None:
+            raise
+        return _FarBlockFile(path, shard, end)  # another machine may have written it anew
     finally:
         os.close(handle)
+
+
+def _open_here(path: Path, shard: Shard, end: End, handle: int) -> BlockFile:
+    status = os.fstat(handle)
+    if status.st_size != shard.size:
+        raise IntegrityError(
+            f"{path}: damaged: expected {shard.size:,} bytes, found {status.st_size:,}; to "
+            "rebuild it, run again the command that made it"
+        )
+    stamp, count = verified.make_stamp(end.hash, status), _count_blocks(shard, end) + 1
+    marks = _find_marks(stamp, count) if verified.is_settled(status) else _Marks(stamp, count)
+    is_known = partial(verified.is_known, verified.make_stamp(shard.hash, status))
+    return BlockFile(path, shard, end, handle, marks, is_known)
 
 
 def _count_blocks(shard: Shard, end: End) -> int:

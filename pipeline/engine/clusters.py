@@ -3,11 +3,10 @@ there already. `connect` yields a client of one, and lets no worker do a task th
 
 What all machines have to see is below `shared`, the run directory: a file that a worker must be
 able to read before it gets tasks, and for clusters that we start off this machine their
-certificates, which only their owner can read and which are gone at the end.
+certificates (`tls`), which are gone at the end.
 """
 
 import contextlib
-import os
 import secrets
 import signal
 import subprocess
@@ -19,9 +18,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from dedup.user_cache import user_cache
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, PrepError, ResourceError, escape_text
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror import fetch, locate
+from pipeline.engine import srun
+from pipeline.engine.memory import MEMORY
+from pipeline.engine.tls import certificates, secret_directory
 
 LONELY_SECONDS = 60
 CONNECT_SECONDS = 20
@@ -55,8 +58,13 @@ class _Started:
 
 def remove_leftovers(shared: Path) -> None:
     """Remove what a killed process left of its cluster."""
-    if (shared / _DIRECTORY).exists():
-        storage.remove_tree(shared / _DIRECTORY)
+    for directory in {shared / _DIRECTORY, _secrets(shared)}:
+        if directory.exists():
+            storage.remove_tree(directory)
+
+
+def _secrets(shared: Path) -> Path:
+    return secret_directory(shared / _DIRECTORY)
 
 
 @contextlib.contextmanager
@@ -148,7 +156,8 @@ def _ssh(
         "distributed.logging.distributed": "info",  # Dask reads addresses from what they log
         "distributed.scheduler.idle-timeout": _DAY,
     }
-    with _certificates(shared) as security, dask.config.set(there):
+    needs("cryptography", "TLS", "ssh")
+    with certificates(_secrets(shared)) as security, dask.config.set(there):
         with _starting("ssh", ", ".join(hosts)):
             cluster = SSHCluster(
                 [hosts[0], *hosts],
@@ -188,6 +197,7 @@ def _slurm(
     dashboard: bool,
 ) -> Iterator[_Started]:
     needs("dask_jobqueue", "cluster.kind slurm", "slurm")
+    needs("cryptography", "TLS", "slurm")
     interrupt = signal.getsignal(signal.SIGINT)
     from dask_jobqueue.slurm import SLURMCluster
 
@@ -195,7 +205,7 @@ def _slurm(
     if dashboard:
         needs("bokeh", "cluster.dashboard", "dashboard")
     with contextlib.ExitStack() as running:
-        security = running.enter_context(_certificates(shared))
+        security = running.enter_context(certificates(_secrets(shared)))
         with _starting("slurm", "this machine"):
             cluster = SLURMCluster(
                 cores=workers_per_job,
@@ -269,10 +279,16 @@ def _kubernetes(
         yield _Started(cluster, workers, 60 * patience)
 
 
+@contextlib.contextmanager
+def _srun(shared: Path, *, memory: int | None, interface: str | None) -> Iterator[_Started]:
+    yield _Started(srun.running_cluster(), srun.read_step().tasks - 1, srun.WAIT_SECONDS)
+
+
 _KINDS: dict[str, Callable[..., AbstractContextManager[_Started]]] = {
     "dask": _dask,
     "ssh": _ssh,
     "slurm": _slurm,
+    "srun": _srun,
     "kubernetes": _kubernetes,
 }
 
@@ -300,39 +316,6 @@ def _starting(kind: str, where: str) -> Iterator[None]:
         raise ResourceError(f"cluster.kind {kind}: cannot start it on {where}: {reason}") from error
 
 
-@contextlib.contextmanager
-def _certificates(shared: Path) -> Iterator[Any]:
-    """A certificate for this run, which scheduler, workers and client show each other, in files
-    that only their owner can read; what is started meanwhile finds them in Dask's config."""
-    import dask
-
-    needs("cryptography", "TLS", "ssh")
-    from distributed.security import Security
-
-    made, directory = Security.temporary(), shared / _DIRECTORY
-    storage.make_directory(directory)
-    directory.chmod(0o700)
-    files = {
-        name: _write_secret(directory / name, text)
-        for name, text in (("cert.pem", made.tls_ca_file), ("key.pem", made.tls_client_key))
-    }
-    pair = {"cert": files["cert.pem"], "key": files["key.pem"]}
-    roles = {f"distributed.comm.tls.{role}": pair for role in ("scheduler", "worker", "client")}
-    settings = {
-        "distributed.comm.require-encryption": True,
-        "distributed.comm.tls.ca-file": files["cert.pem"],
-        **roles,
-    }
-    with dask.config.set(settings):
-        yield Security()
-
-
-def _write_secret(path: Path, text: str) -> str:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    return str(path)
-
-
 # --- workers ---
 
 
@@ -354,9 +337,10 @@ class _Ticket:
             )
         token, build = answer
         if token != self.token:
-            return (
-                f"does not see the run directory {self.shared}; use a path that all machines share"
-            )
+            mend = "a path that all machines share"
+            if locate(self.shared) is not None:
+                mend = f"WAFERMILL_CACHE={user_cache()} and credentials on all machines"
+            return f"does not see the run directory {self.shared}; use {mend}"
         if build != self.build:
             return f"runs {build}, this process {self.build}; install the same versions there"
         return None
@@ -408,7 +392,7 @@ def _gate(client: Any, ticket: _Ticket, note: Note) -> Iterator[None]:
 
 def _make_gatekeeper(path: str, expected: tuple[str, str]) -> Any:
     """A plug-in of workers, whose class travels by value: a worker without this package has it."""
-    from distributed import WorkerPlugin
+    from distributed import Status, WorkerPlugin
 
     class Gatekeeper(WorkerPlugin):
         name = _GATEKEEPER
@@ -416,6 +400,7 @@ def _make_gatekeeper(path: str, expected: tuple[str, str]) -> Any:
         async def setup(self, worker: Any) -> None:
             try:
                 from pipeline.engine.clusters import probe
+                from pipeline.engine.memory import worker_room
 
                 answer: Any = probe(path)
             except Exception as error:  # noqa: BLE001 - whatever it is, it cannot do our tasks
@@ -423,6 +408,12 @@ def _make_gatekeeper(path: str, expected: tuple[str, str]) -> Any:
             if answer != expected:
                 worker.log_event(_REFUSALS, (worker.address, answer))
                 await worker.close(nanny=True, reason="wafermill-refused")
+                return
+            room = worker_room(worker.memory_manager.memory_limit)
+            await worker.set_resources(**{MEMORY: room})
+            # Tasks that wait for a resource are looked at again when a worker begins to run.
+            worker.status = Status.paused
+            worker.status = Status.running
 
     return Gatekeeper()
 

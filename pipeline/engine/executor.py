@@ -1,6 +1,6 @@
 """Where tasks run: worker processes of this machine, those of another Dask cluster, or this process
 for small inputs. `run` yields (index, result) as calls finish and raises the first failure. Only
-this file and `clusters.py`, which starts the other clusters, know Dask.
+this file and those that start clusters (`clusters`, `srun`, `tls`, `memory`) know Dask.
 """
 
 import contextlib
@@ -12,14 +12,23 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pipeline.core.errors import ConfigError, PrepError, ResourceError
 from pipeline.core.words import format_duration
-from pipeline.engine import clusters
+from pipeline.engine import clusters, srun
 from pipeline.engine.clusters import Note, scheduler_there
+from pipeline.engine.memory import (
+    KILLED_AT,
+    Job,
+    LocalMemory,
+    Memory,
+    WorkersMemory,
+    check_memory,
+    machine_memory,
+)
 
 SMALL_INPUT_BYTES = 50 << 20
 DEATHS_ALLOWED = 2
@@ -27,8 +36,6 @@ _WAITING = 3
 """Calls submitted for each worker, which does one at a time; all others wait in this process."""
 _SEMAPHORES = 12
 """More than a worker process needs; each takes a page of memory."""
-_KILLED_AT = 0.95
-"""Share of its limit at which Dask's nanny kills a worker."""
 _QUIET = {
     "distributed.scheduler.allowed-failures": DEATHS_ALLOWED,
     "distributed.scheduler.worker-saturation": 1.0,
@@ -41,22 +48,11 @@ _QUIET = {
     "distributed.worker.memory.target": False,  # workers hold no results, and a paused one waits
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
-    "distributed.worker.memory.terminate": _KILLED_AT,
+    "distributed.worker.memory.terminate": KILLED_AT,
 }
 
 
-class Job(Protocol):
-    """What a call is given: its name in messages, and the bytes of memory its process needs."""
-
-    @property
-    def label(self) -> str:
-        """As messages name it."""
-        ...
-
-    @property
-    def memory(self) -> int:
-        """Bytes at the peak, those of the process included."""
-        ...
+SomeJob = TypeVar("SomeJob", bound=Job)
 
 
 class Executor(Protocol):
@@ -69,6 +65,13 @@ class Executor(Protocol):
         before the first where a job needs more memory than there is."""
         ...
 
+    def run_in_order(
+        self, call: Callable[[Any], Any], jobs: Iterable[SomeJob]
+    ) -> Iterator[tuple[SomeJob, Any]]:
+        """Yield (job, what the call returned) in the order of the jobs, which are asked for a few
+        per worker ahead. They need about as much memory each as the first one. Raises as `run`."""
+        ...
+
 
 class LocalExecutor:
     """Runs everything here, one call after the other."""
@@ -77,20 +80,36 @@ class LocalExecutor:
 
     def run(self, call: Callable[[Any], Any], jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
         """See Executor."""
-        _check_memory(jobs, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        check_memory(jobs, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         for index, job in enumerate(jobs):
             yield index, call(job)
+
+    def run_in_order(
+        self, call: Callable[[Any], Any], jobs: Iterable[SomeJob]
+    ) -> Iterator[tuple[SomeJob, Any]]:
+        """See Executor."""
+        for job in jobs:
+            yield job, call(job)
+
+
+class _Running(dict[str, tuple[int, Job, Any]]):
+    """Calls that were submitted, by the key of their future: number, job, future. `last` is the
+    label of the one whose end was looked at last."""
+
+    last = ""
+
+    def finish(self, future: Any) -> int:
+        """Take out a call that ended; its number."""
+        index, job, _ = self.pop(future.key)
+        self.last = job.label
+        return index
 
 
 class DaskExecutor:
     """Runs calls on the workers of a Dask cluster; a dead worker is replaced, its call repeated."""
 
     def __init__(
-        self,
-        client: Any,
-        workers: int,
-        memory: "LocalMemory | None" = None,
-        patience: float = clusters.LONELY_SECONDS,
+        self, client: Any, workers: int, memory: Memory, patience: float = clusters.LONELY_SECONDS
     ) -> None:
         self._client = client
         self._patience = patience
@@ -100,41 +119,73 @@ class DaskExecutor:
     def run(self, call: Callable[[Any], Any], jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
         """See Executor. Raises ResourceError naming a call that killed three workers in a row, and
         when the scheduler or the last worker is gone."""
-        from distributed import KilledWorker, as_completed
+        from distributed import as_completed
 
-        lonely, left = threading.Event(), deque(range(len(jobs)))
-        running: dict[str, tuple[int, Any]] = {}
-        if self._memory:
-            self._memory.share(jobs)
+        left, running = deque(range(len(jobs))), _Running()
+        self._memory.share(jobs)
 
         def fits(job: Job) -> bool:
             """Whether the largest of what is submitted would fit if it ran at the same time."""
-            sizes = [job.memory, *(jobs[index].memory for index, _ in running.values())]
-            largest = heapq.nlargest(self.workers, sizes)
-            return self._memory is None or not running or sum(largest) <= self._memory.total
+            sizes = [job.memory, *(job.memory for _, job, _ in running.values())]
+            return not running or self._memory.fits(heapq.nlargest(self.workers, sizes))
 
         def submit() -> Iterator[Any]:
-            most = _WAITING + _WAITING * self.workers
-            while left and len(running) < most and fits(jobs[left[0]]):
-                index = left.popleft()
-                future = self._client.submit(call, jobs[index], pure=False, retries=0)
-                running[future.key] = index, future
-                yield future
+            while left and len(running) < self._most and fits(jobs[left[0]]):
+                yield self._submit(call, jobs[left[0]], left.popleft(), running)
 
+        with self._reporting(running):
+            finished = as_completed(submit())
+            for future in finished:
+                index = running.finish(future)
+                result = future.result()
+                finished.update(submit())
+                yield index, result
+
+    def run_in_order(
+        self, call: Callable[[Any], Any], jobs: Iterable[SomeJob]
+    ) -> Iterator[tuple[SomeJob, Any]]:
+        """See Executor. Raises as `run`."""
+        waiting: deque[tuple[SomeJob, Any]] = deque()
+        running = _Running()
+
+        def take() -> tuple[SomeJob, Any]:
+            job, future = waiting.popleft()
+            running.finish(future)
+            return job, future.result()
+
+        with self._reporting(running):
+            for number, job in enumerate(jobs):
+                if number == 0:
+                    self._memory.share([job])
+                waiting.append((job, self._submit(call, job, number, running)))
+                if len(waiting) >= self._most:
+                    yield take()
+            while waiting:
+                yield take()
+
+    @property
+    def _most(self) -> int:
+        return _WAITING + _WAITING * self.workers
+
+    def _submit(self, call: Callable[[Any], Any], job: Job, index: int, running: "_Running") -> Any:
+        resources = self._memory.needs(job)
+        future = self._client.submit(call, job, pure=False, retries=0, resources=resources)
+        running[future.key] = index, job, future
+        return future
+
+    @contextlib.contextmanager
+    def _reporting(self, running: "_Running") -> Iterator[None]:
+        """Turn what Dask raises of calls into our errors."""
+        from distributed import KilledWorker
+
+        lonely = threading.Event()
         with scheduler_there(self._client):
-            name = ""
             try:
                 with self._watching(running, lonely):
-                    finished = as_completed(submit())
-                    for future in finished:
-                        index, _ = running.pop(future.key)
-                        name = jobs[index].label
-                        result = future.result()
-                        finished.update(submit())
-                        yield index, result
+                    yield
             except KilledWorker as error:
                 raise ResourceError(
-                    f"{name}: killed {DEATHS_ALLOWED + 1} workers one after the other "
+                    f"{running.last}: killed {DEATHS_ALLOWED + 1} workers one after the other "
                     "(often memory: lower read.task_bytes or use fewer workers)"
                 ) from error
             except PrepError:
@@ -144,17 +195,15 @@ class DaskExecutor:
                 if not lonely.is_set():
                     raise
                 raise ResourceError(
-                    f"no worker was left for {format_duration(self._patience)}; "
+                    f"no worker with enough memory was left for {format_duration(self._patience)}; "
                     "run the same command again, finished work is kept"
                 ) from error
 
-    def _cancel(self, running: Mapping[str, tuple[int, Any]]) -> None:
-        self._client.cancel([future for _, future in list(running.values())])
+    def _cancel(self, running: "_Running") -> None:
+        self._client.cancel([future for _, _, future in list(running.values())])
 
     @contextlib.contextmanager
-    def _watching(
-        self, running: Mapping[str, tuple[int, Any]], lonely: threading.Event
-    ) -> Iterator[None]:
+    def _watching(self, running: "_Running", lonely: threading.Event) -> Iterator[None]:
         """Set `lonely` and cancel what runs when no worker has been there for a while; never wait
         for ever."""
         over = threading.Event()
@@ -162,9 +211,9 @@ class DaskExecutor:
         def watch() -> None:
             seen = time.monotonic()
             while not over.wait(5):
-                present = self._client.scheduler_info(n_workers=1)["n_workers"]
-                self.workers = max(self.workers, present)
-                if present:
+                info = self._client.scheduler_info()
+                self.workers = max(self.workers, info["n_workers"])
+                if self._memory.has_room(info["workers"]):
                     seen = time.monotonic()
                 elif time.monotonic() - seen > self._patience:
                     lonely.set()
@@ -199,6 +248,20 @@ def check_semaphores(workers: int) -> None:
             f"{workers} worker processes cannot share semaphores ({error.strerror}); make room in "
             "/dev/shm, where they are, or use --workers 0, which needs none"
         ) from error
+
+
+def join_step(cluster: Mapping[str, Any], shared: Path) -> None:
+    """Begin as a task of a job step, where `srun` started prep as workers of one cluster; to be
+    called before `shared` is held. Does not return in the workers. Raises ConfigError."""
+    if cluster["kind"] not in ("srun", "slurm"):
+        return
+    import dask
+    import distributed  # noqa: F401 - as below
+
+    clusters.needs("cryptography", f"cluster.kind {cluster['kind']}", "slurm")
+    _be_quiet()
+    with dask.config.set(_QUIET):
+        srun.join(cluster["kind"], shared.absolute(), cluster["memory"], cluster["interface"])
 
 
 @contextlib.contextmanager
@@ -237,7 +300,8 @@ def executor(
 
     _be_quiet()
     with dask.config.set(_QUIET), clusters.connect(settings, shared, note) as there:
-        yield DaskExecutor(there.client, there.workers, patience=there.patience)
+        memory = WorkersMemory(there.client)
+        yield DaskExecutor(there.client, there.workers, memory, there.patience)
 
 
 @contextlib.contextmanager
@@ -264,7 +328,7 @@ def _local_workers(
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
             silence_logs=50,
-            memory_limit=_memory() // workers,
+            memory_limit=machine_memory() // workers,
             scheduler_kwargs={"dashboard": dashboard},
             worker_dashboard_address=None,
         ) as cluster,
@@ -278,42 +342,6 @@ def _local_workers(
             yield DaskExecutor(client, workers, LocalMemory(cluster, workers))
         finally:
             _kill_workers(cluster)
-
-
-def _memory() -> int:
-    """Bytes that this machine, or its control group, lets processes use."""
-    from distributed.system import MEMORY_LIMIT
-
-    return int(MEMORY_LIMIT)
-
-
-class LocalMemory:
-    """The memory of this machine, or of its control group, which the workers of a local cluster
-    share: an equal part each, or as much as the largest task of a stage needs."""
-
-    def __init__(self, cluster: Any, workers: int) -> None:
-        self.total = _memory()
-        self._cluster = cluster
-        self._part = self.total // workers
-
-    def share(self, jobs: Sequence[Job]) -> None:
-        """Set the limits of the workers for these jobs. Raises ResourceError where one is too
-        large."""
-        _check_memory(jobs, self.total)
-        largest = max((job.memory for job in jobs), default=0)
-        limit = max(self._part, int(largest / _KILLED_AT))
-        self._cluster.new_spec["options"]["memory_limit"] = limit
-        for nanny in list(self._cluster.workers.values()):
-            nanny.memory_manager.memory_limit = limit
-
-
-def _check_memory(jobs: Sequence[Job], total: int) -> None:
-    for job in jobs:
-        if job.memory > total:
-            raise ResourceError(
-                f"{job.label}: needs {job.memory:,} bytes of memory, there are {total:,}; lower "
-                "read.task_bytes, hdf5.shard_bytes or dedup.memory"
-            )
 
 
 def _be_quiet() -> None:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import End, Shard
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror import fetch, fetch_again
 from pipeline.core.storage import hash_bytes
 from pipeline.engine.shared import Shared
 from pipeline.engine.verified import verify_once
@@ -60,7 +61,12 @@ class Inputs:
     def path(self, shard: Shard) -> Path:
         """The verified file behind a shard. Raises IntegrityError naming file and hashes."""
         path = fetch(self.locate(shard))
-        verify_once(path, shard.hash)
+        try:
+            verify_once(path, shard.hash)
+        except IntegrityError:
+            if not fetch_again(path):
+                raise
+            verify_once(path, shard.hash)
         return path
 
     def open(self, shard: Shard) -> "ArrowShard":

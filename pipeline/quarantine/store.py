@@ -12,9 +12,10 @@ ends the same. The content hash of a shard stays that of what was read, and a sh
 back has the bytes that it had.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from pipeline.core.journal import DIRECTORY as JOURNAL
 from pipeline.core.manifest import APART, Shard, StageManifest, read_manifest, write_manifest
 from pipeline.engine.executor import Executor
 from pipeline.engine.runner import TextsApartError, manifest_path
-from pipeline.engine.stage import MEMORY_PER_WORK, PROCESS_MEMORY, arrow_output
+from pipeline.engine.stage import MEMORY_PER_WORK, PROCESS_MEMORY, Inputs, arrow_output
 from pipeline.runs import layout
 from pipeline.runs.held_texts import keys_of, quarantine_path, read_held_shard, with_texts
 from pipeline.runs.records import map_arrow
@@ -80,9 +81,10 @@ _CLEAN = "clean"
 
 @dataclass(frozen=True)
 class _Texts:
-    """The job of a worker that takes quarantined texts out of a shard."""
+    """The job of a worker that takes texts out of a shard, those of a shard of quarantine/."""
 
     shard: Shard
+    held: Shard
 
     @property
     def label(self) -> str:
@@ -103,19 +105,19 @@ def keep_apart(
     IntegrityError for a damaged shard.
     """
     clean = stages[_CLEAN]
-    held_paths = {shard.path for shard in stages[NAME].shards} if NAME in stages else set()
+    held = {shard.path: shard for shard in stages[NAME].shards} if NAME in stages else {}
     documents = CleanOutput(clean).documents
-    if any(shard.is_apart and quarantine_path(shard.path) not in held_paths for shard in documents):
+    if any(shard.is_apart and quarantine_path(shard.path) not in held for shard in documents):
         raise TextsApartError("documents left quarantine")
-    shards = [s for s in documents if not s.is_apart and quarantine_path(s.path) in held_paths]
+    shards = [s for s in documents if not s.is_apart and quarantine_path(s.path) in held]
     if not shards:
         return dict(stages)
     storage.remove(directory / layout.MANIFEST)
-    marks = dict(where.run(partial(_mark, directory), [_Texts(shard) for shard in shards]))
-    marked_shards = [marks[place] for place in range(len(shards))]
-    clean = replace_shards(clean, {shard.path: shard for shard in marked_shards})
+    texts = [_Texts(shard, held[quarantine_path(shard.path)]) for shard in shards]
+    marked = [replace(texts[n], shard=s) for n, s in where.run(partial(_mark, directory), texts)]
+    clean = replace_shards(clean, {each.shard.path: each.shard for each in marked})
     write_manifest(manifest_path(directory, _CLEAN), clean)
-    for _ in where.run(partial(_take_out, directory), [_Texts(shard) for shard in marked_shards]):
+    for _ in where.run(partial(_move_out, directory), marked):
         pass
     return {**stages, _CLEAN: clean}
 
@@ -127,7 +129,8 @@ def finish_moving(directory: Path) -> None:
         return
     for shard in _select_apart(_read_stage(directory, _CLEAN)):
         try:
-            _take_out(directory, _Texts(shard))
+            held_texts = read_held_shard(directory / quarantine_path(shard.path))
+            _take_out(directory, shard, held_texts)
         except IntegrityError:
             continue
 
@@ -170,28 +173,31 @@ def _select_apart(clean: StageManifest | None) -> list[Shard]:
 
 def _mark(directory: Path, texts: _Texts) -> Shard:
     """The shard as it will be."""
-    shard = texts.shard
-    storage.verify_file(directory / shard.path, shard.hash)
-    data = _empty_texts(directory, shard)
+    shard, inputs = texts.shard, Inputs(directory)
+    inputs.path(shard)
+    data = _empty_texts(directory, shard, map_arrow(inputs.path(texts.held)))
     scrubbed = (*shard.scrubbed, APART)
     return shard.rewrite(len(data), storage.hash_bytes(data), scrubbed=scrubbed)
 
 
-def _take_out(directory: Path, texts: _Texts) -> None:
+def _move_out(directory: Path, texts: _Texts) -> None:
+    _take_out(directory, texts.shard, map_arrow(Inputs(directory).path(texts.held)))
+
+
+def _take_out(directory: Path, shard: Shard, held_texts: pa.Table) -> None:
     """Bring a marked shard to the bytes that its manifest names. Raises IntegrityError when it is
     neither these nor the same with texts."""
-    shard = texts.shard
     path = directory / shard.path
-    if path.exists() and storage.hash_file(path) == shard.hash:
+    with contextlib.suppress(IntegrityError):
+        Inputs(directory).path(shard)
         return
-    data = _empty_texts(directory, shard)
+    data = _empty_texts(directory, shard, held_texts)
     if storage.hash_bytes(data) != shard.hash:
         raise IntegrityError(f"{path}: damaged; run the command that made it again")
     storage.publish(path, data)
 
 
-def _empty_texts(directory: Path, shard: Shard) -> bytes:
-    held_texts = read_held_shard(directory / quarantine_path(shard.path))
+def _empty_texts(directory: Path, shard: Shard, held_texts: pa.Table) -> bytes:
     data = scrub_documents(directory / shard.path, keys_of(held_texts))
     if data is None:
         raise IntegrityError(

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.core.mirror import fetch
 from pipeline.runs import layout
 from pipeline.runs.records import map_arrow, select_texts
 
@@ -41,7 +42,7 @@ def quarantine_path(documents: str) -> str:
 
 def read_held_shard(path: Path) -> pa.Table:
     """A shard of quarantine/, memory-mapped; empty when there is none."""
-    if not path.exists():
+    if not fetch(path).exists():
         return SCHEMA.empty_table()
     return map_arrow(path)
 

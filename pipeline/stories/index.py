@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.config.cluster import Cluster
+from pipeline.config.cluster import LOCAL, Cluster
 from pipeline.config.prep import DedupConfig, LoadedConfig, ReadConfig
 from pipeline.core import ids, journal, storage
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.manifest import changed_fields, fingerprint_of, read_manifest
+from pipeline.engine.executor import join_step
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Inputs
@@ -54,6 +55,10 @@ class IndexOptions:
     max_source_share: float = DedupConfig().max_source_share
     max_bad_share: float = ReadConfig().max_bad_share
     progress: Progress = field(default_factory=lambda: Progress(quiet=True))
+
+    def join_step(self, directory: Path) -> None:
+        """See `pipeline.engine.executor`."""
+        join_step((self.cluster or LOCAL).model_dump(), directory)
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,7 @@ def create_index(
 ) -> AddedBatch:
     """Make an index whose first batch holds these files. Raises ConfigError when something else
     is there, and what a run raises."""
+    work.join_step(directory)
     _prepare_batch(DedupIndex(directory, settings), files, _entry(_FIRST, name), work)
     with journal.hold_lock(directory):
         storage.sweep_temps(directory)
@@ -130,6 +136,7 @@ def add_to_index(
     """Add these files to an index as its next batch. Raises InputError or ConfigError, and what a
     run raises."""
     read_dedup_index(directory)
+    work.join_step(directory)
     with journal.hold_lock(directory):
         storage.sweep_temps(directory)
         return _add(read_dedup_index(directory), files, name, work)
@@ -241,6 +248,7 @@ def query_index(
     index = read_dedup_index(directory)
     if not index.finished:
         raise InputError(f"{directory}: no finished batch; `prep dedup index build` resumes it")
+    work.join_step(directory)
     workspace = nullcontext(place) if place else TemporaryDirectory(prefix="prep-query-")
     with workspace as where:
         out = Path(where)

@@ -17,7 +17,7 @@ from pipeline.core.errors import InputError, ReadOnlyError
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest, read_sealed
 from pipeline.core.words import pluralise
-from pipeline.engine.executor import Executor, LocalExecutor
+from pipeline.engine.executor import Executor, LocalExecutor, join_step
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import FrozenStageError, RemovedInputError, Runner, TextsApartError
 from pipeline.engine.stage import Stage
@@ -106,6 +106,7 @@ def run_preparation(
                     f"{frozen}: writing the data set again without the documents taken down"
                 )
 
+    join_step(prepared.config.cluster.model_dump(), out_directory)
     try:
         return hold_and_run(out_directory, progress, attempt)
     except ReadOnlyError as error:

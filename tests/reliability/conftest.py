@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -261,6 +262,31 @@ def undamaged(clean: Clean) -> Callable[[Path], None]:
         assert not list((directory / "journal").glob("records/*/*"))
 
     return check
+
+
+# --- certificates as docs/clusters.md has them made ---
+
+PAGE = Path(__file__).parents[2] / "docs/clusters.md"
+
+
+def make_certificates(directory: Path) -> Path:
+    """Run the page's own commands in a new directory, and write its dask.yaml; where these are."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl on this machine")
+    part = PAGE.read_text().partition("## TLS")[2].partition("\n## ")[0]
+    commands, config = (
+        re.findall(rf"```{language}\n(.*?)```", part, re.S)[0] for language in ("bash", "yaml")
+    )
+    directory.mkdir()
+    subprocess.run(["sh", "-e", "-c", commands], cwd=directory, check=True, capture_output=True)
+    made = directory / "tls"
+    (made / "dask.yaml").write_text(config.replace("/shared/tls", str(made)))
+    return made
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    return make_certificates(tmp_path / "certificates")
 
 
 # --- the sweep program ---

@@ -15,12 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.reliability.conftest import PREP
+from tests.reliability.conftest import PREP, make_certificates
 
 pytestmark = pytest.mark.crash
 DASK = Path(sys.executable).with_name("dask")
 PROGRESS = re.compile(r"\w+: (\d+/|reused)|note: compiling ")
-PAGE = Path(__file__).parents[2] / "docs/clusters.md"
 
 
 class Cluster:
@@ -123,24 +122,6 @@ def test_a_killed_scheduler_is_one_line_and_the_same_command_resumes(
     undamaged(out)
 
 
-def shown(language: str, number: int) -> str:
-    """A block of code of the page's part on TLS."""
-    part = PAGE.read_text().partition("## TLS")[2].partition("\n## ")[0]
-    return re.findall(rf"```{language}\n(.*?)```", part, re.S)[number]
-
-
-@pytest.fixture
-def certificates(tmp_path: Path) -> Path:
-    """The page's own commands and file, run where it says; the directory of the result."""
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl on this machine")
-    subprocess.run(["sh", "-e", "-c", shown("bash", 0)], cwd=tmp_path, check=True)
-    directory = tmp_path / "tls"
-    config = shown("yaml", 0).replace("/shared/tls", str(directory))
-    (directory / "dask.yaml").write_text(config)
-    return directory
-
-
 def test_tls_as_the_page_shows(
     collection: Any, tmp_path: Path, cluster: Any, certificates: Path, undamaged: Any
 ) -> None:
@@ -166,12 +147,7 @@ def test_another_certificate_is_refused(
 ) -> None:
     """One that the authority did not sign opens nothing."""
     there = cluster("tls", DASK_CONFIG=str(certificates / "dask.yaml"))
-    other = tmp_path / "other"
-    other.mkdir()
-    subprocess.run(["sh", "-e", "-c", shown("bash", 0)], cwd=other, check=True)
-    config = (certificates / "dask.yaml").read_text()
-    changed = config.replace(str(certificates), str(other / "tls"))
-    (other / "dask.yaml").write_text(changed)
+    other = make_certificates(tmp_path / "other")
     run = start(collection, tmp_path / "no", there.address, DASK_CONFIG=str(other / "dask.yaml"))
     _, err = run.communicate(timeout=120)
     assert run.returncode == 5 and "no Dask scheduler answers" in err, err

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(SSHD is None, reason="no sshd (Debian: apt-get install openssh-server)"),
 ]
-SECTION = "cluster: {kind: ssh, hosts: [%s], workers: 1, memory: 1 GB}\n"
+SECTION = "cluster: {kind: ssh, hosts: [%s], workers: 1, memory: 2 GB}\n"
 
 
 @pytest.fixture

@@ -4,13 +4,16 @@ import os
 import shutil
 import sys
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.core import mirror, storage
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import ConfigError, IntegrityError
+from pipeline.core.manifest import Shard
+from pipeline.engine.stage import Inputs
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -67,6 +70,19 @@ def test_what_another_host_changed_or_deleted_is_seen(
     assert sorted(path.name for path in (root / "shards").iterdir()) == ["0.arrow", "1.arrow"]
     assert mirror.fetch(root / "shards/1.arrow").read_bytes() == b"\x07" * 50_000
     assert not mirror.is_absent(root / "shards/0.arrow")
+
+
+def test_a_worker_that_kept_an_older_state_gets_the_new_one(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for what its host has already, and never lists the bucket; damage still shows."""
+    other = other_host(monkeypatch, tmp_path, root)
+    new = storage.publish(other / "shards/1.arrow", b"\x07" * 50_000)
+    monkeypatch.setenv("WAFERMILL_CACHE", str(tmp_path / "cache"))
+    shard = Shard(path="shards/1.arrow", size=50_000, hash=new.hash, content_hash=new.hash)
+    assert Inputs(root).path(shard).read_bytes() == b"\x07" * 50_000
+    with pytest.raises(IntegrityError, match=r"shards/1\.arrow"):
+        Inputs(root).path(replace(shard, hash="0" * 32))
 
 
 def test_a_full_cache_makes_room(

@@ -15,6 +15,7 @@ from pipeline.config import cluster as section
 from pipeline.core.errors import ConfigError, ResourceError
 from pipeline.engine import clusters
 from pipeline.engine.executor import executor
+from pipeline.engine.tls import certificates
 
 Prep = Callable[..., Any]
 SLURM = "{kind: slurm, workers: 16, memory: 32 GB%s}"
@@ -50,6 +51,12 @@ def where(_: Job) -> str:
     return str(get_worker().address)
 
 
+def when(_: Job) -> tuple[float, float]:
+    began = time.monotonic()
+    time.sleep(0.3)
+    return began, time.monotonic()
+
+
 def run_all(running: Any, call: Callable[[Any], Any], count: int) -> list[Any]:
     results = dict(running.run(call, [Job(n) for n in range(count)]))
     return [results[n] for n in range(count)]
@@ -63,7 +70,7 @@ def run_all(running: Any, call: Callable[[Any], Any], count: int) -> list[Any]:
         (SLURM % ", minimum: 17", "expected a minimum of at most `workers`"),
         ("{kind: dask}", "cluster.address: missing"),
         ("{kind: local, address: 'tcp://h:1'}", "cluster.address: unknown key"),
-        ("{kind: pbs}", "'local', 'dask', 'ssh', 'slurm', 'kubernetes'"),
+        ("{kind: pbs}", "'local', 'dask', 'ssh', 'slurm', 'srun', 'kubernetes'"),
         ("{workers: 4}", "cluster"),
     ],
 )
@@ -185,13 +192,69 @@ def test_a_worker_that_comes_late_and_cannot_do_it_is_sent_away(
     assert len(notes) == 1 and not (tmp_path / "journal/cluster").exists()
 
 
+# --- memory ---
+
+
+@pytest.fixture
+def empty() -> Iterator[str]:
+    """A scheduler without workers."""
+    from distributed import Scheduler, SpecCluster
+
+    options = {"host": "127.0.0.1", "port": 0, "dashboard_address": "127.0.0.1:0"}
+    scheduler = {"cls": Scheduler, "options": options}
+    with SpecCluster(workers={}, scheduler=scheduler, silence_logs=50) as cluster:
+        yield str(cluster.scheduler_address)
+
+
+def test_tasks_go_to_workers_with_room_for_them(empty: str, join: Any, tmp_path: Path) -> None:
+    """Or wait for one, or none begins."""
+
+    def jobs(count: int, memory: int) -> list[Job]:
+        return [Job(n, memory=memory) for n in range(count)]
+
+    join(empty, "", "--memory-limit", "1 GB")
+    large = join(empty, "", "--memory-limit", "3 GB")
+    with executor(None, 0, {"kind": "dask", "address": empty}, tmp_path) as running:
+
+        def addresses() -> dict[int, str]:
+            workers = running._client.scheduler_info()["workers"]
+            return {worker["memory_limit"]: name for name, worker in workers.items()}
+
+        wait_until(lambda: len(addresses()) == 2)
+        assert len(set(dict(running.run(where, jobs(40, 900_000_000))).values())) == 2
+        results = dict(running.run(where, jobs(40, 2_000_000_000)))
+        assert set(results.values()) == {addresses()[3_000_000_000]}
+        with pytest.raises(ResourceError, match=r"a job: needs 2,900,000,000 bytes of memory, the "
+                           r"largest worker has 2,850,000,000"):  # fmt: skip
+            next(running.run(where, jobs(1, 2_900_000_000)))
+        left = running.run(where, jobs(40, 2_000_000_000))
+        next(left)
+        large.kill()
+        join(empty, "", "--memory-limit", "4 GB")
+        results = dict(left)
+        assert len(results) == 39 and addresses()[4_000_000_000] in results.values()
+
+
+def test_workers_do_as_many_tasks_at_a_time_as_they_have_room_for(
+    empty: str, join: Any, tmp_path: Path
+) -> None:
+    """One of four threads, whose tasks take half of its memory."""
+    join(empty, "", "--memory-limit", "2 GB", "--nthreads", "4")
+    with executor(None, 0, {"kind": "dask", "address": empty}, tmp_path) as running:
+        began = list(
+            dict(running.run(when, [Job(n, memory=900_000_000) for n in range(8)])).values()
+        )
+    together = [sum(a <= at < b for a, b in began) for at, _ in began]
+    assert max(together) == 2
+
+
 def test_certificates_of_a_run_let_only_its_own_in(tmp_path: Path) -> None:
     """A cluster with them on loopback; a client without them, or with others, gets no word in."""
     pytest.importorskip("cryptography")
     from distributed import Client, LocalCluster
     from distributed.security import Security
 
-    with clusters._certificates(tmp_path) as security:
+    with certificates(tmp_path / "journal/cluster") as security:
         keys = sorted((tmp_path / "journal/cluster").iterdir())
         assert [(p.name, oct(p.stat().st_mode & 0o777)) for p in keys] == [
             ("cert.pem", "0o600"), ("key.pem", "0o600"),
@@ -219,7 +282,7 @@ def test_a_cluster_without_certificates_is_no_cluster_with_them(
     monkeypatch.setattr(clusters, "CONNECT_SECONDS", 1)
     settings = {"kind": "dask", "address": scheduler.replace("tcp", "tls")}
     with (
-        clusters._certificates(tmp_path),
+        certificates(tmp_path / "keys"),
         pytest.raises(ResourceError, match="no Dask scheduler answers"),
         executor(None, 0, settings, tmp_path),
     ):

@@ -1,5 +1,6 @@
 """`cluster.kind: dask`: tasks on the workers of a Dask cluster that is already there."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,12 +41,28 @@ def test_the_same_bytes_on_a_running_cluster(
     assert "everything was up to date" in prep(*command).out
 
 
+def test_a_conversion_on_a_running_cluster(address: str, tmp_path: Path, prep: Prep) -> None:
+    """Gives the bytes of one without workers; what is no text needs none."""
+    texts = tmp_path / "texts.jsonl"
+    words = ("one two three " * 4000, "four five " * 9000, "six")
+    lines = [json.dumps({"text": f"{n} {words[n % 3]}"}) + "\n" for n in range(150)]
+    texts.write_text("".join(lines))
+    for name, where in (("here", ("--workers", 0)), ("there", ("--cluster", address))):
+        ended = prep("convert", texts, "--to", "corpus", "--out", tmp_path / name, *where)
+        assert ended.code == 0, ended.err
+    assert differences(tmp_path / "here", tmp_path / "there") == []
+    assert not list((tmp_path / "there/journal").glob("*/*"))
+    ended = prep("convert", tmp_path / "here", "--to", "bin", "--out", tmp_path / "no", *where)
+    assert ended.code == 2 and "tokenize text, and the input is hdf5" in ended.err
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_workers_share_the_memory_of_the_machine(
     workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the number of cores; one worker may use all of it."""
-    monkeypatch.setattr("pipeline.engine.executor._memory", lambda: 12 << 30)
+    for module in ("executor", "memory"):
+        monkeypatch.setattr(f"pipeline.engine.{module}.machine_memory", lambda: 12 << 30)
     monkeypatch.setattr("os.cpu_count", lambda: 64)
     with executor(workers, 0) as running:
         info = running._client.scheduler_info()["workers"]
@@ -63,6 +80,7 @@ def test_workers_share_the_memory_of_the_machine(
         ("export", "RUN", "--out", "OUT"),
         ("repack", "RUN", "--out", "OUT", "--msl", 16),
         ("rescan", "RUN", "--registry", "WORKS"),
+        ("convert", "RAW", "--to", "corpus", "--out", "OUT"),
     ],
     ids=lambda command: " ".join(command[: 1 + (command[1] == "index")]),
 )

@@ -1,0 +1,135 @@
+"""The memory that tasks declare, and that workers have: what runs at the same time fits, and what
+fits nowhere is an error before it begins.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from pipeline.core.errors import ResourceError
+
+KILLED_AT = 0.95
+"""Share of its limit at which Dask's nanny kills a worker."""
+MEMORY = "wafermill-memory"
+"""The resource of Dask that workers elsewhere have: bytes that tasks may use."""
+_NO_LIMIT = 1 << 60
+
+
+def worker_room(limit: int | None) -> int:
+    """Bytes that the tasks of a worker with this limit may use; None and 0 are no limit."""
+    return int(limit * KILLED_AT) if limit else _NO_LIMIT
+
+
+class Job(Protocol):
+    """What a call is given: its name in messages, and the bytes of memory its process needs."""
+
+    @property
+    def label(self) -> str:
+        """As messages name it."""
+        ...
+
+    @property
+    def memory(self) -> int:
+        """Bytes at the peak, those of the process included."""
+        ...
+
+
+class Memory(Protocol):
+    """What the workers of a cluster have."""
+
+    def share(self, jobs: Sequence[Job]) -> None:
+        """Prepare for these jobs. Raises ResourceError where one is too large."""
+        ...
+
+    def fits(self, sizes: Sequence[int]) -> bool:
+        """Whether calls of these sizes can run at the same time."""
+        ...
+
+    def needs(self, job: Job) -> dict[str, int]:
+        """The resources of Dask that a worker must have left for the job."""
+        ...
+
+    def has_room(self, workers: Mapping[str, Any]) -> bool:
+        """Whether one of these workers, as Dask describes them, can do the largest job."""
+        ...
+
+
+def machine_memory() -> int:
+    """Bytes that this machine, or its control group, lets processes use."""
+    from distributed.system import MEMORY_LIMIT
+
+    return int(MEMORY_LIMIT)
+
+
+class LocalMemory:
+    """The memory of this machine, or of its control group, which the workers of a local cluster
+    share: an equal part each, or as much as the largest task of a stage needs."""
+
+    def __init__(self, cluster: Any, workers: int) -> None:
+        self.total = machine_memory()
+        self._cluster = cluster
+        self._part = self.total // workers
+
+    def share(self, jobs: Sequence[Job]) -> None:
+        """Set the limits of the workers for these jobs. Raises ResourceError where one is too
+        large."""
+        check_memory(jobs, self.total)
+        largest = max((job.memory for job in jobs), default=0)
+        limit = max(self._part, int(largest / KILLED_AT))
+        self._cluster.new_spec["options"]["memory_limit"] = limit
+        for nanny in list(self._cluster.workers.values()):
+            nanny.memory_manager.memory_limit = limit
+
+    def fits(self, sizes: Sequence[int]) -> bool:
+        """See Memory."""
+        return sum(sizes) <= self.total
+
+    def needs(self, job: Job) -> dict[str, int]:
+        """See Memory."""
+        return {}
+
+    def has_room(self, workers: Mapping[str, Any]) -> bool:
+        """See Memory."""
+        return bool(workers)
+
+
+class WorkersMemory:
+    """The memory of workers elsewhere, each of which has a limit that it was started with. Where a
+    task does not fit into every worker, however many it does at a time, Dask gives it to one that
+    has room, by the resource that `clusters` declares."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._largest = 0
+        self._is_scarce = False
+
+    def share(self, jobs: Sequence[Job]) -> None:
+        """See Memory."""
+        self._largest = max((job.memory for job in jobs), default=0)
+        workers = self._client.scheduler_info()["workers"].values()
+        rooms = [(worker_room(worker["memory_limit"]), worker["nthreads"]) for worker in workers]
+        if rooms:
+            check_memory(jobs, max(room for room, _ in rooms), "the largest worker has")
+        self._is_scarce = any(self._largest * threads > room for room, threads in rooms)
+
+    def fits(self, sizes: Sequence[int]) -> bool:
+        """See Memory."""
+        return True
+
+    def needs(self, job: Job) -> dict[str, int]:
+        """See Memory."""
+        return {MEMORY: job.memory} if self._is_scarce else {}
+
+    def has_room(self, workers: Mapping[str, Any]) -> bool:
+        """See Memory."""
+        rooms = [worker_room(worker["memory_limit"]) for worker in workers.values()]
+        return bool(rooms) and (not self._is_scarce or max(rooms) >= self._largest)
+
+
+def check_memory(jobs: Sequence[Job], total: int, there: str = "there are") -> None:
+    """Raises ResourceError for a job that needs more than `total` bytes."""
+    for job in jobs:
+        if job.memory > total:
+            raise ResourceError(
+                f"{job.label}: needs {job.memory:,} bytes of memory, {there} {total:,}; lower "
+                "read.task_bytes, hdf5.shard_bytes or dedup.memory, or give it more"
+            )
