@@ -140,7 +140,7 @@ def _as_json(options: "ConvertOptions", dry_run: bool) -> dict[str, Any]:
     plan = choose_plan(options)
     if dry_run:
         return estimate(plan, options)
-    summary = run_conversion(plan, options.out)
+    summary = run_conversion(plan, options.out, options.cluster)
     head = {"directory": str(summary.directory), "up_to_date": summary.up_to_date}
     return {**head, **summary.facts}
 
@@ -154,7 +154,7 @@ def _run_and_show(options: "ConvertOptions", dry_run: bool) -> None:
         return print_facts(_words(estimate(plan, options)))
     for note in plan.notes:
         print_line(f"note: {note}")
-    summary = run_conversion(plan, options.out)
+    summary = run_conversion(plan, options.out, options.cluster)
     if summary.up_to_date:
         print_line(f"{options.out}/ was up to date")
     return _show(summary.facts, options)

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.cluster import LOCAL, Cluster
 from pipeline.config.sections import parse_template
 from pipeline.convert.documents import (
     DocumentTarget,
@@ -67,12 +66,11 @@ class ConvertPlan:
     """What the bytes of the output depend on, beside the input."""
     notes: tuple[str, ...] = ()
     lossy: bool = False
-    cluster: Cluster = LOCAL
 
 
 def choose_plan(options: ConvertOptions) -> ConvertPlan:
     """Look at the inputs and choose. Raises ConfigError and InputError."""
-    return replace(_choose_plan(options), lossy=options.lossy, cluster=options.cluster)
+    return replace(_choose_plan(options), lossy=options.lossy)
 
 
 def _choose_plan(options: ConvertOptions) -> ConvertPlan:

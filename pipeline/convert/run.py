@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.config.cluster import LOCAL, Cluster
 from pipeline.convert.dataset import state as convert_state
 from pipeline.convert.dataset.state import Meter, State, meter
 from pipeline.convert.options import ConvertInputs, ConvertOptions, open_saved, refuse_cluster
@@ -29,7 +30,7 @@ from pipeline.core import failpoint, journal, storage
 from pipeline.core.errors import ConfigError
 from pipeline.core.journal import DIRECTORY
 from pipeline.core.manifest import fingerprint_of
-from pipeline.engine.executor import join_step
+from pipeline.engine.executor import joined_step
 from pipeline.hdf5.format import DATA_PARAMS
 
 _SAMPLES_PER_FILE = 2000
@@ -126,16 +127,15 @@ class _Resume:
         return {"mark": list(mark), "start": start, "losses": losses, "consumed": consumed}
 
 
-def run_conversion(plan: ConvertPlan, out: Path) -> ConvertSummary:
+def run_conversion(plan: ConvertPlan, out: Path, cluster: Cluster = LOCAL) -> ConvertSummary:
     """Convert, or go on with what an interrupted call left, or find all done.
 
     Raises ConfigError when `out` holds anything else, InputError for bad input, ResourceError.
     """
-    join_step(plan.cluster.model_dump(), out)
     identity = _identity(plan)
     ours = _ours(plan.target(ShardPlace()))
     convert_state.check_conversion(out, identity, _visible, ours)
-    with journal.hold_lock(out):
+    with joined_step(cluster.model_dump(), out), journal.hold_lock(out):
         state = convert_state.begin_conversion(out, identity, _visible, ours)
         there = 0
         while state.whole(there):

@@ -41,7 +41,7 @@ _BATCH_MEMORY = 64
 """Bytes that tokenizing takes for each character."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Batch:
     """Texts of one file: its number, the ordinal of the first record and its place in words."""
 
@@ -112,6 +112,17 @@ class TextSource:
         texts: list[str] = []
         size = bad = 0
         start: Place | None = None
+
+        def batch(start: Place) -> _Batch:
+            return _Batch(
+                file=number,
+                ordinal=start.ordinal,
+                label=_describe_place(file, start),
+                texts=texts,
+                bad=bad,
+                tokenizer=self.tokenizer,
+            )
+
         for record in read_records(file, reader, self.rules):
             place = record.place
             if place.ordinal < begin:
@@ -126,14 +137,10 @@ class TextSource:
             size += len(record.text)
             if size >= _BATCH_CHARACTERS:
                 self._read = self._before(number) + reader.file.tell()
-                yield _Batch(
-                    number, start.ordinal, _describe_place(file, start), texts, bad, self.tokenizer
-                )
+                yield batch(start)
                 texts, size, bad, start = [], 0, 0, None
         if start is not None:
-            yield _Batch(
-                number, start.ordinal, _describe_place(file, start), texts, bad, self.tokenizer
-            )
+            yield batch(start)
 
     def _before(self, number: int) -> int:
         return sum(file.size for file in self.files[:number])

@@ -250,10 +250,13 @@ def check_semaphores(workers: int) -> None:
         ) from error
 
 
-def join_step(cluster: Mapping[str, Any], shared: Path) -> None:
-    """Begin as a task of a job step, where `srun` started prep as workers of one cluster; to be
-    called before `shared` is held. Does not return in the workers. Raises ConfigError."""
+@contextlib.contextmanager
+def joined_step(cluster: Mapping[str, Any], shared: Path) -> Iterator[None]:
+    """Where `srun` started prep as the tasks of a job step: the first goes on, with the scheduler,
+    and the others become its workers, which do not return. To be entered before `shared` is held.
+    Raises ConfigError."""
     if cluster["kind"] not in ("srun", "slurm"):
+        yield
         return
     import dask
     import distributed  # noqa: F401 - as below
@@ -262,6 +265,10 @@ def join_step(cluster: Mapping[str, Any], shared: Path) -> None:
     _be_quiet()
     with dask.config.set(_QUIET):
         srun.join(cluster["kind"], shared.absolute(), cluster["memory"], cluster["interface"])
+    try:
+        yield
+    finally:
+        srun.let_all_join()
 
 
 @contextlib.contextmanager

@@ -26,8 +26,11 @@ WAIT_SECONDS = 600
 _DEATH_SECONDS = 60
 """After which a worker without its scheduler ends."""
 _SCHEDULER = "scheduler.json"
+_JOIN_SECONDS = 60
 _running: list[Any] = []
 """The cluster of this process, from its start to the end of the process."""
+_joined: set[int] = set()
+"""The tasks whose workers were there once."""
 
 
 @dataclass(frozen=True)
@@ -101,14 +104,26 @@ def join(kind: str, shared: Path, memory: int | None, interface: str | None) -> 
         _running.append(_start_scheduler(directory, interface))
 
 
+def let_all_join() -> None:
+    """Wait for workers that are still starting, so that they hear of the end of the first task and
+    do not wait for a scheduler that was there."""
+    deadline = time.monotonic() + _JOIN_SECONDS
+    while _running and len(_joined) < read_step().tasks - 1 and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
 def running_cluster() -> Any:
     """The cluster whose scheduler `join` started in this process."""
     return _running[0]
 
 
 def _start_scheduler(directory: Path, interface: str | None) -> Any:
-    from distributed import Scheduler, SpecCluster
+    from distributed import Scheduler, SchedulerPlugin, SpecCluster
     from distributed.security import Security
+
+    class Joined(SchedulerPlugin):
+        def add_worker(self, scheduler: Any, worker: str) -> None:
+            _joined.add(scheduler.workers[worker].name)
 
     _clear(directory)
     pair = write_certificates(directory)
@@ -123,6 +138,7 @@ def _start_scheduler(directory: Path, interface: str | None) -> Any:
         "security": security,
         "dashboard": False,
         "dashboard_address": "127.0.0.1:0",
+        "plugins": [Joined()],
     }
     cluster = SpecCluster(
         workers={},

@@ -5,7 +5,7 @@ Whatever is interrupted resumes with the same command.
 """
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +20,7 @@ from pipeline.config.prep import DedupConfig, LoadedConfig, ReadConfig
 from pipeline.core import ids, journal, storage
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.manifest import changed_fields, fingerprint_of, read_manifest
-from pipeline.engine.executor import join_step
+from pipeline.engine.executor import joined_step
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Inputs
@@ -56,9 +56,9 @@ class IndexOptions:
     max_bad_share: float = ReadConfig().max_bad_share
     progress: Progress = field(default_factory=lambda: Progress(quiet=True))
 
-    def join_step(self, directory: Path) -> None:
+    def joined_step(self, directory: Path) -> AbstractContextManager[None]:
         """See `pipeline.engine.executor`."""
-        join_step((self.cluster or LOCAL).model_dump(), directory)
+        return joined_step((self.cluster or LOCAL).model_dump(), directory)
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,8 @@ def create_index(
 ) -> AddedBatch:
     """Make an index whose first batch holds these files. Raises ConfigError when something else
     is there, and what a run raises."""
-    work.join_step(directory)
     _prepare_batch(DedupIndex(directory, settings), files, _entry(_FIRST, name), work)
-    with journal.hold_lock(directory):
+    with work.joined_step(directory), journal.hold_lock(directory):
         storage.sweep_temps(directory)
         return _add(_open_index(directory, settings), files, name, work, first=True)
 
@@ -136,8 +135,7 @@ def add_to_index(
     """Add these files to an index as its next batch. Raises InputError or ConfigError, and what a
     run raises."""
     read_dedup_index(directory)
-    work.join_step(directory)
-    with journal.hold_lock(directory):
+    with work.joined_step(directory), journal.hold_lock(directory):
         storage.sweep_temps(directory)
         return _add(read_dedup_index(directory), files, name, work)
 
@@ -248,9 +246,8 @@ def query_index(
     index = read_dedup_index(directory)
     if not index.finished:
         raise InputError(f"{directory}: no finished batch; `prep dedup index build` resumes it")
-    work.join_step(directory)
     workspace = nullcontext(place) if place else TemporaryDirectory(prefix="prep-query-")
-    with workspace as where:
+    with work.joined_step(directory), workspace as where:
         out = Path(where)
         options = replace(work, max_source_share=_NO_ALARM)
         loaded = _config(index, files, _entry("", _QUERY), options)

@@ -13,7 +13,7 @@ from pipeline.config.cluster import LOCAL, Cluster
 from pipeline.config.sections import Keep
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest
-from pipeline.engine.executor import Executor, executor, join_step
+from pipeline.engine.executor import Executor, executor, joined_step
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner
 from pipeline.engine.stage import Stage, top_directory
@@ -74,10 +74,10 @@ class StoryRun:
 
     def hold(self, tell: Tell, publish: Publish | None = None) -> Manifest:
         """Run the stages as the only writer of the directory, and commit them."""
-        join_step(self.cluster.model_dump(), self.out)
-        return hold_and_run(
-            self.out, self.progress, lambda removed: self.carry_out(removed, tell, publish)
-        )
+        with joined_step(self.cluster.model_dump(), self.out):
+            return hold_and_run(
+                self.out, self.progress, lambda removed: self.carry_out(removed, tell, publish)
+            )
 
     def carry_out(
         self, removed: frozenset[str], tell: Tell, publish: Publish | None = None

@@ -17,7 +17,7 @@ from pipeline.core.errors import InputError, ReadOnlyError
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest, read_sealed
 from pipeline.core.words import pluralise
-from pipeline.engine.executor import Executor, LocalExecutor, join_step
+from pipeline.engine.executor import Executor, LocalExecutor, joined_step
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import FrozenStageError, RemovedInputError, Runner, TextsApartError
 from pipeline.engine.stage import Stage
@@ -106,9 +106,9 @@ def run_preparation(
                     f"{frozen}: writing the data set again without the documents taken down"
                 )
 
-    join_step(prepared.config.cluster.model_dump(), out_directory)
     try:
-        return hold_and_run(out_directory, progress, attempt)
+        with joined_step(prepared.config.cluster.model_dump(), out_directory):
+            return hold_and_run(out_directory, progress, attempt)
     except ReadOnlyError as error:
         return _find_finished(prepared, story, verify_inputs, progress, error)
 

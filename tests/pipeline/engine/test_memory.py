@@ -44,7 +44,8 @@ def most_at_a_time(file: Path) -> int:
 def pair() -> Iterator[Any]:
     """Two workers on a machine of 1.5 GiB."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(executor, "_memory", lambda: 3 * GIB // 2)
+        for module in ("executor", "memory"):
+            patch.setattr(f"pipeline.engine.{module}.machine_memory", lambda: 3 * GIB // 2)
         with executor.executor(2, 0) as running:
             yield running
 
