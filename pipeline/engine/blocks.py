@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from dedup.arrays import I64
+from dedup.arrays import I64, U32
 from pipeline.core import failpoint, mirror
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import End, Shard
@@ -65,9 +65,7 @@ class _Marks:
         self, stamp: bytes, count: int, place: int = 0, open_store: _OpenStore | None = None
     ) -> None:
         self.known = np.zeros(count, bool)
-        self._entries = np.empty((count, 4), np.uint32)
-        self._entries[:, :3] = np.frombuffer(stamp, np.uint32, 3)
-        self._entries[:, 3] = np.arange(count)
+        self._stamp = stamp
         self._place = place
         self._open_store = open_store
 
@@ -76,9 +74,10 @@ class _Marks:
         if self._open_store is None:
             return
         with contextlib.suppress(OSError), self._open_store(os.O_RDONLY) as store:
-            data = os.pread(store, self._entries.nbytes, self._place)
+            data = os.pread(store, len(self.known) * _HASH_BYTES, self._place)
             found = np.frombuffer(data, np.uint32, len(data) // 16 * 4).reshape(-1, 4)
-            self.known[: len(found)] |= (found == self._entries[: len(found)]).all(axis=1)
+            expected = self._make_entries(np.arange(len(found)))
+            self.known[: len(found)] |= (found == expected).all(axis=1)
 
     def add(self, blocks: I64) -> None:
         """Note that these, which ascend, are verified."""
@@ -87,8 +86,13 @@ class _Marks:
             return
         with contextlib.suppress(OSError), self._open_store(os.O_WRONLY | os.O_CREAT) as store:
             for run in _find_runs(blocks):
-                entries = self._entries[run].tobytes()
+                entries = self._make_entries(run).tobytes()
                 os.pwrite(store, entries, self._place + int(run[0]) * _HASH_BYTES)
+
+    def _make_entries(self, blocks: I64) -> U32:
+        entries = np.empty((len(blocks), 4), np.uint32)
+        entries[:, :3], entries[:, 3] = np.frombuffer(self._stamp, np.uint32, 3), blocks
+        return entries
 
 
 def _find_runs(blocks: I64, most: int = 1 << 62) -> list[I64]:
