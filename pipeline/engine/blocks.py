@@ -14,7 +14,7 @@ import os
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -103,25 +103,19 @@ def _find_runs(blocks: I64, most: int = 1 << 62) -> list[I64]:
 
 
 @lru_cache(_REMEMBERED)
-def _find_marks(stamp: bytes, count: int) -> _Marks:
-    return _Marks(stamp, count, verified.find_place(stamp, count), verified.open_table)
+def _find_marks(stamp: bytes, count: int, whole: bytes) -> _Marks:
+    """Those of a file in this state, which has the stamp `whole` where all of it was verified."""
+    marks = _Marks(stamp, count, verified.find_place(stamp, count), verified.open_table)
+    marks.known[:] = verified.is_known(whole)
+    return marks
 
 
 class BlockFile:
     """A file on this machine, mapped as `buffer`. Bytes are read only after `verify`. Raises
     IntegrityError where they are not those that were published."""
 
-    def __init__(
-        self,
-        path: Path,
-        shard: Shard,
-        end: End,
-        handle: int,
-        marks: _Marks,
-        is_known: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """`is_known` says whether the whole file was verified."""
-        self._path, self._end, self._marks, self._is_known = path, end, marks, is_known
+    def __init__(self, path: Path, shard: Shard, end: End, handle: int, marks: _Marks) -> None:
+        self._path, self._end, self._marks = path, end, marks
         self._size = shard.size
         self._data_size = shard.size - end.size
         self._count = _count_blocks(shard, end)
@@ -129,6 +123,11 @@ class BlockFile:
         self.buffer = pa.py_buffer(mapped)
         self._bytes = memoryview(mapped)
         self._require(np.array([self._count]))
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether nothing is left to verify."""
+        return bool(self._marks.known.all())
 
     @property
     def footer(self) -> memoryview:
@@ -157,9 +156,6 @@ class BlockFile:
 
     def _check(self, blocks: I64) -> None:
         """Verify blocks that no process has verified."""
-        if self._is_known():
-            self._marks.known[:] = True
-            return
         for block in blocks.tolist():
             start, stop = self._bounds(block)
             problem = self._find_problem(block, self._bytes[start:stop])
@@ -247,9 +243,11 @@ def open_blocks(path: Path, shard: Shard, end: End) -> BlockFile:
                 "rebuild it, run again the command that made it"
             )
         stamp, count = verified.make_stamp(end.hash, status), _count_blocks(shard, end) + 1
-        marks = _find_marks(stamp, count) if verified.is_settled(status) else _Marks(stamp, count)
-        is_known = partial(verified.is_known, verified.make_stamp(shard.hash, status))
-        return BlockFile(path, shard, end, handle, marks, is_known)
+        if verified.is_settled(status):
+            marks = _find_marks(stamp, count, verified.make_stamp(shard.hash, status))
+        else:
+            marks = _Marks(stamp, count)
+        return BlockFile(path, shard, end, handle, marks)
     finally:
         os.close(handle)
 
