@@ -235,7 +235,9 @@ def open_here(path: Path) -> int | None:
     where the bytes are not here. Raises OSError for a file that nothing mirrors."""
     if locate(path) is None:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    return _open_pinned(path)
+    with contextlib.suppress(PermissionError):  # emptied in this moment
+        return _open_pinned(path)
+    return None
 
 
 def open_parts(path: Path, name: str, size: int) -> int:
@@ -296,7 +298,9 @@ def _open_pinned(path: Path) -> int | None:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_SH)
-            if os.fstat(handle).st_ino == os.stat(path).st_ino:
+            status = os.fstat(handle)
+            is_here = stat.S_IMODE(status.st_mode) != _ABSENT
+            if is_here and status.st_ino == os.stat(path).st_ino:
                 return handle
         os.close(handle)
     return None

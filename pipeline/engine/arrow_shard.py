@@ -7,7 +7,7 @@ level by level: offsets of texts and lists first, then what they point to.
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ class ArrowShard:
         """Rows [first, stop) of these columns, without a copy."""
         table = self._table if columns is None else self._table.select(columns)
         table = table.slice(first, None if stop is None else stop - first)
-        if self._blocks is not None:
+        if self._blocks is not None and not self._blocks.is_verified:
             self._verify(_all_rows(chunk) for column in table.columns for chunk in column.chunks)
         return table
 
@@ -125,17 +125,24 @@ def map_table(path: Path) -> pa.Table:
 
 def map_blocks(blocks: BlockFile) -> pa.Table:
     """An Arrow IPC file of which no more than metadata and dictionaries is verified."""
-    dictionaries = _find_messages(blocks.footer, _DICTIONARIES)
-    batches = _find_messages(blocks.footer, _BATCHES)
-    stops = [start + metadata + body for start, metadata, body in dictionaries]
-    stops += [start + metadata for start, metadata, _ in batches]
-    starts = np.array([start for start, _, _ in dictionaries + batches], np.int64)
-    address = blocks.buffer.address
-    blocks.verify(starts + address, np.array(stops, np.int64) + address)
+    start_N, stop_N = _find_metadata(bytes(blocks.footer))
+    blocks.verify(start_N + blocks.buffer.address, stop_N + blocks.buffer.address)
     return pa.ipc.open_file(blocks.buffer).read_all()
 
 
-def _find_messages(footer: memoryview, field: int) -> list[tuple[int, int, int]]:
+@lru_cache(1 << 12)
+def _find_metadata(footer: bytes) -> tuple[I64, I64]:
+    """The bytes [start, stop) of dictionaries, and of the metadata of record batches."""
+    spans = [
+        (start, start + metadata + body)
+        for start, metadata, body in _find_messages(footer, _DICTIONARIES)
+    ]
+    spans += [(start, start + metadata) for start, metadata, _ in _find_messages(footer, _BATCHES)]
+    start_N, stop_N = np.array(spans, np.int64).reshape(-1, 2).T
+    return start_N, stop_N
+
+
+def _find_messages(footer: bytes, field: int) -> list[tuple[int, int, int]]:
     """The messages that a field of the footer lists. It is a table of flatbuffers."""
 
     def read(form: str, at: int) -> int:

@@ -14,14 +14,14 @@ import os
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import xxhash
 
-from dedup.arrays import I64
+from dedup.arrays import I64, U32
 from pipeline.core import failpoint, mirror
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import End, Shard
@@ -65,9 +65,7 @@ class _Marks:
         self, stamp: bytes, count: int, place: int = 0, open_store: _OpenStore | None = None
     ) -> None:
         self.known = np.zeros(count, bool)
-        self._entries = np.empty((count, 4), np.uint32)
-        self._entries[:, :3] = np.frombuffer(stamp, np.uint32, 3)
-        self._entries[:, 3] = np.arange(count)
+        self._stamp = stamp
         self._place = place
         self._open_store = open_store
 
@@ -76,9 +74,10 @@ class _Marks:
         if self._open_store is None:
             return
         with contextlib.suppress(OSError), self._open_store(os.O_RDONLY) as store:
-            data = os.pread(store, self._entries.nbytes, self._place)
+            data = os.pread(store, len(self.known) * _HASH_BYTES, self._place)
             found = np.frombuffer(data, np.uint32, len(data) // 16 * 4).reshape(-1, 4)
-            self.known[: len(found)] |= (found == self._entries[: len(found)]).all(axis=1)
+            expected = self._make_entries(np.arange(len(found)))
+            self.known[: len(found)] |= (found == expected).all(axis=1)
 
     def add(self, blocks: I64) -> None:
         """Note that these, which ascend, are verified."""
@@ -87,8 +86,13 @@ class _Marks:
             return
         with contextlib.suppress(OSError), self._open_store(os.O_WRONLY | os.O_CREAT) as store:
             for run in _find_runs(blocks):
-                entries = self._entries[run].tobytes()
+                entries = self._make_entries(run).tobytes()
                 os.pwrite(store, entries, self._place + int(run[0]) * _HASH_BYTES)
+
+    def _make_entries(self, blocks: I64) -> U32:
+        entries = np.empty((len(blocks), 4), np.uint32)
+        entries[:, :3], entries[:, 3] = np.frombuffer(self._stamp, np.uint32, 3), blocks
+        return entries
 
 
 def _find_runs(blocks: I64, most: int = 1 << 62) -> list[I64]:
@@ -99,25 +103,19 @@ def _find_runs(blocks: I64, most: int = 1 << 62) -> list[I64]:
 
 
 @lru_cache(_REMEMBERED)
-def _find_marks(stamp: bytes, count: int) -> _Marks:
-    return _Marks(stamp, count, verified.find_place(stamp, count), verified.open_table)
+def _find_marks(stamp: bytes, count: int, whole: bytes) -> _Marks:
+    """Those of a file in this state, which has the stamp `whole` where all of it was verified."""
+    marks = _Marks(stamp, count, verified.find_place(stamp, count), verified.open_table)
+    marks.known[:] = verified.is_known(whole)
+    return marks
 
 
 class BlockFile:
     """A file on this machine, mapped as `buffer`. Bytes are read only after `verify`. Raises
     IntegrityError where they are not those that were published."""
 
-    def __init__(
-        self,
-        path: Path,
-        shard: Shard,
-        end: End,
-        handle: int,
-        marks: _Marks,
-        is_known: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """`is_known` says whether the whole file was verified."""
-        self._path, self._end, self._marks, self._is_known = path, end, marks, is_known
+    def __init__(self, path: Path, shard: Shard, end: End, handle: int, marks: _Marks) -> None:
+        self._path, self._end, self._marks = path, end, marks
         self._size = shard.size
         self._data_size = shard.size - end.size
         self._count = _count_blocks(shard, end)
@@ -125,6 +123,11 @@ class BlockFile:
         self.buffer = pa.py_buffer(mapped)
         self._bytes = memoryview(mapped)
         self._require(np.array([self._count]))
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether nothing is left to verify."""
+        return bool(self._marks.known.all())
 
     @property
     def footer(self) -> memoryview:
@@ -153,9 +156,6 @@ class BlockFile:
 
     def _check(self, blocks: I64) -> None:
         """Verify blocks that no process has verified."""
-        if self._is_known():
-            self._marks.known[:] = True
-            return
         for block in blocks.tolist():
             start, stop = self._bounds(block)
             problem = self._find_problem(block, self._bytes[start:stop])
@@ -253,9 +253,11 @@ def _open_here(path: Path, shard: Shard, end: End, handle: int) -> BlockFile:
             "rebuild it, run again the command that made it"
         )
     stamp, count = verified.make_stamp(end.hash, status), _count_blocks(shard, end) + 1
-    marks = _find_marks(stamp, count) if verified.is_settled(status) else _Marks(stamp, count)
-    is_known = partial(verified.is_known, verified.make_stamp(shard.hash, status))
-    return BlockFile(path, shard, end, handle, marks, is_known)
+    if verified.is_settled(status):
+        marks = _find_marks(stamp, count, verified.make_stamp(shard.hash, status))
+    else:
+        marks = _Marks(stamp, count)
+    return BlockFile(path, shard, end, handle, marks)
 
 
 def _count_blocks(shard: Shard, end: End) -> int:
