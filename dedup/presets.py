@@ -57,6 +57,11 @@ class Preset:
     """`poly64` or `sha1`: 32 bits of the shingle; with `_full`, 64 bits (affine64 only)."""
     seed: int = 1
 
+    @property
+    def signature_bytes(self) -> int:
+        """Bytes of the signature of a document."""
+        return self.num_perm * (8 if self.scheme == "affine64" else 4)
+
     def __post_init__(self) -> None:
         check_choice("unit", self.unit, ("char", "word"))
         check_choice("scheme", self.scheme, SCHEMES)

@@ -42,6 +42,7 @@ from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
 from pipeline.runs import layout, views
+from pipeline.runs.run_directory import removed_directories
 from pipeline.stages.keep import split_stage
 from pipeline.stages.shuffle.scatter import scatter_stage
 from pipeline.stages.tables import documents_stage
@@ -49,6 +50,15 @@ from pipeline.stages.tokenize import token_lists
 from pipeline.stories.selection import deduplicate
 
 SHARD_DOCUMENTS = 1 << 16
+_COSTS = "costs.json"
+_LAST_READ_BY = {
+    "merge_runs": ("runs",),
+    "bands": ("runs", "merged_runs"),
+    "clusters": ("bands", "components", "routes", "merged_routes", "members", "merged_members"),
+    "keep": ("clusters", "merged_choices"),
+    "cluster_table": ("edges", "merged_edges"),
+}
+"""Directories that no stage reads once these are done; a hundred million documents fill a disk."""
 _BANDS = 9
 _TOKENS = 4
 _SOURCES = np.array(["web", "code", "papers"])
@@ -171,8 +181,14 @@ class _Measured:
 
     workers = 0
 
-    def __init__(self) -> None:
-        self.costs: dict[str, _Cost] = {}
+    def __init__(self, saved: Path) -> None:
+        """Takes over what stages cost that are done already."""
+        costs = json.loads(saved.read_text()) if saved.exists() else {}
+        self.costs = {name: _Cost(**cost) for name, cost in costs.items()}
+
+    def save(self, path: Path) -> None:
+        """Note what the stages so far cost."""
+        path.write_text(json.dumps({name: asdict(cost) for name, cost in self.costs.items()}))
 
     def run(self, call: Callable[[Any], Any], jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
         """See Executor."""
@@ -198,13 +214,16 @@ def measure(total: int, out: Path) -> dict[str, _Cost]:
         "dedup": {"verify": "none", "max_source_share": 1},
     }
     config = load_config(settings).config
-    measured = _Measured()
-    runner = Runner(out, measured, Journal(out), Progress())
+    measured = _Measured(out / _COSTS)
+    runner = Runner(out, measured, Journal(out), Progress(), removed_directories(out))
 
     def run(stage: Stage) -> StageManifest:
         if stage.name == "signatures":
             stage = _synthetic_stage(stage.name, _signatures, total)
-        return runner.run(stage)
+        manifest = runner.run(stage)
+        runner.release(_LAST_READ_BY.get(stage.name, ()))
+        measured.save(out / _COSTS)
+        return manifest
 
     clean = views.CleanOutput(run(_synthetic_stage("clean", _clean, total)))
     keep = deduplicate(config, (), clean, None, run)

@@ -14,11 +14,13 @@ written through a link in the place of a directory: each is opened from the one 
 import contextlib
 import errno
 import json
+import mmap
 import os
 import re
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -240,6 +242,17 @@ def _explain_errors(path: Path, size: int = 0) -> Iterator[None]:
                 "free some space and run the same command again, finished work is kept"
             )
         raise ResourceError(message) from error
+
+
+def map_scratch(directory: Path, size: int) -> mmap.mmap:
+    """Zeros in a mapped file without a name, which is gone once nothing refers to it. Its pages can
+    leave memory. Raises ResourceError when the disk is full."""
+    with (
+        _explain_errors(directory / "scratch", size),
+        tempfile.TemporaryFile(dir=directory) as file,
+    ):
+        os.posix_fallocate(file.fileno(), 0, max(1, size))  # a full disk later would be a signal
+        return mmap.mmap(file.fileno(), max(1, size))
 
 
 def make_directory(directory: Path) -> None:

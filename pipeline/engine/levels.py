@@ -16,6 +16,8 @@ from pipeline.core.manifest import StageManifest
 from pipeline.engine.shared import Shared
 
 MOST_SHARDS = 512
+FEW_SHARDS = 64
+"""As many where a task takes little of each; one level reaches 4,096."""
 
 Shards = tuple[Any, ...]
 """Shards, or what has a size as they do."""
@@ -38,11 +40,6 @@ class Bundle:
         """Those of the first kind."""
         return self.kinds[0]
 
-    @property
-    def is_wide(self) -> bool:
-        """Whether the shards are too many for one task."""
-        return len(self.shards.value) > MOST_SHARDS
-
     def bounds(self, whole: int) -> tuple[int, int]:
         """[low, high) of the ranges where all of them part [0, whole) evenly."""
         return whole * self.first // self.ranges, whole * self.stop // self.ranges
@@ -58,15 +55,16 @@ Merge = Callable[[str, tuple[Bundle, ...]], StageManifest]
 
 
 def merge_in_levels(
-    bundles: Sequence[Bundle], stages: Sequence[str], merge: Merge
+    bundles: Sequence[Bundle], stages: Sequence[str], merge: Merge, short: bool = False
 ) -> tuple[Bundle, ...]:
     """The same ranges as bundles that are not wide, in order: as they are, or merged by as many of
     these stages as that takes. A stage merges all bundles, so that nothing later reads what it
-    read."""
+    read. `short`: of a shard a range takes less than opening it costs, so FEW_SHARDS are wide."""
+    most = min(FEW_SHARDS, MOST_SHARDS) if short else MOST_SHARDS
     for stage in stages:
-        if not any(bundle.is_wide for bundle in bundles):
+        if not any(len(bundle.shards.value) > most for bundle in bundles):
             break
-        divided = [part for bundle in bundles for part in _divide(bundle)]
+        divided = [part for bundle in bundles for part in _divide(bundle, most)]
         records = iter(merge(stage, tuple(chain.from_iterable(divided))).tasks)
         bundles = [_join(part, [next(records).shards for _ in part]) for part in divided]
     return tuple(bundles)
@@ -85,10 +83,10 @@ def _join(groups: list[Bundle], merged: list[Shards]) -> Bundle:
     )
 
 
-def _divide(bundle: Bundle) -> list[list[Bundle]]:
+def _divide(bundle: Bundle, most: int) -> list[list[Bundle]]:
     """Groups of shards by coarser ranges. What one group has of one of them is as much as all
     shards have of a range, so that a merge takes no more memory than what reads a range."""
-    size = group_size(len(bundle.shards.value), MOST_SHARDS)
+    size = group_size(len(bundle.shards.value), most)
     starts = range(0, len(bundle.shards.value), size)
     groups = [tuple(Shared(k.value[i : i + size]) for k in bundle.kinds) for i in starts]
     sizes = [sum(s.size for kind in group for s in kind.value) for group in groups]

@@ -22,7 +22,7 @@ from pipeline.core.manifest import (
     write_record,
     write_sealed,
 )
-from pipeline.engine.executor import Executor
+from pipeline.engine.executor import Executor, LocalExecutor
 from pipeline.engine.progress import Progress
 from pipeline.engine.shared import Shared, shorten_call, to_plain_data
 from pipeline.engine.stage import Inputs, Output, Stage, Task, TaskFunction, top_directory
@@ -307,8 +307,10 @@ class Runner:
         problems = []
         works = [stage.tasks[index].work for index, _ in calls]
         with self._progress.stage(stage.name, works, len(records)) as bar:
-            jobs = [call.shorten() if self._executor.workers else call for _, call in calls]
-            for position, done in self._executor.run(_perform, jobs):
+            is_moved = stage.in_driver and self._executor.workers
+            executor = LocalExecutor() if is_moved else self._executor
+            jobs = [call.shorten() if executor.workers else call for _, call in calls]
+            for position, done in executor.run(_perform, jobs):
                 bar.done(position, done.record.counters if done.record else {})
                 if done.record is None:
                     problems.append(done.problem)

@@ -130,6 +130,9 @@ class Stage:
     reads_texts: bool = True
     """Whether a task looks at the texts of its documents shards, quarantined ones included. They
     are put back before one of it runs; a stage that says no does not cause that."""
+    in_driver: bool = False
+    """Whether its tasks run in the process that starts workers, one after the other. The pages of a
+    mapped file count for the limit of a worker, though they can leave memory at any time."""
 
 
 def arrow_output(path: str, table: "pa.Table") -> Output:

@@ -36,12 +36,13 @@ PLACES: Mapping[str, RunEntry] = {
     place.name: place
     for place in (
         *_intermediate("pieces", "screen", "overlap", "filters", "reviews", "decisions",
-                       "spread", "verdicts", "shuffle", "merged", "stream", "rows", "merged_rows",
-                       holds_text=True),
-        *_intermediate("signatures", "runs", "bands", "components", "routes", "clusters",
-                       "withheld", "keep", "edges", "splits", "lines", "repeats", "redactions",
-                       "cuts", "bins", "inverse", "merged_runs", "merged_routes", "merged_lines",
-                       "merged_repeats"),
+                       "spread", "merged_spread", "verdicts", "shuffle", "merged", "stream",
+                       "rows", "merged_rows", holds_text=True),
+        *_intermediate("signatures", "runs", "merged_runs", "bands", "components", "routes",
+                       "merged_routes", "members", "merged_members", "clusters", "merged_choices",
+                       "withheld", "keep", "edges", "merged_edges", "splits", "lines",
+                       "merged_lines", "repeats", "merged_repeats", "redactions", "cuts", "bins",
+                       "inverse", "merged_inverse"),
         RunEntry(name="documents", holds_text=True, text_column="text"),
         RunEntry(name="quarantine", holds_text=True, text_column="text"),
         RunEntry(name="drops", holds_text=True, text_column="excerpt"),
@@ -114,7 +115,10 @@ CAUSES: Mapping[str, str] = {
     "mixture": "the section asks for epochs or weights",
     "mixture weights": "the section has weights",
     "many runs": "there are more than 512 documents shards to compare",
-    "many routes": "there are more than 512 shards of `bands/`",
+    "many routes": "there are more than 64 shards of `bands/`",
+    "many parts": "there are more than 64 parts of documents",
+    "many clusters": "there are more than 64 shards of `clusters/`",
+    "long streams": "a split has more than 64 buckets, of `vsl` HDF5 shards",
     "many lines": "there are more than 512 documents shards with lines to compare",
     "many repeats": "there are more than 512 shards of `repeats/`",
     "many shards": "a task would read slices of more than 512 documents shards",
@@ -195,22 +199,33 @@ STAGES: Mapping[str, StageEntry] = {
         _stage("route", "one per shard of `bands/`", "that shard, `components/`", "routes",
                called_for_by=("duplicates",),
                needs=("bands", "components")),
+        _stage("members", _PER_PART, "keys, signatures, decisions, `components/`", "members",
+               called_for_by=("duplicates",), disk=0.07,
+               needs=("components", "signatures", "decisions")),
+        _merge("merge_members", "later tasks", "members", "merged_members", "many parts",
+               disk=0.07),
         _merge("merge_routes", "later tasks", "routes", "merged_routes", "many routes", disk=0.01),
         _stage("clusters", "one per group of components",
-               "`routes/`, signatures, decisions, text of doubtful pairs", "clusters",
+               "`routes/`, `members/`, text of doubtful pairs", "clusters",
                called_for_by=("duplicates",), speed=180,
-               needs=("components", "merged_routes", "signatures", "decisions"),
-               instead={"merged_routes": "routes"}),
+               needs=("merged_routes", "merged_members"),
+               instead={"merged_routes": "routes", "merged_members": "members"}),
         _stage("spread", "one per shard of `clusters/`", "that shard, `decisions/`, the policy",
                "spread", called_for_by=("decisions",), needs=("clusters", "decisions")),
+        _merge("merge_spread", "documents", "spread", "merged_spread", "many clusters"),
         _stage("verdicts", _PER_PART, "`decisions/`, `spread/`, the policy", "verdicts",
                layout.DECISIONS, layout.POLICY, called_for_by=("decisions",),
-               needs=("decisions", "spread")),
+               needs=("decisions", "merged_spread"), instead={"merged_spread": "spread"}),
+        _merge("merge_choices", "documents", "clusters", "merged_choices", "many clusters",
+               disk=0.01),
         _stage("keep", _PER_PART, "keys, `clusters/`, `verdicts/`", "keep", "edges",
                changed_by_takedowns=True,
-               needs=("clusters", "verdicts")),
+               needs=("merged_choices", "verdicts"), instead={"merged_choices": "clusters"}),
+        _merge("merge_edges", "keys", "edges", "merged_edges", "many parts",
+               changed_by_takedowns=True, disk=0.01),
         _stage("cluster_table", "one per range of keys", "`edges/`", layout.CLUSTERS,
-               changed_by_takedowns=True, needs=("edges",)),
+               changed_by_takedowns=True, needs=("merged_edges",),
+               instead={"merged_edges": "edges"}),
         _stage("quarantine", "one per documents shard with a quarantined document",
                "text, `verdicts/`", "quarantine", layout.RETENTION,
                needs=("verdicts",)),
@@ -268,8 +283,11 @@ STAGES: Mapping[str, StageEntry] = {
         _stage("inverse_runs", "one per bucket, of `vsl` per HDF5 shard",
                "`stream/`, of `vsl` lineage", "inverse", changed_by_takedowns=True,
                needs=("stream",)),
+        _merge("merge_inverse", "documents", "inverse", "merged_inverse", "long streams",
+               changed_by_takedowns=True),
         _stage("inverse", "one per split and range of documents", "`inverse/`", "hdf5",
-               changed_by_takedowns=True, needs=("inverse",)),
+               changed_by_takedowns=True,
+               needs=("merged_inverse",), instead={"merged_inverse": "inverse"}),
         _stage("params", "one per split", "–", "hdf5", changed_by_takedowns=True),
         _stage("account", "1", "counters", layout.LEDGER),
         _stage("report", "1", "tables above, excerpts", layout.REPORT, layout.CLUSTER_REPORT),
@@ -307,15 +325,16 @@ class StoryEntry:
 
 
 _JOIN = ("signatures", "merge_runs", "bands")
-_CHOOSE = ("components", "route", "merge_routes", "clusters")
+_CHOOSE = ("components", "route", "members", "merge_members", "merge_routes", "clusters")
 _COMPARE = (*_JOIN, *_CHOOSE)
 _DECIDE = ("decisions", "evidence", "verdicts")
-_KEEP = ("keep", "cluster_table")
+_SPREAD = ("spread", "merge_spread", "verdicts")
+_KEEP = ("merge_choices", "keep", "merge_edges", "cluster_table")
 _TABLES = ("sources", "documents", "account")
 _FIND_DUPLICATES = ("pieces", "plan", "clean", *_COMPARE, *_KEEP, *_TABLES)
 _SHUFFLE_AND_PACK = (
-    "scatter", "merge", "merge_again", "gather", "bins", "rows", "inverse_runs", "inverse",
-    "merge_rows", "merge_rows_again", "pack", "params", "account",
+    "scatter", "merge", "merge_again", "gather", "bins", "rows", "inverse_runs", "merge_inverse",
+    "inverse", "merge_rows", "merge_rows_again", "pack", "params", "account",
 )  # fmt: skip
 
 STORIES: Mapping[str, StoryEntry] = {
@@ -323,8 +342,8 @@ STORIES: Mapping[str, StoryEntry] = {
         stages=(
             "eval_index", "registry", "pieces", "plan", "clean", *_JOIN, "screen",
             "custom_detectors", "overlap", "filters", "custom_filters", "reviews", "withheld",
-            *_DECIDE[:2], *_CHOOSE, "spread", "verdicts", *_KEEP, "quarantine", "tokenizer",
-            "lines", "merge_lines", "repeats", "merge_repeats", "redactions", "cuts", "cut_table",
+            *_DECIDE[:2], *_CHOOSE, *_SPREAD, *_KEEP, "quarantine", "tokenizer", "lines",
+            "merge_lines", "repeats", "merge_repeats", "redactions", "cuts", "cut_table",
             "tokenize", "sources", "splits", "documents", "quotas", "mixture",
             *_SHUFFLE_AND_PACK, "report",
         ),
@@ -349,7 +368,7 @@ STORIES: Mapping[str, StoryEntry] = {
         stages=(
             "eval_index", "registry", "pieces", "plan", "clean", *_COMPARE, "screen",
             "custom_detectors", "overlap", "filters", "custom_filters", "reviews", "withheld",
-            *_DECIDE[:2], "spread", "verdicts", *_KEEP, "quarantine", *_TABLES,
+            *_DECIDE[:2], *_SPREAD, *_KEEP, "quarantine", *_TABLES,
         ),
         screens=True, labels_sources=True,
     ),

@@ -47,8 +47,6 @@ MANIFEST = "manifest.json"
 LISTS = f"{REGISTRY}/lists.json"
 WORKS = f"{REGISTRY}/works.arrow"
 TITLES = f"{REGISTRY}/titles.arrow"
-MEMBERS = "components/members.arrow"
-TASK_OF = "components/tasks.arrow"
 EVAL_PARTS = "overlap/index.parts.arrow"
 EVAL_GRAMS = "overlap/index.grams.arrow"
 
@@ -58,8 +56,6 @@ POLICY_SHARD = "policy.arrow"
 LINE_KEYS_SHARD = "keys.arrow"
 WINDOWS_SHARD = "windows.arrow"
 SPANS_SHARD = "spans.arrow"
-ROUTES_SHARD = "routes.arrow"
-STARTS_SHARD = "starts.arrow"
 """Ends of the shards of directories that have several kinds."""
 
 

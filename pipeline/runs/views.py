@@ -144,31 +144,36 @@ class SignaturesOutput(StageOutput):
 
 
 class BandsOutput(StageOutput):
-    """Memberships in buckets of documents with an equal digest."""
+    """Memberships in buckets of documents with an equal digest; how many buckets there are."""
 
     memberships = _shards("bands")
+    buckets = _counter(int, "buckets")
     channels = _counter(str, "channel")
     first_new = _setting(int, "first_new")
 
 
 class ComponentsOutput(StageOutput):
-    """Documents that buckets connect, and [start, stop) of the members of every later task."""
+    """The component and the later task of every document."""
 
-    members = _file(layout.MEMBERS)
-    task_of = _file(layout.TASK_OF)
-    _tasks = _counter(list[tuple[int, int]], "tasks")
+    components = _shards("components")
+    _tasks = _counter(list[int], "tasks")
 
     @property
-    def tasks(self) -> list[tuple[int, int]]:
-        """[start, stop) of the members of every task of `clusters`."""
+    def tasks(self) -> list[int]:
+        """How many documents every task of `clusters` has."""
         return self._tasks[0]
 
 
 class RoutesOutput(StageOutput):
-    """Memberships sorted by later task; where those of each start."""
+    """Memberships sorted by later task."""
 
-    memberships = _shards("routes", layout.ROUTES_SHARD)
-    starts = _shards("routes", layout.STARTS_SHARD)
+    routes = _shards("routes")
+
+
+class MembersOutput(StageOutput):
+    """What tasks of `clusters` know of their documents, sorted likewise."""
+
+    members = _shards("members")
 
 
 class ClustersOutput(StageOutput):

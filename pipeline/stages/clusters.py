@@ -1,7 +1,7 @@
 """Clusters: for every component of candidates, which documents stay and which one represents each
 of the others, proven by exact Jaccard similarity unless the config asks for less."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,16 +12,14 @@ import pyarrow as pa
 from dedup.arrays import I64, U8
 from dedup.presets import Preset, Verify
 from pipeline.core import ids
-from pipeline.core.manifest import Shard
-from pipeline.engine.levels import Bundle, single_ranges
 from pipeline.engine.shared import Shared
-from pipeline.engine.stage import Inputs, Result, Shards, Stage, Task, arrow_output
+from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
 from pipeline.runs import layout
-from pipeline.runs.views import ComponentsOutput
-from pipeline.screening.evidence import DECISIONS
+from pipeline.runs.views import MembersOutput, RoutesOutput
 from pipeline.stages.batches import Batches, Corpus
-from pipeline.stages.candidates import KEY, SAME
-from pipeline.stages.routes import slice_routes
+from pipeline.stages.candidates import KEY, SAME, RunStage
+from pipeline.stages.components import MEMBER_BYTES
+from pipeline.stages.ranges import Ranges, Shards, merge_ranges, slice_range
 
 if TYPE_CHECKING:
     from dedup.clusters import Memberships
@@ -43,60 +41,56 @@ CHOICE = pa.schema(
 channels they share as a bit mask, estimated and exact Jaccard similarity (NaN where not computed),
 key and text key of the one that stays."""
 
-KEPT_STATE = 0
-"""`kept` in pipeline.runs.layout.STATES, as an earlier batch wrote it."""
-
 
 @dataclass(frozen=True)
 class ClusterRules:
-    """What makes a candidate a duplicate, and which document is preferred."""
+    """What makes a candidate a duplicate."""
 
     preset: Preset
     channels: tuple[str, ...]
     verify: Verify
     threshold: float
-    source_priority: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterJob:
-    """Members [start, stop) of whole components, and their memberships."""
+    """Which task it is; shards, sorted by task, of what is known of documents and of memberships;
+    the batches, whose texts may be compared."""
 
     index: int
-    members: Shard
-    start: int
-    stop: int
-    routes: Shared[tuple[Shard, ...]]
-    starts: Shared[tuple[Shard, ...]]
+    members: Shards
+    routes: Shards
     batches: Shared[Batches]
     rules: ClusterRules
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _RankedDocuments:
     """A task's documents (D) in rank order: dense index, component, and 0 new, 1 kept or 2 dropped
-    by an earlier batch; keys and text keys."""
+    by an earlier batch; keys and text keys; the columns of `members` in their own order, and the
+    row of each document there."""
 
     index: I64
     component: I64
     origin: U8
     keys: pa.Table
+    table: pa.Table
+    row: I64
 
 
 def _clusters(job: ClusterJob, inputs: Inputs) -> Result:
     from dedup.clusters import KEPT, collapse, select_representatives
 
-    corpus = Corpus(job.batches.value, inputs)
-    ranked = _rank(job, corpus, inputs)
+    ranked = _rank(job, inputs)
     memberships = _memberships(job, inputs, ranked)
     if job.rules.verify == "none":
         selection = collapse(memberships, ranked.component, ranked.origin)
     else:
         selection = select_representatives(
             memberships,
-            _signatures(corpus, ranked),
+            _signatures(ranked),
             selection_rules(job.rules),
-            _Reader(job.rules.preset, corpus, ranked.index),
+            _Reader(job, inputs, ranked.index),
             ranked.origin,
         )
     dropped = np.flatnonzero(selection.representative != KEPT)
@@ -112,77 +106,50 @@ def _clusters(job: ClusterJob, inputs: Inputs) -> Result:
     keys = ranked.keys.take(pa.array(kept)).columns
     table = pa.table([*(pa.array(column) for column in columns), *keys], schema=CHOICE)
     output = arrow_output(layout.shard("clusters", job.index, "arrow"), table)
-    counters = {"documents": job.stop - job.start, "duplicates": len(dropped), **selection.counts}
+    counters = {"documents": len(ranked.index), "duplicates": len(dropped), **selection.counts}
     return Result((output,), counters)
 
 
-def _rank(job: ClusterJob, corpus: Corpus, inputs: Inputs) -> _RankedDocuments:
+def _rank(job: ClusterJob, inputs: Inputs) -> _RankedDocuments:
     """Ascending (batch, decision, source priority, doc_key): the smallest is preferred."""
-    table = inputs.open(job.members).read(None, job.start, job.stop)
-    order = np.argsort(table["member"].to_numpy())
-    index = table["member"].to_numpy()[order].astype(np.int64)
-    component = table["component"].to_numpy()[order].astype(np.int64)
-    columns = corpus.take("documents", ["doc_id", "doc_key", "text_key", "source"], index)
-    preferred = {name: i for i, name in enumerate(job.rules.source_priority)}
-    priority = [preferred.get(source, len(preferred)) for source in columns["source"].to_pylist()]
-    doc_id = columns["doc_id"].to_numpy()
-    decision, batch = np.zeros(len(index), np.int64), np.zeros(len(index), np.int64)
-    origin = np.zeros(len(index), np.uint8)
-    for shard, place, rows in corpus.split_by_shard(index):
-        batch[place] = corpus.batch_number(shard)
-        if corpus.is_old(shard):
-            state = corpus.table("keep", shard)["state"].to_numpy()[rows]
-            origin[place] = np.where(state == KEPT_STATE, 1, 2)
-        elif job.batches.value.all[-1].decisions:
-            decision[place] = look_up_decisions(corpus.table("decisions", shard), doc_id[place])
-    keys = ids.keys_as_u64(columns["doc_key"])
-    rank = ids.sort_order(keys, np.array(priority), decision, batch)
-    ranked_keys = columns.select(["doc_key", "text_key"]).take(pa.array(rank))
-    return _RankedDocuments(index[rank], component[rank], origin[rank], ranked_keys)
+    table = _slice(job, job.members, inputs)
+    keys = ids.keys_as_u64(table["doc_key"])
+    columns = [table[name].to_numpy() for name in ("priority", "decision", "batch")]
+    row = ids.sort_order(keys, *columns)
+    index, component = (table[n].to_numpy()[row].astype(np.int64) for n in ("member", "component"))
+    ranked_keys = table.select(["doc_key", "text_key"]).take(pa.array(row))
+    return _RankedDocuments(
+        index=index,
+        component=component,
+        origin=table["origin"].to_numpy()[row],
+        keys=ranked_keys,
+        table=table,
+        row=row,
+    )
 
 
-def look_up_decisions(decisions: pa.Table, doc_id: npt.NDArray[np.uint64]) -> I64:
-    """Index into DECISIONS of each of these ascending doc_ids; 0 for those without a row."""
-    rank = np.zeros(len(doc_id), np.int64)
-    ranks = np.array([DECISIONS.index(d) for d in decisions["decision"].to_pylist()], np.int64)
-    decided = decisions["doc_id"].to_numpy()
-    place = np.searchsorted(doc_id, decided)
-    here = (place < len(doc_id)) & (doc_id[np.minimum(place, len(doc_id) - 1)] == decided)
-    rank[place[here]] = ranks[here]
-    return rank
+def _slice(job: ClusterJob, shards: Shards, inputs: Inputs) -> pa.Table:
+    empty = inputs.open(shards.value[0]).empty
+    return slice_range(shards, "task", (job.index, job.index + 1), empty, inputs)
 
 
 def _memberships(job: ClusterJob, inputs: Inputs, ranked: _RankedDocuments) -> "Memberships":
     """The task's memberships by rank, buckets numbered over all channels."""
     from dedup.clusters import group_memberships
 
-    by_index = np.argsort(ranked.index)
-    members, buckets, channels, first = [], [], [], 0
-    shards = zip(job.routes.value, job.starts.value, strict=True)
-    for part in slice_routes(shards, job.index, job.index + 1, inputs):
-        table = part.rows
-        place = np.searchsorted(ranked.index, table["member"].to_numpy(), sorter=by_index)
-        members.append(by_index[place].astype(np.uint32))
-        _, local = np.unique(table["bucket"].to_numpy(), return_inverse=True)
-        buckets.append(local.astype(np.int64) + first)
-        channels.append(table["channel"].to_numpy())
-        first += int(local.max(initial=-1)) + 1
-    return group_memberships(
-        np.concatenate(members),
-        np.concatenate(buckets),
-        np.concatenate(channels),
-        len(ranked.index),
-    )
+    table = _slice(job, job.routes, inputs)
+    rank = np.empty(len(ranked.row), np.uint32)
+    rank[ranked.row] = np.arange(len(rank), dtype=np.uint32)
+    by_index = np.searchsorted(ranked.table["member"].to_numpy(), table["member"].to_numpy())
+    _, bucket = np.unique(table["bucket"].to_numpy(), return_inverse=True)
+    return group_memberships(rank[by_index], bucket, table["channel"].to_numpy(), len(rank))
 
 
-def _signatures(corpus: Corpus, ranked: _RankedDocuments) -> npt.NDArray[np.unsignedinteger]:
+def _signatures(ranked: _RankedDocuments) -> npt.NDArray[np.unsignedinteger]:
     """Signatures in rank order, (D, P)."""
-    order = np.argsort(ranked.index)
-    column = corpus.take("signatures", ["signature"], ranked.index[order])["signature"]
-    flat = column.combine_chunks().flatten().to_numpy()
-    matrix = np.empty((len(order), len(flat) // len(order)), flat.dtype)
-    matrix[order] = flat.reshape(len(order), -1)
-    return matrix
+    chunks = [chunk.flatten().to_numpy() for chunk in ranked.table["signature"].chunks]
+    flat = np.concatenate(chunks)
+    return flat.reshape(len(ranked.row), -1)[ranked.row]
 
 
 def selection_rules(rules: ClusterRules) -> "Selection":
@@ -199,11 +166,11 @@ def selection_rules(rules: ClusterRules) -> "Selection":
 class _Reader:
     """Exact Jaccard similarity of two documents of a task, by rank."""
 
-    def __init__(self, preset: Preset, corpus: Corpus, index: I64) -> None:
+    def __init__(self, job: ClusterJob, inputs: Inputs, index: I64) -> None:
         from dedup.similarity import PairJaccard
 
-        self._pair = PairJaccard(preset)
-        self._corpus = corpus
+        self._pair = PairJaccard(job.rules.preset)
+        self._corpus = Corpus(job.batches.value, inputs)
         self._index = index
 
     def __call__(self, a: int, b: int) -> float:
@@ -212,35 +179,32 @@ class _Reader:
 
 
 def cluster_stage(
-    routes: Iterable[Bundle],
-    components: ComponentsOutput,
+    output: tuple[MembersOutput, RoutesOutput],
+    sizes: Sequence[int],
     batches: Batches,
     rules: ClusterRules,
     memory: int,
+    run: RunStage,
 ) -> Stage:
-    """One task per group of components, which are as large as the memory of a task allows."""
-    members, own, compared = components.members, batches.all[-1], Shared(batches)
-    read = [own.documents, own.decisions]
-    if rules.verify != "none":
-        read.append(own.signatures)
-    inputs: tuple[Shards, ...] = (members, *(Shared(shards) for shards in read))
+    """One task per group of components, which are as large as the memory of a task allows; `sizes`
+    are their documents. What merges `members/` and `routes/` for them runs at once."""
+    compared, reads_texts = Shared(batches), rules.verify == "exact"
+    texts = (Shared(batches.all[-1].documents),) if reads_texts else ()
+    numbers, (of_members, of_routes) = tuple(range(len(sizes) + 1)), output
+    (known,) = merge_ranges("merge_members", "task", [Ranges(of_members.members, numbers)], run)
+    (routed,) = merge_ranges("merge_routes", "task", [Ranges(of_routes.routes, numbers)], run)
     tasks = []
-    for index, part in single_ranges(routes):
-        start, stop = components.tasks[index]
-        shards, starts = part.kinds
-        job = ClusterJob(
-            index=index,
-            members=members,
-            start=start,
-            stop=stop,
-            routes=shards,
-            starts=starts,
-            batches=compared,
-            rules=rules,
-        )
-        work = stop - start
-        tasks.append(Task(f"clusters {index}", job, (*inputs, *part.kinds), work, memory))
+    for index, (members, routes) in enumerate(zip(known, routed, strict=True)):
+        job = ClusterJob(index=index, members=members, routes=routes, batches=compared, rules=rules)
+        needed = max(memory, (MEMBER_BYTES + rules.preset.signature_bytes) * sizes[index])
+        inputs = (members, routes, *texts)
+        tasks.append(Task(f"clusters {index}", job, inputs, sizes[index], needed))
     settings = {"verify": rules.verify, "threshold": rules.threshold}
     return Stage(
-        name="clusters", version=3, function=_clusters, tasks=tuple(tasks), settings=settings
+        name="clusters",
+        version=4,
+        function=_clusters,
+        tasks=tuple(tasks),
+        settings=settings,
+        reads_texts=reads_texts,
     )

@@ -41,7 +41,9 @@ from pipeline.screening.policy.evaluation import evaluate_policy
 from pipeline.screening.policy.propagation import number_decisions, propagate, select_worst
 from pipeline.screening.policy.rules import Policy, reads_documents
 from pipeline.stages.batches import Batches, Corpus
+from pipeline.stages.candidates import RunStage
 from pipeline.stages.keep import kinds
+from pipeline.stages.ranges import Ranges, Shards, merge_ranges, slice_range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,14 +209,16 @@ class VerdictsJob:
     part: int
     task: int
     decisions: tuple[Shard, ...]
-    spread: Shared[tuple[Shard, ...]]
+    spread: Shards
     policy: str
 
 
 def _verdicts(job: VerdictsJob, inputs: Inputs) -> Result:
     own = [DECISION_SCHEMA.empty_table(), *(inputs.table(s) for s in job.decisions)]
     tasks = np.arange(job.task, job.task + len(job.decisions) + 1)
-    taken_over = _taken_over(job.spread.value, tasks[0], tasks[-1], inputs)
+    ids = int(tasks[0]) << 32, int(tasks[-1]) << 32
+    rows = slice_range(job.spread, "doc_id", ids, DECISION_SCHEMA.empty_table(), inputs)
+    taken_over = rows.sort_by("doc_id")
     decisions = select_worst(pa.concat_tables(own), taken_over)
     published = [
         parquet_output(parts.part(layout.DECISIONS, job.part), decisions.drop_columns(["doc_id"]))
@@ -237,33 +241,22 @@ def _verdicts(job: VerdictsJob, inputs: Inputs) -> Result:
     return Result((*shards, *published), counters)
 
 
-def _taken_over(
-    shards: tuple[Shard, ...], first: np.int64, stop: np.int64, inputs: Inputs
-) -> pa.Table:
-    """The decisions taken over by documents of clean tasks [first, stop), by doc_id."""
-    found = [DECISION_SCHEMA.empty_table()]
-    for shard in shards:
-        rows = inputs.open(shard)
-        found.append(rows.read(None, *rows.find("doc_id", int(first) << 32, int(stop) << 32)))
-    return pa.concat_tables(found).sort_by("doc_id")
-
-
 def verdicts_stage(
-    policy: Policy, decided: DecisionsOutput, spread: SpreadOutput | None = None
+    policy: Policy, decided: DecisionsOutput, run: RunStage, spread: SpreadOutput | None = None
 ) -> Stage:
-    """One task per part of the run."""
+    """One task per part of the run; what merges `spread/` for them runs at once."""
     text = policy.model_dump_json()
     shards = zip(spread.decisions, spread.counts, strict=True) if spread else ()
-    taken_over = Shared(tuple(shard for shard, count in shards if count))
-    read = (taken_over,) if taken_over.value else ()
+    taken_over = tuple(shard for shard, count in shards if count)
+    groups = parts.group_tasks(decided.counts)
+    bounds = 0, *(group.stop << 32 for group in groups)
+    (merged,) = merge_ranges("merge_spread", "doc_id", [Ranges(taken_over, bounds)], run)
     tasks = []
-    for part, group in enumerate(parts.group_tasks(decided.counts)):
+    for part, (group, rows) in enumerate(zip(groups, merged, strict=True)):
         own = decided.decisions[group.start : group.stop]
-        job = VerdictsJob(
-            part=part, task=group.start, decisions=own, spread=taken_over, policy=text
-        )
+        job = VerdictsJob(part=part, task=group.start, decisions=own, spread=rows, policy=text)
         work = sum(shard.size for shard in own)
-        tasks.append(Task(f"verdicts of part {part}", job, (*own, *read), work))
+        tasks.append(Task(f"verdicts of part {part}", job, (*own, rows), work))
     settings = {"policy": fingerprint_of(policy.model_dump())}
     return Stage(
         name="verdicts",

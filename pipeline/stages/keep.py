@@ -24,9 +24,9 @@ from pipeline.runs.layout import KINDS, STATES
 from pipeline.runs.views import ClustersOutput, KeepOutput
 from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.batches import Batches
-from pipeline.stages.candidates import KEY, SAME
+from pipeline.stages.candidates import KEY, SAME, RunStage
 from pipeline.stages.clusters import CHOICE
-from pipeline.stages.shuffle.slices import copy_table
+from pipeline.stages.ranges import Ranges, Shards, merge_ranges, slice_range
 
 NOT_REPRESENTED = len(KINDS)
 """The kind of a document that no other represents."""
@@ -34,10 +34,9 @@ NOT_REPRESENTED = len(KINDS)
 
 @dataclass(frozen=True)
 class Representatives:
-    """What represents which document: the shards of CHOICE, the names of the channels, and the
-    batches by name with the dense index behind their last documents."""
+    """What there is to represent documents: the names of the channels, and the batches by name with
+    the dense index behind their last documents."""
 
-    shards: tuple[Shard, ...]
     channels: tuple[str, ...]
     batches: tuple[tuple[str, int], ...]
 
@@ -45,7 +44,7 @@ class Representatives:
 @dataclass(frozen=True, kw_only=True)
 class KeepJob:
     """The documents of some clean tasks, from number `task` on and from dense index `first` on, and
-    all that decides their ends."""
+    all that decides their ends; `choices` are shards of CHOICE."""
 
     part: int
     task: int
@@ -53,7 +52,8 @@ class KeepJob:
     counts: tuple[int, ...]
     documents: tuple[Shard, ...]
     decisions: tuple[Shard, ...]
-    choices: Shared[Representatives]
+    choices: Shards
+    representatives: Shared[Representatives]
     seed: int
     held_out: splits.HeldOut
 
@@ -92,7 +92,9 @@ def _keep(job: KeepJob, inputs: Inputs) -> Result:
     state[documents.decision == DECISIONS.index("quarantine")] = STATES.index("quarantined")
     state[documents.decision == DECISIONS.index("drop")] = STATES.index("dropped")
     kind = np.full(len(state), NOT_REPRESENTED, np.uint8)
-    kind[duplicates.row] = kinds(duplicates.channels, duplicates.exact, job.choices.value.channels)
+    kind[duplicates.row] = kinds(
+        duplicates.channels, duplicates.exact, job.representatives.value.channels
+    )
     key, text_key = documents.key_N2.copy(), documents.text_key_N2.copy()
     key[duplicates.row] = duplicates.key_M2
     text_key[duplicates.row] = duplicates.text_key_M2
@@ -144,15 +146,10 @@ def _load(job: KeepJob, inputs: Inputs) -> _Documents:
 
 def _duplicates(job: KeepJob, inputs: Inputs) -> _Duplicates:
     """The task's duplicates by ascending row: a slice of every shard, which is sorted by member."""
-    choices = job.choices.value
-    slices = [CHOICE.empty_table()]
-    for shard in choices.shards:
-        rows = inputs.open(shard)
-        low, high = rows.find("member", job.first, job.first + sum(job.counts))
-        if low < high:
-            slices.append(copy_table(rows.read(None, low, high)))
-    table = pa.concat_tables(slices).sort_by("member")
-    names, ends = zip(*choices.batches, strict=True)
+    bounds = job.first, job.first + sum(job.counts)
+    rows = slice_range(job.choices, "member", bounds, CHOICE.empty_table(), inputs)
+    table = rows.sort_by("member")
+    names, ends = zip(*job.representatives.value.batches, strict=True)
     batch = np.searchsorted(ends, table["representative"].to_numpy(), side="right")
     return _Duplicates(
         row=table["member"].to_numpy().astype(np.int64) - job.first,
@@ -183,7 +180,7 @@ def _edges(
             "kept": ids.keys_from_u64(duplicates.key_M2),
             "member": ids.keys_from_u64(member_key),
             "kind": pa.array(KINDS).take(pa.array(kind[duplicates.row])),
-            "bands": _bands(duplicates.channels, job.choices.value.channels),
+            "bands": _bands(duplicates.channels, job.representatives.value.channels),
             "estimate": pa.array(duplicates.estimate, from_pandas=True),
             "jaccard": pa.array(duplicates.exact, from_pandas=True),
             "member_state": pa.array(STATES).take(pa.array(state[duplicates.row])),
@@ -226,18 +223,24 @@ def _bands(channels: U64, names: tuple[str, ...]) -> pa.ListArray:
 
 
 def keep_stage(
-    config: Config, batches: Batches, clusters: ClustersOutput | None, channels: tuple[str, ...]
+    config: Config,
+    batches: Batches,
+    clusters: ClustersOutput | None,
+    channels: tuple[str, ...],
+    run: RunStage,
 ) -> Stage:
-    """One task per part of the run."""
+    """One task per part of the run; what merges `clusters/` for them runs at once."""
     own, held_out = batches.all[-1], splits.held_out(config)
     ends = list(accumulate(batch.total for batch in batches.all))
     names = [*(batch.name for batch in batches.all[:-1]), ""]
-    shards = clusters.choices if clusters else ()
-    choices = Shared(Representatives(shards, channels, tuple(zip(names, ends, strict=True))))
-    shared = (Shared(shards),) if shards else ()
+    representatives = Shared(Representatives(channels, tuple(zip(names, ends, strict=True))))
     before = list(accumulate(own.counts, initial=batches.first_new))
+    groups = parts.group_tasks(own.counts)
+    bounds = batches.first_new, *(before[group.stop] for group in groups)
+    ranges = Ranges(clusters.choices if clusters else (), bounds)
+    (choices,) = merge_ranges("merge_choices", "member", [ranges], run)
     tasks = []
-    for part, group in enumerate(parts.group_tasks(own.counts)):
+    for part, (group, chosen) in enumerate(zip(groups, choices, strict=True)):
         at = slice(group.start, group.stop)
         job = KeepJob(
             part=part,
@@ -246,14 +249,16 @@ def keep_stage(
             counts=own.counts[at],
             documents=own.documents[at],
             decisions=own.decisions[at],
-            choices=choices,
+            choices=chosen,
+            representatives=representatives,
             seed=config.seed,
             held_out=held_out,
         )
-        inputs = (*job.documents, *job.decisions, *shared)
         documents = sum(job.counts)
         memory = parts.RECORD_MEMORY * documents
-        tasks.append(Task(f"keep-list of part {part}", job, inputs, documents, memory))
+        read = (*job.documents, *job.decisions)
+        label = f"keep-list of part {part}"
+        tasks.append(Task(label, job, (*read, chosen), documents, memory))
     settings = {"seed": config.seed, "splits": [list(s) for s in held_out]}
     return Stage(
         name="keep",
@@ -311,40 +316,40 @@ def split_stage(config: Config, documents: Sequence[Shard], keep: KeepOutput) ->
 
 @dataclass(frozen=True)
 class ClusterTableJob:
-    """Part `part` of `count` of clusters.parquet, and the edges of every part of the keep-list."""
+    """Part `part` of clusters.parquet: rows whose kept keys start with a number in [low, high)."""
 
     part: int
-    count: int
-    edges: Shared[tuple[Shard, ...]]
+    low: int
+    high: int
+    edges: Shards
 
 
 def _cluster_table(job: ClusterTableJob, inputs: Inputs) -> Result:
     """One row per document that another represents, by kept key, then member key: both keys, why,
     the bands both share, the estimated and exact Jaccard similarity (null where not computed), and
     the earlier batch that holds the kept document (empty: this run)."""
-    low, high = ((1 << 64) * (job.part + i) // job.count for i in (0, 1))
-    slices = []
-    for shard in job.edges.value:
-        rows = inputs.open(shard)
-        slices.append(copy_table(rows.read(None, *rows.find(START, low, high))))
-    table = pa.concat_tables(slices).drop_columns([START])
+    empty = inputs.open(job.edges.value[0]).empty
+    table = slice_range(job.edges, START, (job.low, job.high), empty, inputs)
+    table = table.drop_columns([START])
     order = _order(ids.keys_as_u64(table["kept"]), ids.keys_as_u64(table["member"]))
     path = parts.part(layout.CLUSTERS, job.part)
     return Result((parquet_output(path, table.take(pa.array(order)).combine_chunks()),))
 
 
-def cluster_table_stage(keep: KeepOutput, clusters: ClustersOutput | None) -> Stage:
-    """One task per range of the kept key."""
+def cluster_table_stage(keep: KeepOutput, clusters: ClustersOutput | None, run: RunStage) -> Stage:
+    """One task per range of the kept key; what merges `edges/` for them runs at once."""
     duplicates = sum(clusters.duplicates) if clusters else 0
-    count, edges = max(1, -(-duplicates // parts.RECORDS)), Shared(keep.edges)
+    count = max(1, -(-duplicates // parts.RECORDS))
+    bounds = tuple((1 << 64) * part // count for part in range(count + 1))
+    (merged,) = merge_ranges("merge_edges", START, [Ranges(keep.edges, bounds)], run)
     tasks = [
         Task(
             f"part {part} of the table of clusters",
-            ClusterTableJob(part, count, edges),
+            ClusterTableJob(part, bounds[part], bounds[part + 1], edges),
             (edges,),
             memory=parts.RECORD_MEMORY * parts.RECORDS,
         )
-        for part in range(count)
+        for part, edges in enumerate(merged)
     ]
     return Stage(
         name="cluster_table",

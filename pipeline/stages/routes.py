@@ -1,222 +1,192 @@
-"""From candidates to tasks of `clusters`: `components` finds what candidate edges connect (4 bytes
-a document) and deals whole components out to tasks, and `route` sorts every shard of memberships by
-the task that will choose the representatives. Where routes are too many for one task, they are
-merged.
+"""What tasks of `clusters` get, sorted by task: `route` sorts every shard of memberships, `members`
+what is known of the documents.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from dedup.arrays import U8, U32
-from pipeline.core.manifest import Shard, StageManifest
-from pipeline.engine.levels import Bundle, bundle_shards, merge_in_levels
+from dedup.arrays import I64
+from pipeline.core.manifest import Shard
 from pipeline.engine.shared import Shared
-from pipeline.engine.stage import (
-    MEMORY_PER_WORK,
-    Inputs,
-    Output,
-    Result,
-    Stage,
-    Task,
-    arrow_output,
-)
-from pipeline.runs import layout
-from pipeline.runs.views import BandsOutput, ComponentsOutput, RoutesOutput
-from pipeline.stages.candidates import RunStage
+from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
+from pipeline.runs import layout, parts
+from pipeline.runs.views import BandsOutput, ComponentsOutput
+from pipeline.screening.evidence import DECISIONS
+from pipeline.stages.batches import Batches
+from pipeline.stages.components import Parts, look_up_tasks, slice_components
 
-_LARGEST_TASK = 1 << 15
-_MEMBER_BYTES = 400
-"""Working memory of one document while representatives are chosen, apart from its signature."""
-
-
-@dataclass(frozen=True)
-class ComponentsJob:
-    """Every shard of memberships; `documents` over all batches; documents of one later task."""
-
-    bands: tuple[Shard, ...]
-    documents: int
-    documents_per_task: int
-
-
-def _components(job: ComponentsJob, inputs: Inputs) -> Result:
-    """MEMBERS: columns member, component (uint32), by component, then index; TASK_OF: column task
-    (uint32) per dense index, 0 for a document without candidates, else 1 + its task."""
-    from dedup.components import components, flatten_labels, new_parents, unite
-
-    parents = new_parents(job.documents)
-    for shard in job.bands:
-        table = inputs.table(shard)
-        unite(parents, table["member"].to_numpy(), table["bucket"].to_numpy())
-    flatten_labels(parents)
-    members, starts = components(parents)
-    cuts = task_cuts(starts, job.documents_per_task)
-    task_of = np.zeros(job.documents, np.uint32)
-    for number, (start, stop) in enumerate(cuts):
-        task_of[members[start:stop]] = number + 1
-    sizes = np.diff(starts)
-    component = np.repeat(np.arange(len(sizes), dtype=np.uint32), sizes)
-    outputs = (
-        arrow_output(layout.MEMBERS, pa.table({"member": members, "component": component})),
-        arrow_output(layout.TASK_OF, pa.table({"task": task_of})),
-    )
-    counters = {
-        "components": len(sizes),
-        "documents": len(members),
-        "largest": int(sizes.max(initial=0)),
-        "tasks": cuts,
-    }
-    return Result(outputs, counters)
-
-
-def task_cuts(starts: npt.NDArray[np.int64], largest: int) -> list[list[int]]:
-    """[start, stop) ranges of members, whole components each, `largest` documents and more only
-    where one component has more.
-
-    >>> task_cuts(np.array([0, 2, 5, 9]), 5)
-    [[0, 5], [5, 9]]
-    """
-    cuts, start = [], 0
-    while len(starts) and start < starts[-1]:
-        place = int(np.searchsorted(starts, start + largest, side="right")) - 1
-        stop = int(starts[place]) if starts[place] > start else int(starts[place + 1])
-        cuts.append([start, stop])
-        start = stop
-    return cuts
-
-
-_COMPONENT_BYTES = 12
-
-
-def components_stage(
-    bands: BandsOutput, documents: int, signature_bytes: int, memory: int
-) -> Stage:
-    """One fan-in task; its memory is `_COMPONENT_BYTES` a document and one shard of memberships."""
-    per_task = max(1, min(_LARGEST_TASK, memory // (_MEMBER_BYTES + signature_bytes)))
-    job = ComponentsJob(bands.memberships, documents, per_task)
-    sizes = [shard.size for shard in bands.memberships]
-    needed = _COMPONENT_BYTES * documents + MEMORY_PER_WORK * max(sizes, default=0)
-    task = Task("components", job, job.bands, sum(sizes), needed)
-    return Stage(name="components", version=1, function=_components, tasks=(task,))
+KEPT_STATE = 0
+"""`kept` in pipeline.runs.layout.STATES, as an earlier batch wrote it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RouteJob:
-    """One shard of memberships, the number of its channel, and the table that says who needs
-    them."""
+    """One shard of memberships, the number of its channel and of its first bucket, and the shards
+    that say who needs them."""
 
     index: int
     memberships: Shard
     channel: int
-    task_of: Shard
+    first_bucket: int
+    components: Parts
 
 
 def _route(job: RouteJob, inputs: Inputs) -> Result:
-    """Two shards: member, bucket, channel (uint8), sorted by task; and the tasks that have some
-    (uint32) with where they start (int64)."""
+    """Columns task, member (uint32), bucket (uint64, numbered over all shards) and channel (uint8);
+    by task."""
     table = inputs.table(job.memberships)
-    member = table["member"].to_numpy()
-    task = inputs.table(job.task_of)["task"].to_numpy()[member] - np.uint32(1)
-    channel = np.full(len(member), job.channel, np.uint8)
-    return Result(_routed("routes", job.index, task, member, table["bucket"].to_numpy(), channel))
+    task = look_up_tasks(table["member"].to_numpy(), job.components, inputs)
+    bucket = table["bucket"].to_numpy() + np.uint64(job.first_bucket)
+    columns = {
+        "task": pa.array(task),
+        "member": table["member"],
+        "bucket": pa.array(bucket),
+        "channel": pa.array(np.full(len(task), job.channel, np.uint8)),
+    }
+    return Result((_sort_by_task("routes", job.index, pa.table(columns)),))
 
 
-def _routed(
-    directory: str, index: int, task: U32, member: U32, bucket: U32, channel: U8
-) -> tuple[Output, Output]:
-    order = np.argsort(task, kind="stable")
-    tasks, starts = np.unique(task[order], return_index=True)
-    columns = {"member": member[order], "bucket": bucket[order], "channel": channel[order]}
-    return (
-        arrow_output(layout.shard(directory, index, layout.ROUTES_SHARD), pa.table(columns)),
-        arrow_output(
-            layout.shard(directory, index, layout.STARTS_SHARD),
-            pa.table({"task": tasks, "start": starts.astype(np.int64)}),
-        ),
-    )
+def _sort_by_task(directory: str, index: int, rows: pa.Table) -> Output:
+    order = pa.array(np.argsort(rows["task"].to_numpy(), kind="stable"))
+    return arrow_output(layout.shard(directory, index, "arrow"), rows.take(order).combine_chunks())
 
 
 def route_stage(
     bands: BandsOutput, components: ComponentsOutput, channels: tuple[str, ...]
 ) -> Stage:
     """One task per shard of memberships."""
-    task_of = components.task_of
-    tasks = tuple(
-        Task(
-            f"routes of {shard.path}",
-            RouteJob(index=i, memberships=shard, channel=channels.index(channel), task_of=task_of),
-            (shard, task_of),
-            shard.size,
+    shared = Shared(components.components)
+    tasks: list[Task] = []
+    first = accumulate(bands.buckets, initial=0)
+    for index, (shard, channel) in enumerate(zip(bands.memberships, bands.channels, strict=True)):
+        job = RouteJob(
+            index=index,
+            memberships=shard,
+            channel=channels.index(channel),
+            first_bucket=next(first),
+            components=shared,
         )
-        for i, (shard, channel) in enumerate(zip(bands.memberships, bands.channels, strict=True))
-    )
-    return Stage(name="route", version=2, function=_route, tasks=tasks)
-
-
-@dataclass(frozen=True)
-class RouteSlice:
-    """The memberships of some tasks in one shard: its rows, and the task of each, (M,)."""
-
-    rows: pa.Table
-    task: U32
-
-
-def slice_routes(
-    routes: Iterable[tuple[Shard, Shard]], first: int, stop: int, inputs: Inputs
-) -> Iterator[RouteSlice]:
-    """The memberships of tasks [first, stop) in every shard."""
-    for shard, starts in routes:
-        routed, index = inputs.open(shard), inputs.table(starts)
-        tasks = index["task"].to_numpy()
-        start = np.append(index["start"].to_numpy(), len(routed))
-        low, high = np.searchsorted(tasks, [first, stop])
-        rows = routed.read(None, int(start[low]), int(start[high]))
-        yield RouteSlice(rows, np.repeat(tasks[low:high], np.diff(start[low : high + 1])))
+        tasks.append(Task(f"routes of {shard.path}", job, (shard, shared), shard.size))
+    return Stage(name="route", version=3, function=_route, tasks=tuple(tasks))
 
 
 @dataclass(frozen=True, kw_only=True)
-class MergeRoutesJob:
-    """The memberships of tasks [first, stop) in a group of shards."""
+class MembersJob:
+    """Documents of some shards of one batch, from dense index `first` on. `decided`: decisions on
+    them, or in an earlier batch, which is in `location`, their states."""
 
     index: int
+    batch: int
+    is_old: bool
+    location: str
     first: int
-    stop: int
-    routes: Shared[tuple[Shard, ...]]
-    starts: Shared[tuple[Shard, ...]]
+    counts: tuple[int, ...]
+    documents: tuple[Shard, ...]
+    decided: tuple[Shard, ...]
+    signatures: tuple[Shard, ...]
+    components: Parts
+    source_priority: tuple[str, ...]
 
 
-def _merge_routes(job: MergeRoutesJob, inputs: Inputs) -> Result:
-    """Shards as those of `route`, with buckets numbered over all shards of the group."""
-    shards = zip(job.routes.value, job.starts.value, strict=True)
-    slices = list(slice_routes(shards, job.first, job.stop, inputs))
-    rows = pa.concat_tables([part.rows for part in slices])
-    shard = np.repeat(np.arange(len(slices), dtype=np.uint64), [len(p.rows) for p in slices])
-    _, bucket = np.unique((shard << np.uint64(32)) + rows["bucket"].to_numpy(), return_inverse=True)
-    task = np.concatenate([part.task for part in slices])
-    member, channel = rows["member"].to_numpy(), rows["channel"].to_numpy()
-    numbers = bucket.astype(np.uint32)
-    return Result(_routed("merged_routes", job.index, task, member, numbers, channel))
+def _members(job: MembersJob, inputs: Inputs) -> Result:
+    """The documents with candidates, by task: task, member, component; what ranks them (batch,
+    decision, priority), origin; keys; the signature, if signatures are compared."""
+    own = Inputs(Path(job.location)) if job.location else inputs
+    found, firsts = [], accumulate(job.counts, initial=job.first)
+    for number, (first, count) in enumerate(zip(firsts, job.counts, strict=False)):
+        part = slice_components(job.components, first, first + count, inputs)
+        row = np.flatnonzero(part["task"].to_numpy())
+        routed = {
+            "task": pa.array(part["task"].to_numpy()[row] - np.uint32(1)),
+            "member": pa.array((first + row).astype(np.uint32)),
+            "component": part["component"].take(row),
+        }
+        found.append(pa.table({**routed, **_describe(job, number, row, own)}))
+    return Result((_sort_by_task("members", job.index, pa.concat_tables(found)),))
 
 
-def merge_routes(
-    routes: RoutesOutput, components: ComponentsOutput, run: RunStage
-) -> tuple[Bundle, ...]:
-    """The routes of all tasks of `clusters`, merged where they are too many for one of them."""
+def _describe(
+    job: MembersJob, number: int, row: I64, own: Inputs
+) -> dict[str, pa.Array | pa.ChunkedArray]:
+    """These rows of a documents shard."""
+    names = ["doc_id", "doc_key", "text_key", "source"]
+    documents = own.table(job.documents[number], names).take(pa.array(row))
+    priority = pc.fill_null(
+        pc.index_in(documents["source"], value_set=pa.array(job.source_priority, pa.string())),
+        len(job.source_priority),
+    )
+    decision, origin = np.zeros(len(row), np.uint8), np.zeros(len(row), np.uint8)
+    if job.is_old:
+        state = own.table(job.decided[number])["state"].to_numpy()[row]
+        origin = np.where(state == KEPT_STATE, 1, 2).astype(np.uint8)
+    elif job.decided:
+        decisions = own.table(job.decided[number])
+        decision = look_up_decisions(decisions, documents["doc_id"].to_numpy()).astype(np.uint8)
+    columns = {
+        "batch": pa.array(np.full(len(row), job.batch, np.uint32)),
+        "decision": pa.array(decision),
+        "priority": priority,
+        "origin": pa.array(origin),
+        "doc_key": documents["doc_key"],
+        "text_key": documents["text_key"],
+    }
+    if job.signatures:
+        columns["signature"] = own.table(job.signatures[number])["signature"].take(pa.array(row))
+    return columns
 
-    def merge(name: str, wide: Sequence[Bundle]) -> StageManifest:
-        tasks = []
-        for index, bundle in enumerate(wide):
-            shards, starts = bundle.kinds
-            job = MergeRoutesJob(
-                index=index, first=bundle.first, stop=bundle.stop, routes=shards, starts=starts
+
+def look_up_decisions(decisions: pa.Table, doc_id: npt.NDArray[np.uint64]) -> I64:
+    """Index into DECISIONS of each of these ascending doc_ids; 0 for those without a row."""
+    rank = np.zeros(len(doc_id), np.int64)
+    ranks = np.array([DECISIONS.index(d) for d in decisions["decision"].to_pylist()], np.int64)
+    decided = decisions["doc_id"].to_numpy()
+    place = np.searchsorted(doc_id, decided)
+    here = (place < len(doc_id)) & (doc_id[np.minimum(place, len(doc_id) - 1)] == decided)
+    rank[place[here]] = ranks[here]
+    return rank
+
+
+def members_stage(
+    batches: Batches,
+    components: ComponentsOutput,
+    source_priority: tuple[str, ...],
+    signature_bytes: int,
+) -> Stage:
+    """One task per part of a batch; `signature_bytes` are 0 where no signatures are compared."""
+    shared, before = Shared(components.components), 0
+    tasks: list[Task] = []
+    for number, batch in enumerate(batches.all):
+        is_old = number < len(batches.all) - 1
+        decided = batch.keep if is_old else batch.decisions
+        starts = list(accumulate(batch.counts, initial=before))
+        before = starts[-1]
+        for group in parts.group_tasks(batch.counts):
+            at = slice(group.start, group.stop)
+            job = MembersJob(
+                index=len(tasks),
+                batch=number,
+                is_old=is_old,
+                location=batch.location,
+                first=starts[group.start],
+                counts=batch.counts[at],
+                documents=batch.documents[at],
+                decided=decided[at],
+                signatures=batch.signatures[at] if signature_bytes else (),
+                components=shared,
+                source_priority=source_priority,
             )
-            tasks.append(Task(f"{name} from {bundle.first}", job, bundle.kinds, bundle.work))
-        return run(Stage(name=name, version=1, function=_merge_routes, tasks=tuple(tasks)))
-
-    kinds = Shared(routes.memberships), Shared(routes.starts)
-    size = sum(shard.size for shard in routes.memberships)
-    whole = bundle_shards("clusters", len(components.tasks), *kinds, work=size)
-    return merge_in_levels((whole,), ("merge_routes",), merge)
+            read = (*job.documents, *job.decided, *job.signatures)
+            own = () if batch.location else read
+            documents = sum(job.counts)
+            memory = (parts.RECORD_MEMORY + 3 * signature_bytes) * documents
+            label = f"members from document {job.first:,} on"
+            tasks.append(Task(label, job, (*own, shared), documents, memory))
+    return Stage(
+        name="members", version=1, function=_members, tasks=tuple(tasks), reads_texts=False
+    )

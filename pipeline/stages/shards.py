@@ -39,6 +39,7 @@ from pipeline.runs.views import (
     RowsOutput,
 )
 from pipeline.stages.pack import PackVocabulary, corpus_stage, pack_rows
+from pipeline.stages.ranges import Ranges, Shards, merge_ranges, slice_range
 from pipeline.stages.rows import (
     bins_stage,
     dense_index,
@@ -48,7 +49,6 @@ from pipeline.stages.rows import (
     vsl_rows_stage,
 )
 from pipeline.stages.shuffle.gather import RunStage
-from pipeline.stages.shuffle.slices import copy_table
 from pipeline.stages.tables import SplitCounts, split_accounts
 
 ROWS_PER_GROUP = 1 << 16
@@ -123,16 +123,15 @@ class InverseJob:
     part: int
     low: int
     high: int
-    runs: Shared[tuple[Shard, ...]]
+    runs: Shards
 
 
 def _inverse(job: InverseJob, inputs: Inputs) -> Result:
     none = np.zeros(0, np.int64)
-    slices = [] if job.runs.value else [segment_inverse(np.zeros(0, np.uint32), none, none, none)]
-    for shard in job.runs.value:
-        rows = inputs.open(shard)
-        slices.append(copy_table(rows.read(None, *rows.find("doc", job.low, job.high))))
-    table = pa.concat_tables(slices)
+    empty = segment_inverse(np.zeros(0, np.uint32), none, none, none)
+    if job.runs.value:
+        empty = inputs.open(job.runs.value[0]).empty
+    table = slice_range(job.runs, "doc", (job.low, job.high), empty, inputs)
     columns = [column.to_numpy() for column in table.columns]
     join = stream_inverse if len(columns) == len(STREAM_SCHEMA) else segment_inverse
     return Result((inverse_output(job.split, job.part, join(*columns)),))
@@ -145,15 +144,21 @@ def inverse_output(split: str, part: int, table: pa.Table) -> Output:
     return parquet_output(path, table, encodings, ROWS_PER_GROUP)
 
 
-def inverse_stage(clean: CleanOutput, gather: GatherOutput, runs: InverseRunsOutput) -> Stage:
-    """One task per split and range of documents."""
-    documents, tasks = sum(clean.records), []
-    for stream in split_streams(gather):
+def inverse_stage(
+    clean: CleanOutput, gather: GatherOutput, runs: InverseRunsOutput, run: RunStage
+) -> Stage:
+    """One task per split and range of documents; what merges `inverse/` for them runs at once."""
+    documents, streams, several = sum(clean.records), split_streams(gather), []
+    for stream in streams:
         prefix = f"inverse/{stream.name}-"
-        shards = Shared(tuple(s for s in runs.runs if s.path.startswith(prefix)))
         count = -(-stream.documents // parts.RECORDS)
-        for part in range(count):
-            low, high = (documents * (part + i) // count for i in (0, 1))
+        bounds = tuple(documents * part // count for part in range(count + 1))
+        several.append(Ranges(tuple(s for s in runs.runs if s.path.startswith(prefix)), bounds))
+    tasks = []
+    merged = merge_ranges("merge_inverse", "doc", several, run)
+    for stream, ranges, of_parts in zip(streams, several, merged, strict=True):
+        for part, shards in enumerate(of_parts):
+            low, high = ranges.bounds[part : part + 2]
             job = InverseJob(stream.name, part, low, high, shards)
             label = f"part {part} of the inverse of {stream.name}"
             memory = parts.RECORD_MEMORY * (high - low)
@@ -277,4 +282,4 @@ def _invert(
     clean: CleanOutput, gather: GatherOutput, run: RunStage, pack: PackOutput | None = None
 ) -> None:
     runs = InverseRunsOutput(run(inverse_runs_stage(clean, gather, pack)))
-    run(inverse_stage(clean, gather, runs))
+    run(inverse_stage(clean, gather, runs, run))

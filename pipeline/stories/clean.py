@@ -172,7 +172,7 @@ def _clean(
         decided = views.DecisionsOutput(run(decisions_stage(clean, NO_RULES, None, *findings)))
         run(evidence_stage(decided))
         own = replace(own, decisions=decided.decisions)
-        verdicts = views.VerdictsOutput(run(verdicts_stage(NO_RULES, decided)))
+        verdicts = views.VerdictsOutput(run(verdicts_stage(NO_RULES, decided, run)))
         own = replace(own, decisions=verdicts.decisions)
     keep = selection.keep_documents(prepared.config, Batches((own,)), run)
     check_survivors(keep)

@@ -19,6 +19,7 @@ from pipeline.engine.executor import automatic_workers
 from pipeline.engine.runner import find_rerun_reasons, manifest_path, stage_fields
 from pipeline.engine.stage import MEMORY_PER_WORK, PROCESS_MEMORY, Stage
 from pipeline.filters.rules import has_rules
+from pipeline.runs import parts
 from pipeline.runs.catalogue import CAUSES, STAGES, STORIES, list_stages_left_out, list_unneeded
 from pipeline.sources.files import InputHashes
 from pipeline.stages.mixture import is_asked
@@ -129,8 +130,10 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
     text = sum(file.text_estimate for file in prepared.plan.files)
     lines, memory = config.lines.unit != "none", config.dedup.memory
     compares = config.dedup.preset != "none"
-    of_shards = _count_merges(len(prepared.plan.estimate))
-    of_buckets = _count_merges(text // _TOKEN_BYTES // config.pack.bucket_tokens)
+    tasks = len(prepared.plan.estimate)
+    of_shards = _count_merges(tasks)
+    buckets = text // _TOKEN_BYTES // config.pack.bucket_tokens
+    of_buckets = _count_merges(buckets)
     if config.pack.format == "corpus":
         of_buckets = 0
     is_present = {
@@ -150,11 +153,14 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
         "mixture": is_asked(config.mixture),
         "mixture weights": config.mixture.weights is not None,
         "many runs": compares and of_shards > 0,
-        "many routes": compares and _count_merges(text // memory) > 0,
+        "many routes": compares and text // memory > levels.FEW_SHARDS,
+        "many parts": compares and tasks // parts.TASKS > levels.FEW_SHARDS,
+        "many clusters": compares and tasks > levels.FEW_SHARDS,
         "many lines": lines and of_shards > 0,
         "many repeats": lines and _count_merges(text // memory) > 0,
         "many shards": of_shards > 0,
         "very many shards": of_shards > 1,
+        "long streams": buckets > levels.FEW_SHARDS,
         "many buckets": of_buckets > 0,
         "very many buckets": of_buckets > 1,
     }

@@ -137,7 +137,7 @@ def _tell(request: RescanRequest, run: StageRecord) -> None:
         do(decisions_stage(request.clean, request.policy, looked_for.works, findings))
     )
     do(screen.evidence_stage(decided))
-    do(verdicts_stage(request.policy, decided))
+    do(verdicts_stage(request.policy, decided, do))
 
 
 def list_matched_works(request: RescanRequest) -> list[MatchedWork]:

@@ -46,6 +46,7 @@ from pipeline.stages.candidates import (
     signature_stage,
 )
 from pipeline.stages.clusters import ClusterRules, cluster_stage
+from pipeline.stages.components import components_stage
 from pipeline.stages.decisions import decisions_stage, spread_stage, verdicts_stage
 from pipeline.stages.filters import (
     custom_detectors_stage,
@@ -55,7 +56,7 @@ from pipeline.stages.filters import (
 from pipeline.stages.keep import cluster_table_stage, keep_stage
 from pipeline.stages.overlap import eval_index_stage, overlap_stage
 from pipeline.stages.plan import Reading
-from pipeline.stages.routes import components_stage, merge_routes, route_stage
+from pipeline.stages.routes import members_stage, route_stage
 from pipeline.stages.screen import (
     Lists,
     RegistryShards,
@@ -163,14 +164,15 @@ def deduplicate(
     bands = join_runs(Batches((*earlier, own)), names, memory, run)
     decided = screening.decide() if screening else None
     batches = Batches((*earlier, _with_decisions(own, decided)))
-    width = preset.num_perm * (8 if preset.scheme == "affine64" else 4)
+    width = preset.signature_bytes
     components = views.ComponentsOutput(run(components_stage(bands, batches.total, width, memory)))
+    sizes, priority = components.tasks, config.dedup.source_priority
     routed = views.RoutesOutput(run(route_stage(bands, components, names)))
-    routes = merge_routes(routed, components, run)
-    rules = ClusterRules(
-        preset, names, verify, config.dedup.threshold, config.dedup.source_priority
-    )
-    clusters = views.ClustersOutput(run(cluster_stage(routes, components, batches, rules, memory)))
+    stage = members_stage(batches, components, priority, width if verify != "none" else 0)
+    members = views.MembersOutput(run(stage))
+    rules = ClusterRules(preset, names, verify, config.dedup.threshold)
+    stage = cluster_stage((members, routed), sizes, batches, rules, memory, run)
+    clusters = views.ClustersOutput(run(stage))
     batches = _judge(batches, screening, decided, run, clusters, names)
     keep = keep_documents(config, batches, run, clusters, names)
     check_alarm(config.dedup, keep)
@@ -185,8 +187,8 @@ def keep_documents(
     names: tuple[str, ...] = (),
 ) -> views.KeepOutput:
     """The keep-list and clusters.parquet; returns what the keep-list published."""
-    keep = views.KeepOutput(run(keep_stage(config, batches, clusters, names)))
-    run(cluster_table_stage(keep, clusters))
+    keep = views.KeepOutput(run(keep_stage(config, batches, clusters, names, run)))
+    run(cluster_table_stage(keep, clusters, run))
     return keep
 
 
@@ -212,7 +214,7 @@ def _judge(
     if clusters is not None:
         stage = spread_stage(policy, decided, batches, clusters, names)
         spread = views.SpreadOutput(run(stage))
-    stage = verdicts_stage(policy, decided, spread)
+    stage = verdicts_stage(policy, decided, run, spread)
     own = replace(batches.all[-1], decisions=views.VerdictsOutput(run(stage)).decisions)
     return Batches((*batches.all[:-1], own))
 

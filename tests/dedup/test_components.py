@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup.components import components, flatten_labels, label_components, new_parents, unite
+from dedup.components import (
+    CandidateComponents,
+    components,
+    flatten_labels,
+    label_components,
+    new_parents,
+    unite,
+)
 from dedup.join import ENTRY_BYTES, buckets, key_ranges
 from dedup.lsh import band_digests, slice_run, sort_run
 from tests.dedup.plain_join import U32, Runs, plain_buckets, plain_labels
@@ -53,6 +60,56 @@ def test_components(case: tuple[int, list[list[int]]]) -> None:
         groups[label].append(document)
     found = [members[start:stop].tolist() for start, stop in pairwise(starts)]
     assert found == [groups[label] for label in sorted(groups) if len(groups[label]) > 1]
+
+
+@settings(max_examples=200)
+@given(memberships(), st.integers(1, 6), st.sampled_from([0, 64, 640]))
+def test_candidates_are_dealt_out(
+    case: tuple[int, list[list[int]]], largest: int, before: int
+) -> None:
+    """Whole components in their order, as many as fit; `before` documents are in no bucket."""
+    count, groups = before + case[0], [[before + m for m in group] for group in case[1]]
+    members = [np.array(group, np.uint32) for group in groups]
+    scratch: list[int] = []
+
+    def allocate(number: int) -> U32:
+        scratch.append(number)
+        return np.zeros((2, number), np.uint32)
+
+    candidates = CandidateComponents(count, members, allocate)
+    for group in members:
+        candidates.unite(group, np.zeros(len(group), np.uint32))
+    number, most, sizes = candidates.deal(largest)
+    by_label: dict[int, list[int]] = defaultdict(list)
+    for document in {m for group in groups for m in group}:
+        by_label[plain_labels(count, groups)[document]].append(document)
+    expected = [by_label[label] for label in sorted(by_label)]
+    assert scratch == [candidates.count] == [sum(map(len, expected))]
+    assert (number, most) == (len(expected), max(map(len, expected), default=0))
+    task, component = candidates.look_up(before, count)
+    found: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for document in (np.flatnonzero(task) + before).tolist():
+        place = document - before
+        found[int(task[place]) - 1][int(component[place])].append(document)
+    assert [sum(map(len, one.values())) for _, one in sorted(found.items())] == sizes.tolist()
+    assert [found[g][c] for g in sorted(found) for c in sorted(found[g])] == [
+        sorted(group) for group in expected
+    ]
+    for group, size in enumerate(sizes.tolist()):
+        assert size <= largest or len(found[group]) == 1
+    for group, size in enumerate(sizes.tolist()[:-1]):
+        first = found[group + 1][min(found[group + 1])]
+        assert size + len(first) > largest, "it would have had room"
+    assert not candidates.look_up(0, before)[0].any()
+    with pytest.raises(ValueError, match="a multiple of 64"):
+        candidates.look_up(1, count)
+
+
+def test_candidates_must_be_documents() -> None:
+    with pytest.raises(ValueError, match="member 3 of 3 documents"):
+        CandidateComponents(3, [np.array([0, 3], np.uint32)], lambda n: np.zeros((2, n), np.uint32))
+    with pytest.raises(ValueError, match="one join takes at most 4294967294"):
+        CandidateComponents(2**32 - 1, [], lambda n: np.zeros((2, n), np.uint32))
 
 
 def test_no_documents() -> None:

@@ -1,6 +1,7 @@
 """Tasks say how much memory they take: as many run at a time as fit, and none takes more."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -11,8 +12,13 @@ from typing import Any
 
 import pytest
 
+from pipeline.core import storage
 from pipeline.core.errors import ResourceError
+from pipeline.core.journal import Journal
 from pipeline.engine import executor
+from pipeline.engine.progress import Progress
+from pipeline.engine.runner import Runner
+from pipeline.engine.stage import Inputs, Result, Stage, Task
 
 GIB = 1 << 30
 
@@ -73,6 +79,30 @@ def test_what_cannot_fit_is_refused_before_anything_runs(
     with pytest.raises(ResourceError, match=r"bands from 00: needs .* lower read\.task_bytes"):
         list(where.run(work, jobs))
     assert not (tmp_path / "log").exists()
+
+
+def say_where(job: int, _: Inputs) -> Result:
+    return Result((), {"process": os.getpid()})
+
+
+@pytest.mark.parametrize("in_driver", [True, False])
+def test_some_stages_run_where_workers_have_no_limits(
+    in_driver: bool, pair: Any, tmp_path: Path
+) -> None:
+    runner = Runner(tmp_path, pair, Journal(tmp_path), Progress())
+    tasks = (Task("one", 1), Task("another", 2))
+    stage = Stage(
+        name="components", version=1, function=say_where, tasks=tasks, in_driver=in_driver
+    )
+    processes = {task.counters["process"] for task in runner.run(stage).tasks}
+    assert (processes == {os.getpid()}) == in_driver
+
+
+def test_scratch_is_a_file_without_a_name(tmp_path: Path) -> None:
+    scratch = storage.map_scratch(tmp_path, 1 << 20)
+    assert scratch[:] == bytes(1 << 20) and not any(tmp_path.iterdir())
+    with pytest.raises(ResourceError, match=r"no room to write 9,000,000,000,000,000 bytes"):
+        storage.map_scratch(tmp_path, 9 * 10**15)
 
 
 MEASURE = """

@@ -48,3 +48,5 @@ def test_merging_changes_no_byte(
         assert (several / "merged").exists() == (len(tasks) > most)
         is_long = len([*(one / "rows").glob("train-*.windows.arrow")]) > most
         assert (several / "merged_rows").exists() == is_long
+        is_long = any(len([*(one / "inverse").glob(f"{s}-*")]) > most for s in ("train", "test"))
+        assert (several / "merged_inverse").exists() == is_long

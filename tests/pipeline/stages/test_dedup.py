@@ -14,7 +14,8 @@ import pipeline
 from pipeline.config.prep import Config, DedupConfig
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.engine import levels
-from pipeline.stages import candidates, routes
+from pipeline.runs import parts
+from pipeline.stages import candidates, components
 
 Record = dict[str, Any]
 WORDS = [f"{a}{b}" for a in "bcdfgklmnprst" for b in ("ara", "ino", "ule", "ova", "ek", "ist")]
@@ -92,12 +93,13 @@ def test_kinds(tmp_path: Path) -> None:
 def test_budgets_change_nothing(
     verify: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One key range or many, all components in one task or three documents a task."""
+    """One key range or many, all components in one task or three documents a task, 64 a shard."""
     records = varied(150)
     options = {"verify": verify, "preset": "fineweb", "key": "url", "max_source_share": 1.0}
     plain = prepare(tmp_path / "plain", records, **options)
     monkeypatch.setattr(candidates, "_ENTRY_BYTES", 1 << 26)
-    monkeypatch.setattr(routes, "_LARGEST_TASK", 3)
+    monkeypatch.setattr(components, "_LARGEST_TASK", 3)
+    monkeypatch.setattr(components, "PART", 64)
     cut = prepare(tmp_path / "cut", records, memory=1 << 30, **options)
     assert len(list((cut / "bands").iterdir())) > len(list((plain / "bands").iterdir()))
     assert len(list((cut / "clusters").iterdir())) > 5 > len(list((plain / "clusters").iterdir()))
@@ -111,26 +113,25 @@ def test_budgets_change_nothing(
 def test_merging_changes_nothing(
     verify: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With more runs of digests, and more shards of buckets, than one task may read."""
+    """With more shards than one task may read, also of decisions that spread over clusters."""
     records = varied(150)
+    records += [record(known["text"], "Books3") for known in records[::5]]
     options = {"verify": verify, "preset": "fineweb", "key": "url", "max_source_share": 1.0}
     monkeypatch.setattr(candidates, "_ENTRY_BYTES", 1 << 24)
-    monkeypatch.setattr(routes, "_LARGEST_TASK", 3)
+    monkeypatch.setattr(components, "_LARGEST_TASK", 3)
+    monkeypatch.setattr(parts, "RECORDS", 15)
     plain = prepare(tmp_path / "plain", records, memory=1 << 30, **options)
     monkeypatch.setattr(levels, "MOST_SHARDS", 2)
     merged = prepare(tmp_path / "merged", records, memory=1 << 30, **options)
-    for place in ("merged_runs", "merged_routes"):
-        assert not (plain / place).exists()
-        assert len(list((merged / place).iterdir())) > 2
-    for place in ("bands", "clusters"):
-        for path in (plain / place).iterdir():
-            assert path.read_bytes() == (merged / place / path.name).read_bytes()
-    for name in (
-        "clusters.parquet/000000.parquet",
-        "documents.parquet/000000.parquet",
-        "ledger.json",
-    ):
-        assert (merged / name).read_bytes() == (plain / name).read_bytes()
+    for place in ("runs", "routes", "members", "choices", "spread", "edges"):
+        assert not (plain / f"merged_{place}").exists()
+        assert len(list((merged / f"merged_{place}").iterdir())) >= 2
+    same = ("bands", "clusters", "keep", "decisions.parquet", "clusters.parquet", "hdf5")
+    for place in (*same, "documents.parquet"):
+        for path in filter(Path.is_file, (plain / place).rglob("*")):
+            there = merged / path.relative_to(plain)
+            assert there.read_bytes() == path.read_bytes()
+    assert (merged / "ledger.json").read_bytes() == (plain / "ledger.json").read_bytes()
     assert len(clusters(plain)) > 40
 
 

@@ -131,13 +131,11 @@ def test_batches_have_the_candidates_and_components_of_one_run(
     assert len(whole) == 10 and both == whole
     assert first != whole and any(second[channel] - first[channel] for channel in second)
     assert components(both) == components(whole)
-    table = pa.ipc.open_file(single / "components/members.arrow").read_all()
-    dense = keys(single)
+    table = pa.ipc.open_file(single / "components/000000.arrow").read_all()
     own: dict[int, set[bytes]] = defaultdict(set)
-    for member, component in zip(
-        *(table[n].to_pylist() for n in ("member", "component")), strict=True
-    ):
-        own[component].add(dense[member])
+    for key, row in zip(keys(single), table.to_pylist(), strict=True):
+        if row["task"]:
+            own[row["component"]].add(key)
     assert components(both) == {frozenset(group) for group in own.values()}
 
 
