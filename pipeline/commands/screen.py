@@ -3,13 +3,14 @@ what was found.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pipeline.commands import options
 from pipeline.commands.run import show_run_plan
 from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
 from pipeline.core.errors import ConfigError
+from pipeline.core.storage import open_place
 from pipeline.runs import layout
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def screen(
     files: list[str] | None = None,
-    out: Path | None = None,
+    out: Annotated[Path | None, options.IN_BUCKET] = None,
     registry: list[Path] | None = None,
     policy: str | None = None,
     origins: list[Path] | None = None,
@@ -89,7 +90,7 @@ def _another_policy(runs: list[str], policy: str | None, as_json: bool) -> None:
         raise ConfigError(
             "--out: missing; give it, or give one finished run directory and --policy"
         )
-    directory = Path(runs[0])
+    directory = open_place(Path(runs[0]))
     changed = load_policy(find_policy(policy))
     show_difference(compare_policies(directory, read_policy(directory), changed), as_json)
 
