@@ -3,6 +3,7 @@ suite spends: temporary files are in memory where there is room, since most test
 the garbage collector passes over what collection made, some million objects that stay.
 """
 
+import base64
 import contextlib
 import gc
 import hashlib
@@ -86,9 +87,9 @@ class S3Server:
             "AWS_REGION": "us-east-1",
         }
 
-    def set_faults(self, share: float, seed: int = 0) -> None:
-        """From now on this share of all requests fails."""
-        data = json.dumps({"share": share, "seed": seed}).encode()
+    def set_faults(self, share: float, seed: int = 0, outage: int | None = None) -> None:
+        """From now on this share of all requests fails, and, after so many, all (`outage`)."""
+        data = json.dumps({"share": share, "seed": seed, "outage": outage}).encode()
         self._request("_faults", "PUT", data)
 
     def count_faults(self) -> dict[str, int]:
@@ -110,20 +111,16 @@ class S3Server:
 
     def names(self, prefix: str) -> list[str]:
         """The rest of the key of every object below a prefix of the bucket."""
-        pages = self.client().get_paginator("list_objects_v2")
-        return [
-            entry["Key"].removeprefix(prefix)
-            for page in pages.paginate(Bucket="runs", Prefix=prefix)
-            for entry in page.get("Contents", ())
-        ]
+        return sorted(self.read(prefix))
 
     def read(self, prefix: str) -> dict[str, bytes]:
-        """Every object below a prefix of the bucket, by the rest of its key."""
-        client = self.client()
-        return {
-            name: client.get_object(Bucket="runs", Key=prefix + name)["Body"].read()
-            for name in self.names(prefix)
-        }
+        """Every object below a prefix of the bucket, by the rest of its key, as it is stored."""
+        values = json.loads(self._request(f"_objects/runs?{prefix}", "GET"))
+        return {name: base64.b64decode(value) for name, value in values.items()}
+
+    def forget(self, prefix: str) -> None:
+        """Delete what is below a prefix of the bucket."""
+        self._request(f"_objects/runs?{prefix}", "DELETE")
 
     def tree_hash(self, prefix: str) -> str:
         """What `storage.tree_hash` gives for the same files on this machine."""

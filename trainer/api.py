@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.api import AnyPath, local_path, local_path_or_none
+from pipeline.api import AnyPath, local_path, local_path_or_none, run_path, run_path_or_none
 from pipeline.core.errors import ConfigError
 from trainer.config import Params, ParamsLike, load_params
 from trainer.errors import as_prep_errors
@@ -83,8 +83,8 @@ def train(
 
     params: a params.yaml, the name of a shipped one such as `tiny`, a mapping with the keys of such
         a file, or a `Params`; by default `laptop`, fitted to `data`.
-    data: a run directory of `prep`, a directory of .h5 shards, or a prep config, which is run
-        first; by default what the params name.
+    data: a run directory of `prep`, or its URL in a bucket, a directory of .h5 shards, or a prep
+        config, which is run first; by default what the params name.
     model_dir: where checkpoints, logs and the report go.
     mode: whether to evaluate too; by default where there is something to evaluate on.
     target: `CSX`, the emulated cluster; `CPU` or `GPU`, with weights that stay there.
@@ -117,7 +117,7 @@ def train(
         num_epochs=num_epochs,
         eval_steps=eval_steps,
         seed=seed,
-        data=local_path_or_none(data),
+        data=run_path_or_none(data),
         checkpoint_path=local_path_or_none(checkpoint_path),
         load_checkpoint_states=load_checkpoint_states,
         disable_strict_checkpoint_loading=disable_strict_checkpoint_loading,
@@ -153,7 +153,7 @@ def evaluate(
     """Measure the loss of a checkpoint on a split of a run, as `train evaluate`; writes nothing.
 
     path: a checkpoint, or a model directory for its last one.
-    data: a run directory of `prep`, or a directory of .h5 shards.
+    data: a run directory of `prep`, or its URL in a bucket, or a directory of .h5 shards.
     split: the split to measure, such as `validation` or `test`.
     target: where to run, as for `train`.
     batch_size: rows per batch.
@@ -168,7 +168,7 @@ def evaluate(
     _check_least(batch_size=batch_size, threads=threads, eval_steps=eval_steps)
     request = LossOptions(
         path=local_path(path),
-        data=local_path(data),
+        data=run_path(data),
         split=split,
         target=target,
         batch_size=batch_size,

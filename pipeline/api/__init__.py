@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.core.address_space import check_address_space
-from pipeline.core.storage import check_local
+from pipeline.core.storage import check_local, open_place
 
 AnyPath = str | os.PathLike[str]
 """A path, relative to the working directory."""
@@ -16,14 +16,24 @@ AnyPath = str | os.PathLike[str]
 def local_path(path: AnyPath) -> Path:
     """The path. Raises ConfigError for a URL, as the commands do."""
     check_address_space()
-    local = Path(path)
-    check_local(local)
-    return local
+    return check_local(Path(path))
 
 
 def local_path_or_none(path: AnyPath | None) -> Path | None:
     """The path, if one was given. Raises ConfigError for a URL."""
     return None if path is None else local_path(path)
+
+
+def run_path(path: AnyPath) -> Path:
+    """The run directory, or, for a URL of a bucket, its copy on this machine. Raises ConfigError
+    for any other URL, as the commands do."""
+    check_address_space()
+    return open_place(Path(path))
+
+
+def run_path_or_none(path: AnyPath | None) -> Path | None:
+    """The run directory, if one was given; see `run_path`."""
+    return None if path is None else run_path(path)
 
 
 def list_names(files: AnyPath | Sequence[AnyPath]) -> list[str]:

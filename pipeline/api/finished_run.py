@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.api import AnyPath, local_path, questions
+from pipeline.api import AnyPath, questions, run_path
 from pipeline.core.errors import InputError
 from pipeline.core.ledger import Ledger, ledger_from_dict
 from pipeline.explain.explain import Explanation, explain_document
@@ -27,7 +27,7 @@ from pipeline.runs.run_directory import read_committed
 class FinishedRun:
     """A finished run; `open_run` makes one. Where a path is taken, it stands for its directory.
 
-    directory: where it is.
+    directory: where it is; of a run in a bucket, where this machine has copies of what was read.
     manifest: manifest.json: the config's name, the command (`story`), stages, and every file with
         its size in bytes and its hash.
 
@@ -163,10 +163,10 @@ class FinishedRun:
 def open_run(directory: AnyPath) -> FinishedRun:
     """Open a finished run to read from it.
 
-    directory: a run directory that any command of `prep` made.
+    directory: a run directory that any command of `prep` made, or its URL in a bucket.
 
     Returns the run; tables are read when they are asked for. Raises InputError for a directory that
     is no finished run, IntegrityError for a damaged manifest.
     """
-    where = local_path(directory)
+    where = run_path(directory)
     return FinishedRun(where, read_committed(where))

@@ -10,7 +10,13 @@ from typing import Any, Literal, TypeVar, get_args, overload
 import pyarrow as pa
 from pydantic import BaseModel
 
-from pipeline.api import AnyPath, list_names, local_path, local_path_or_none
+from pipeline.api import (
+    AnyPath,
+    list_names,
+    local_path_or_none,
+    run_path,
+    run_path_or_none,
+)
 from pipeline.cleaning import clean_array
 from pipeline.config.model import parse
 from pipeline.config.prep import ConfigLike, DedupConfig, ReadConfig, load_config
@@ -60,7 +66,8 @@ def run(
     config: a YAML file, the name of a shipped config such as `quickstart`, a mapping with the keys
         of such a file, or a `Config`. Relative paths start at the file, in a mapping or a `Config`
         at the working directory.
-    out: the run directory; by default ./runs/NAME, with the name in the config.
+    out: the run directory, or its URL in a bucket; by default ./runs/NAME, with the name in the
+        config.
     workers: worker processes; 0 runs all in this process; by default as the size of the input asks.
         The output is the same for any number.
     overrides: values over those of the config, such as `pack.max_sequence_length=1024`.
@@ -74,7 +81,7 @@ def run(
     loaded = load_config(config, tuple(overrides))
     return run_preparation(
         loaded,
-        local_path_or_none(out),
+        run_path_or_none(out),
         workers,
         verify_inputs=verify_inputs,
         progress=Progress(quiet=not progress),
@@ -97,7 +104,7 @@ def plan(
     ConfigError, and InputError for raw data that is not there.
     """
     loaded = load_config(config, tuple(overrides))
-    prepared = prepare(loaded, local_path_or_none(out))
+    prepared = prepare(loaded, run_path_or_none(out))
     stages = tuple(forecast_stages(prepared))
     return Plan(prepared.out, stages, sum_stages(stages, prepared), tuple(prepared.plan.notes))
 
@@ -129,7 +136,7 @@ def clean(
     """Repair the text of records and drop those that rules refuse, as `prep clean`.
 
     files: files, directories, globs or URLs; by default the inputs of `config`.
-    out: the run directory; the records go to OUT/cleaned.
+    out: the run directory, or its URL in a bucket; the records go to OUT/cleaned.
     config: as for `run`; its sections read, clean and filters apply.
     min_length: drop documents with fewer characters; by default 200.
     fix_text: repair text with ftfy and normalise it to NFC; by default True.
@@ -158,7 +165,7 @@ def clean(
     )
     loaded = clean_settings(config, list_names(files), options, tuple(overrides))
     reporter, story = Progress(quiet=not progress), make_clean_story(choose_form(format, "format"))
-    return run_preparation(loaded, local_path(out), workers, progress=reporter, story=story)
+    return run_preparation(loaded, run_path(out), workers, progress=reporter, story=story)
 
 
 def dedup(
@@ -181,7 +188,7 @@ def dedup(
     """Copy records without their duplicates, byte for byte, as `prep dedup`.
 
     files: files, directories or globs: .jsonl, .jsonl.zst, .jsonl.gz or .parquet.
-    out: the run directory; the kept records go to OUT/records.
+    out: the run directory, or its URL in a bucket; the kept records go to OUT/records.
     preset: how near-duplicates are found.
     verify: how candidate pairs are checked; by default `exact`, with slimpajama_exact `none`.
     threshold: Jaccard similarity from which on a pair counts, above 0 and at most 1.
@@ -215,7 +222,7 @@ def dedup(
         list_names(files), rules, name=input_name, text_key=text_key, read=reading
     )
     return run_preparation(
-        loaded, local_path(out), workers, progress=Progress(quiet=not progress), story=DEDUP
+        loaded, run_path(out), workers, progress=Progress(quiet=not progress), story=DEDUP
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import overload
 
-from pipeline.api import AnyPath, local_path, local_path_or_none
+from pipeline.api import AnyPath, local_path, local_path_or_none, run_path
 from pipeline.core.errors import ConfigError
 from pipeline.engine.progress import Progress
 from pipeline.explain import find
@@ -24,14 +24,14 @@ from pipeline.stories.verify import Check, verify_run
 def verify(directory: AnyPath, *, lineage: int | None = None) -> list[Check]:
     """Check a finished run, as `prep verify`: hashes, ledger, HDF5 contract, EOS count, lineage.
 
-    directory: the run directory.
+    directory: the run directory, or its URL in a bucket.
     lineage: tokenize the text of so many spans again and compare; by default none.
 
     Returns what was checked, in words. Raises IntegrityError naming everything found wrong.
     """
     if lineage is not None and lineage < 1:
         raise ConfigError(f"lineage {lineage}: expected an integer of at least 1")
-    return verify_run(local_path(directory), lineage)
+    return verify_run(run_path(directory), lineage)
 
 
 def search(
@@ -44,7 +44,7 @@ def search(
 ) -> SearchAnswer:
     """Find words in the texts of a run, word for word or nearly, as `prep search`.
 
-    directory: the run directory.
+    directory: the run directory, or its URL in a bucket.
     words: what to find; case, punctuation and line breaks are ignored, and for every five words
         one may be changed, left out or added.
     train: the model_dir of a training run, to list the steps that read the documents.
@@ -56,7 +56,7 @@ def search(
     """
     if limit is not None and limit < 0:
         raise ConfigError(f"limit {limit}: expected an integer of at least 0")
-    where, model_dir = local_path(directory), local_path_or_none(train)
+    where, model_dir = run_path(directory), local_path_or_none(train)
     return find_words(where, words, model_dir, limit, Progress(quiet=not progress))
 
 
@@ -107,7 +107,7 @@ def trace(
     """Trace training data, as `prep trace`: exactly one of the questions, backwards to documents
     (step, checkpoint, file) or forwards to rows, steps and checkpoints (document to text).
 
-    directory: the run directory.
+    directory: the run directory, or its URL in a bucket.
     step: a step, counted from 1; needs `train`.
     checkpoint: a checkpoint directory or its name; needs `train`.
     file: an HDF5 shard of the run, as a path or its unique ending; with `row` or `tokens`, or
@@ -130,7 +130,7 @@ def trace(
     what it needs, InputError for what is not in the run, IntegrityError for damage and for steps
     that read another data set.
     """
-    where, model_dir = local_path(directory), local_path_or_none(train)
+    where, model_dir = run_path(directory), local_path_or_none(train)
     if file is not None and row is None and (place := split_row(str(file))) is not None:
         file, row = place
     questions = {

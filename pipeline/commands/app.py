@@ -13,7 +13,6 @@ from pipeline.commands.options import check_first
 from pipeline.commands.terminal import out
 from pipeline.commands.usage import LazyCommands, Table
 from pipeline.core.errors import PrepError, escape_text
-from pipeline.core.mirror import name_urls
 
 _LONGEST_LINE = 4000
 """Characters of a line of an error."""
@@ -141,7 +140,7 @@ def run_app(command: Callable[..., Any], name: str) -> int:
     try:
         code = command(standalone_mode=False, prog_name=name)
     except PrepError as error:
-        lines = (escape_text(line, _LONGEST_LINE) for line in name_urls(str(error)).split("\n"))
+        lines = (escape_text(line, _LONGEST_LINE) for line in str(error).split("\n"))
         console = Console(stderr=True, highlight=False, soft_wrap=True)
         console.print(f"{name}:", "\n".join(lines), markup=False)
         return error.exit_code

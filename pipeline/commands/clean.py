@@ -14,6 +14,7 @@ from pipeline.commands.run import print_outputs, print_sources, read_summary, sh
 from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
 from pipeline.core.errors import ConfigError
+from pipeline.core.storage import open_place
 from pipeline.runs import layout
 from pipeline.runs.views import CleanOutput
 
@@ -130,7 +131,7 @@ def show_clean_run(manifest: "Manifest", as_json: bool) -> None:
 
 def screen(
     files: list[str] | None = None,
-    out: Path | None = None,
+    out: Annotated[Path | None, options.IN_BUCKET] = None,
     registry: list[Path] | None = None,
     policy: str | None = None,
     origins: list[Path] | None = None,
@@ -199,7 +200,7 @@ def _another_policy(runs: list[str], policy: str | None, as_json: bool) -> None:
         raise ConfigError(
             "--out: missing; give it, or give one finished run directory and --policy"
         )
-    directory = Path(runs[0])
+    directory = open_place(Path(runs[0]))
     changed = load_policy(find_policy(policy))
     show_difference(compare_policies(directory, read_policy(directory), changed), as_json)
 

@@ -1,7 +1,6 @@
 """`prep convert`: its options, one call, and what it prints: what would be done, and what was."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 def convert(
     inputs: list[str],
     to: str,
-    out: Path,
+    out: options.Place,
     from_: str | None = None,
     tokenizer: str | None = None,
     eos: str | None = None,

@@ -41,7 +41,9 @@ FilesArgument = Annotated[
         help="files, directories or globs: .jsonl, .jsonl.zst, .jsonl.gz or .parquet",
     ),
 ]
-IndexArgument = Annotated[Path, typer.Argument(metavar="IDX", help="directory of the index")]
+IndexArgument = Annotated[
+    Path, typer.Argument(metavar="IDX", help="directory of the index"), options.IN_BUCKET
+]
 _INDEX = f"""Keep an index of documents that grows batch by batch, and look new documents up in it.
 
 --preset NAME: how near-duplicates are found: {", ".join(PRESETS)}

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def disclose(
-    directory: Annotated[Path | None, typer.Argument(autocompletion=complete_runs)] = None,
+    directory: Annotated[
+        Path | None, typer.Argument(autocompletion=complete_runs), options.IN_BUCKET
+    ] = None,
     out: Path | None = None,
     about: Path | None = None,
     only: str = "",

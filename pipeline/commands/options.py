@@ -89,15 +89,18 @@ def _add_checks(
         with errors():
             check_address_space()
             for name, value in options.items():
-                if name in in_bucket and isinstance(value, Path):
-                    options[name] = open_place(value)
-                    continue
-                for path in value if isinstance(value, list | tuple) else (value,):
-                    if isinstance(path, Path):
-                        check_local(path)
+                check = open_place if name in in_bucket else check_local
+                options[name] = _check_paths(value, check)
         return callback(*arguments, **options)
 
     return call
+
+
+def _check_paths(value: Any, check: Callable[[Path], Path]) -> Any:
+    """The value of an option, with what a check gives for each path in it."""
+    if isinstance(value, list | tuple):
+        return type(value)(_check_paths(item, check) for item in value)
+    return check(value) if isinstance(value, Path) else value
 
 
 IN_BUCKET = "may be in a bucket"

@@ -3,12 +3,11 @@ and what another policy would change.
 """
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pipeline.commands.options import JsonOption, RunArgument
+from pipeline.commands.options import JsonOption, Place, RunArgument
 from pipeline.commands.terminal import print_facts, print_json, print_line, show_table
 from pipeline.commands.usage import group
 from pipeline.core.words import format_bytes, pluralise
@@ -86,7 +85,7 @@ def show(
     return None
 
 
-def diff(old: PolicyArgument, new: PolicyArgument, run: Path, as_json: JsonOption = False) -> None:
+def diff(old: PolicyArgument, new: PolicyArgument, run: Place, as_json: JsonOption = False) -> None:
     """Show which documents of a run another policy would decide differently.
 
     The recorded evidence is used; no detector runs again, and nothing is changed.

@@ -5,7 +5,7 @@ and records of takedowns on the terminal.
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pipeline.commands import options
 from pipeline.commands.terminal import print_json, print_line, show_table
@@ -29,7 +29,7 @@ def takedown(
     claim: Path,
     run: options.Place,
     train: list[Path] | None = None,
-    export: list[Path] | None = None,
+    export: Annotated[list[Path] | None, options.IN_BUCKET] = None,
     plan: bool = False,
     apply: bool = False,
     mode: str = "mask",

@@ -128,12 +128,13 @@ def _annotate(function: Command, name: str, info: ParameterInfo) -> None:
     """Set what the manual says, over limits and the like that the annotation has already."""
     annotation = function.__annotations__[name]
     declared = _info(annotation)
+    marks: list[Any] = []
     if declared is not None:
         manual, info = info, copy(declared)
         for field in ("default", "param_decls", "metavar", "help", "rich_help_panel"):
             setattr(info, field, getattr(manual, field))
-        annotation = get_args(annotation)[0]
-    function.__annotations__[name] = Annotated[annotation, info]
+        annotation, *marks = (part for part in get_args(annotation) if part is not declared)
+    function.__annotations__[name] = Annotated[(annotation, info, *marks)]
 
 
 Line = tuple[str, str | None, str, str | None]

@@ -95,8 +95,8 @@ class DedupConfig(ConfigSection):
     """a field of `meta` such as url (dots reach nested fields): documents with the same value are
     duplicates too"""
     indexes: Paths = ()
-    """earlier run directories or indexes, relative to this config: documents that resemble a
-    document kept there are duplicates"""
+    """earlier run directories or indexes, relative to this config or in a bucket: documents that
+    resemble a document kept there are duplicates"""
     source_priority: tuple[str, ...] = ()
     """source labels in order of preference: among duplicates, a document of an earlier label is
     preferred"""

@@ -40,6 +40,7 @@ from pipeline.convert.stream import (
 )
 from pipeline.core import failpoint, storage
 from pipeline.core.errors import InputError
+from pipeline.core.mirror import fetch
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
@@ -371,6 +372,6 @@ class BinTarget:
 
 def _pieces(parts: list[Path]) -> Iterator[bytes]:
     for part in parts:
-        with open(part, "rb") as file:
+        with open(fetch(part), "rb") as file:
             while piece := file.read(_BINARY_PIECE):
                 yield piece

@@ -30,6 +30,7 @@ from pipeline.core import failpoint, journal, storage
 from pipeline.core.errors import ConfigError
 from pipeline.core.journal import DIRECTORY
 from pipeline.core.manifest import fingerprint_of
+from pipeline.core.mirror import state_of
 from pipeline.engine.executor import joined_step
 from pipeline.hdf5.format import DATA_PARAMS
 
@@ -168,7 +169,7 @@ def _identity(plan: ConvertPlan) -> dict[str, Any]:
 
 def _mtime(path: str) -> int:
     try:
-        return Path(path).stat().st_mtime_ns
+        return state_of(Path(path))
     except OSError:
         return 0
 

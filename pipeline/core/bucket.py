@@ -30,6 +30,8 @@ _ATTEMPTS = 8
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 8.0
 _PART_BYTES = 64 << 20
 """An object larger than this is sent in parts, which appear at once when the last one is there."""
+_PARTS_AT_ONCE = 4
+"""All of them are in memory."""
 _LEAST_CHUNK = 4 << 20
 _REQUEST_SECONDS = 120
 _LATE = 5
@@ -166,7 +168,8 @@ class Bucket:
 
         def ask() -> Version:
             failpoint.hit("bucket.put.start")
-            more = {"chunk_size": _PART_BYTES} if mode == "overwrite" else {}
+            parts = {"chunk_size": _PART_BYTES, "max_concurrency": _PARTS_AT_ONCE}
+            more = parts if mode == "overwrite" else {}
             answer = self._store.put(key, data, attributes={_HASH: digest}, mode=mode, **more)
             failpoint.hit("bucket.put.done")
             return _version(answer)

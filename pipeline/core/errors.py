@@ -11,10 +11,15 @@ PrepError
 
 class PrepError(Exception):
     """Base class: its message is one clear line for the user, its `exit_code` what the command
-    returns.
+    returns. In the message, copies here of what is in a bucket are named by URL.
     """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        from pipeline.core.mirror import name_urls  # which imports this
+
+        return name_urls(super().__str__())
 
 
 class ConfigError(PrepError):

@@ -9,6 +9,7 @@ counted in this process) of the point `name` (`*` counts every point) the action
     killgroup     SIGKILL to the whole process group (scheduler and workers at once)
     raise:ENOSPC  OSError with that errno
     sleep:2       wait two seconds
+    stop          SIGSTOP to this process, until another one sends SIGCONT
     torn:0.5      (storage only) half of the bytes reach the temporary file, then SIGKILL
 
 With WAFERMILL_FAILPOINT_LOG set to a path every hit is appended there as one line, which is how a
@@ -81,6 +82,8 @@ def _act(action: str) -> float | None:
         case "raise":
             code = getattr(errno, argument)
             raise OSError(code, os.strerror(code))
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         case "sleep":
             time.sleep(float(argument))
         case "torn":

@@ -23,6 +23,8 @@ SECONDS = 60.0
 """For how long a lease is good after it was renewed."""
 _BEATS = 4
 """Attempts to renew it in that time."""
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Goes on while the machine sleeps, as the time of everybody else does."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Lease:
                 f"{url}: now in use by {self._lost_to}; this process had not renewed its lease in "
                 "time, and has stopped writing"
             )
-        if time.monotonic() - self._renewed > self.claim.seconds:
+        if _now() - self._renewed > self.claim.seconds:
             raise ResourceError(
                 f"{url}: the store did not answer for {self.claim.seconds:g} s, so that another "
                 "process may have taken over; run the same command again, finished work is kept"
@@ -85,7 +87,7 @@ class Lease:
     def _beat(self) -> None:
         while not self._over.wait(self.claim.seconds / _BEATS) and not self._lost_to:
             with contextlib.suppress(PrepError):
-                began = time.monotonic()
+                began = _now()
                 try:
                     self._replace(replace(self.claim, nonce=secrets.token_hex(8)))
                     self._renewed = began
@@ -114,7 +116,7 @@ def take_lease(bucket: Bucket, key: str, holder: str, place: str) -> Lease:
             raise ResourceError(f"{url}: in use by {claim.holder}; wait for it or stop it")
         token, replaces = claim.token + 1, stored.version
     own = LeaseState(holder, place, SECONDS, token, secrets.token_hex(8))
-    began = time.monotonic()
+    began = _now()
     try:
         return Lease(bucket, key, own, _put(bucket, key, own, replaces), began)
     except ConflictError as error:
@@ -139,6 +141,10 @@ def read_claim(bucket: Bucket, key: str) -> tuple[LeaseState, StoredObject] | No
             f"{bucket.scheme}://{bucket.name}/{key}: not a lease "
             f"({escape_text(str(error))}); delete it if no process uses this directory"
         ) from error
+
+
+def _now() -> float:
+    return time.clock_gettime(_CLOCK)
 
 
 def is_fresh(claim: LeaseState, stored: StoredObject) -> bool:

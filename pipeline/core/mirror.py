@@ -32,25 +32,31 @@ from pipeline.core.errors import ConfigError, IntegrityError, ResourceError
 from pipeline.core.lease import Lease, is_fresh, read_claim, take_lease
 
 LEASE = ".lock"
+_PLACE = ".id"
 TEMP_MARK = ".tmp-"
 _ABSENT = stat.S_IWUSR
 """The permissions of a file whose bytes are in the bucket only: it cannot be read by mistake."""
-_AT_ONCE = (".json", ".jsonl", ".head", ".html")
+_AT_ONCE = (".json", ".head", ".log", ".html")
+_TABLE = ".parquet"
 _COMMITTED = ("manifest.json", "events.jsonl", "events.head", "reviews.jsonl", "holds.jsonl")
 """Files that are only replaced in the state in which this process has seen them."""
 _STREAMS = 16
-_PINNED = 256
 _PARTS = ".parts"
 """The directory, next to the mirrors, of files that hold parts of objects."""
-_SPARE = 10
-"""The cache is full when less than one part in so many of its file system is free."""
+_PINNED, _PINNED_SHARE = 256, 64
+"""A process holds on to what it asked for last: so many files, on one part of the file system in so
+many; but at least to one."""
+_SPARE, _ROOM = 10, 5
+"""The cache is full when less than one part in so many of its file system is free; then room is
+made until so many are, since finding out what goes means looking at all that is there."""
 _CLOCK_NS = 50_000_000
 """By how much the times of files may be behind the clock."""
 
 _seen: dict[str, Version | str] = {}
 """By local path: the state of what `_COMMITTED` names, when this process last looked; "none"."""
 _leases: dict[str, Lease] = {}
-_pins: deque[int] = deque()
+_pins: deque[tuple[int, int]] = deque()
+"""Descriptor and size of files that stay."""
 
 
 def _top() -> str | None:
@@ -58,12 +64,13 @@ def _top() -> str | None:
     from dedup.user_cache import user_cache  # not for help
 
     cache = user_cache()
-    return None if cache is None else _mirrors_below(cache)
+    return None if cache is None else f"{_resolve(cache)}/buckets/"
 
 
-@functools.lru_cache(1)
-def _mirrors_below(cache: Path) -> str:
-    return f"{os.path.abspath(cache)}/buckets/"
+@functools.cache
+def _resolve(cache: Path) -> str:
+    """Its one name, which paths have that commands resolved."""
+    return os.path.realpath(cache)
 
 
 @functools.cache
@@ -83,6 +90,11 @@ def locate(path: Path) -> tuple[Bucket, str] | None:
 def mirror_path(scheme: str, place: str) -> Path:
     """The local path that mirrors BUCKET/KEY. Raises ConfigError."""
     top = _top()
+    if "@" in place.partition("/")[0]:
+        raise ConfigError(
+            f"{scheme}://…@{place.partition('@')[2]}: no credentials in a URL; set them in the "
+            "environment, or where the store's own tools look"
+        )
     url = f"{scheme}://{place}"
     if scheme not in EXTRAS:
         raise ConfigError(f"{url}: expected a path on this machine, or a URL of s3:// or gs://")
@@ -111,7 +123,7 @@ def open_mirror(root: Path) -> None:
     _watch_committed(root, objects)
     _remove_others(root, objects, began)
     new = [path for path, stored in objects.items() if _is_stale(path, stored, began)]
-    at_once = [path for path in new if _is_always_read(path, root)]
+    at_once = [path for path in new if _is_always_read(path, path.parent == root)]
     for path in sorted(set(new).difference(at_once)):
         _place_absent(path, objects[path])
     with ThreadPoolExecutor(_STREAMS) as pool:
@@ -119,11 +131,11 @@ def open_mirror(root: Path) -> None:
             pass
 
 
-def _is_always_read(path: Path, root: Path) -> bool:
-    """Whether it is a file at the top of a run, a part of a table there, or describes others."""
-    if path.suffix == ".h5":
-        return False
-    return path.parent == root or path.parent.suffix == ".parquet" or path.suffix in _AT_ONCE
+def _is_always_read(path: Path, is_top: bool) -> bool:
+    """Whether it is a table at the top of a run, a part of one, or describes others."""
+    if path.suffix in _AT_ONCE or path.name in _COMMITTED:
+        return True
+    return (path.suffix == _TABLE and is_top) or path.parent.suffix == _TABLE
 
 
 def refresh(root: Path) -> None:
@@ -188,6 +200,13 @@ def is_absent(path: Path) -> bool:
     return False
 
 
+def state_of(path: Path) -> int:
+    """What tells one state of a file of this size from others: the time of its modification in ns,
+    or, if it is mirrored, what every machine has of its ETag. Raises OSError."""
+    time_ns = os.stat(path).st_mtime_ns
+    return time_ns if locate(path) is None else time_ns % 10**9
+
+
 def _place_absent(path: Path, stored: StoredObject) -> None:
     """An empty file that looks like the object, and takes no room."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -224,10 +243,16 @@ def fetch(path: Path) -> Path:
             except FileNotFoundError:
                 return path
             continue
-        _pins.append(handle)
-        if len(_pins) > _PINNED:
-            os.close(_pins.popleft())
+        _pin(handle)
         return path
+
+
+def _pin(handle: int) -> None:
+    """Hold on to a file, and let go of those that were asked for longest ago."""
+    most_bytes = shutil.disk_usage(_top() or "").total // _PINNED_SHARE
+    _pins.append((handle, os.fstat(handle).st_size))
+    while len(_pins) > 1 and (len(_pins) > _PINNED or sum(size for _, size in _pins) > most_bytes):
+        os.close(_pins.popleft()[0])
 
 
 def open_here(path: Path) -> int | None:
@@ -317,7 +342,7 @@ def _fetch(path: Path, is_listed: bool = False) -> None:
     with _alone(path) as is_there:
         if is_there:
             return
-        make_room(path)
+        make_room(path, path.stat().st_size if path.exists() else 0)
         path.parent.mkdir(parents=True, exist_ok=True)
         temp = _temp_of(path)
 
@@ -333,6 +358,8 @@ def _fetch(path: Path, is_listed: bool = False) -> None:
         try:
             stored = ask_often(ask) if is_listed or path.exists() else ask()
             if stored is None:
+                if is_absent(path):
+                    path.unlink(missing_ok=True)
                 raise FileNotFoundError(path)
             _rename(temp, path, stored)
         except OSError as error:
@@ -362,14 +389,17 @@ def _alone(path: Path) -> Iterator[bool]:
         os.close(handle)
 
 
-def make_room(path: Path) -> None:
-    """Empty the files of all mirrors that were not used for longest, until enough room is free."""
+def make_room(path: Path, size: int) -> None:
+    """Before so many bytes of what `path` mirrors are written here: where little room is free,
+    empty the files of all mirrors that were not used for longest."""
+    if locate(path) is None:
+        return
     top = Path(_top() or "")
     top.mkdir(parents=True, exist_ok=True)
     usage = shutil.disk_usage(top)
-    left = usage.total // _SPARE - usage.free
-    if left <= 0:
+    if usage.free >= usage.total // _SPARE + size:
         return
+    left = usage.total // _ROOM + size - usage.free
     there = []
     for file in top.rglob("*"):
         with contextlib.suppress(OSError):
@@ -384,8 +414,9 @@ def make_room(path: Path) -> None:
 
 
 def _may_be_emptied(file: Path, status: os.stat_result) -> bool:
-    is_work = file.name.startswith(TEMP_MARK) or file.name == LEASE or file.suffix in _AT_ONCE
-    return not is_work and stat.S_IMODE(status.st_mode) != _ABSENT
+    is_work = file.name.startswith(TEMP_MARK) or file.name in (LEASE, _PLACE)
+    is_kept = is_work or _is_always_read(file, (file.parent / "journal").is_dir())
+    return not is_kept and stat.S_IMODE(status.st_mode) != _ABSENT
 
 
 def _empty(file: Path, status: os.stat_result) -> bool:
@@ -461,16 +492,31 @@ def delete_tree(directory: Path) -> None:
 
 def check_stored(path: Path, expected: str) -> None:
     """Raise IntegrityError unless the object that `path` mirrors says that this is the hash of its
-    bytes, which are not read."""
+    bytes, which are read only if another program wrote it."""
     bucket, key = _need(path)
-    there = bucket.look_up(key)
-    if there is None or there[1] != expected:
-        state = "missing" if there is None else f"changed: hash {there[1] or 'unknown'}"
-        raise IntegrityError(f"{path}: {state}; expected a file with hash {expected}")
+    there = ask_often(lambda: bucket.look_up(key))
+    if there is None:
+        raise _missing(path)
+    actual = there[1] or hash_stored(path)
+    if actual != expected:
+        raise IntegrityError(
+            f"{path}: changed: hash {actual}; expected a file with hash {expected}"
+        )
+
+
+def _missing(path: Path) -> IntegrityError:
+    return IntegrityError(f"{path}: missing; to rebuild it, run again the command that made it")
+
+
+def is_stored(path: Path) -> bool:
+    """Whether there is an object that `path` mirrors."""
+    bucket, key = _need(path)
+    return bucket.look_up(key) is not None
 
 
 def hash_stored(path: Path) -> str:
-    """xxh3-128 of the bytes of the object that `path` mirrors, of which none are kept here."""
+    """xxh3-128 of the bytes of the object that `path` mirrors, of which none are kept here. Raises
+    IntegrityError if there is none."""
     bucket, key = _need(path)
     digest = xxhash.xxh3_128()
 
@@ -479,7 +525,13 @@ def hash_stored(path: Path) -> str:
         for chunk in chunks:
             digest.update(chunk)
 
-    bucket.stream(key, read)
+    def ask() -> StoredObject | None:
+        with contextlib.suppress(FileNotFoundError):
+            return bucket.stream(key, read)
+        return None
+
+    if ask_often(ask) is None:
+        raise _missing(path)
     return digest.hexdigest()
 
 
@@ -536,7 +588,7 @@ def _this_place() -> str:
     all who share that name."""
     top = Path(_top() or "")
     top.mkdir(parents=True, exist_ok=True)
-    own = top / ".id"
+    own = top / _PLACE
     if not own.exists():
         temp = _temp_of(own)
         temp.write_text(secrets.token_hex(16), encoding="ascii")

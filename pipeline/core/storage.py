@@ -53,9 +53,9 @@ class WrittenFile:
     hash: str
 
 
-def check_local(path: Path) -> None:
-    """Raise ConfigError for a URL, which `Path` turns into a directory such as `s3:`, and for a
-    name that is not UTF-8."""
+def check_local(path: Path) -> Path:
+    """The path. Raises ConfigError for a URL, which `Path` turns into a directory such as `s3:`,
+    and for a name that is not UTF-8."""
     url = _URL.match(str(path))
     if url:
         shown = f"{url[1]}://{escape_text(str(path)[url.end() :].partition('?')[0])}"
@@ -68,6 +68,7 @@ def check_local(path: Path) -> None:
     except UnicodeEncodeError:
         shown = os.fsencode(path).decode(errors="backslashreplace")
         raise ConfigError(f"{shown}: the name is not UTF-8; choose another one") from None
+    return path
 
 
 def open_place(path: Path) -> Path:
@@ -75,11 +76,25 @@ def open_place(path: Path) -> Path:
     URL of a bucket, the directory that mirrors it. Raises ConfigError for anything else."""
     url = _URL.match(str(path))
     if url is None or url[1] not in BUCKETS:
-        check_local(path)
-        return path
+        return check_local(path)
     root = mirror.mirror_path(url[1], str(path)[url.end() :])
     mirror.open_mirror(root)
     return root
+
+
+def is_in_bucket(url: str, name: str) -> bool:
+    """Whether it is the URL of a directory in a bucket that holds a file of this name."""
+    match = _URL.match(url)
+    if match is None or match[1] not in BUCKETS:
+        return False
+    with contextlib.suppress(ConfigError):  # no directory, or its files are read in another way
+        return mirror.is_stored(mirror.mirror_path(match[1], url[match.end() :]) / name)
+    return False
+
+
+def open_below(base: Path, path: str) -> Path:
+    """The directory that a config names: a path from `base` on, or as for `open_place`."""
+    return open_place(Path(path) if _URL.match(path) else base / path)
 
 
 def hash_bytes(data: bytes | memoryview) -> str:
@@ -109,6 +124,7 @@ def publish(
     pieces = (data,) if isinstance(data, bytes) else data
     size = sum(map(len, pieces)) if isinstance(pieces, Sequence) else 0
     with _explain_errors(path, size), _open_directory(path.parent, create=True) as parent:
+        mirror.make_room(path, size)
         published = _publish(parent, path, pieces, accept)
     failpoint.hit("storage.publish.done")
     return published

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from pipeline.core.ledger import Ledger
 from pipeline.core.manifest import StageManifest
+from pipeline.core.mirror import fetch
 from pipeline.core.storage import hash_bytes
 from pipeline.disclosure import facts
 from pipeline.disclosure.match_counts import Matches
@@ -264,7 +265,7 @@ def count_splits(directory: Path, ledger: Ledger) -> tuple[facts.SplitFacts, ...
 
 
 def _count_covered(lineage: Path) -> int:
-    table = pq.read_table(lineage, columns=["token_start", "token_end"])
+    table = pq.read_table(fetch(lineage), columns=["token_start", "token_end"])
     return int(pc.sum(pc.subtract(table["token_end"], table["token_start"])).as_py() or 0)
 
 

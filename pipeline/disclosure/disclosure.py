@@ -19,6 +19,7 @@ import xxhash
 from jinja2 import Environment
 
 from pipeline.core.errors import IntegrityError, escape_text
+from pipeline.core.mirror import fetch
 from pipeline.disclosure.about import About, Answer, find_answer
 from pipeline.disclosure.facts import Facts
 from pipeline.hdf5.format import LINEAGE_SUFFIX, SHARD_SUFFIX
@@ -68,7 +69,7 @@ def _compute_sha256(path: Path, expected: str) -> str:
     """sha256 of a file that has the xxh3-128 of the manifest."""
     sha, xxh = hashlib.sha256(), xxhash.xxh3_128()
     try:
-        with open(path, "rb") as file:
+        with open(fetch(path), "rb") as file:
             while block := file.read(_BLOCK):
                 sha.update(block)
                 xxh.update(block)

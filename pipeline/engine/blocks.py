@@ -200,7 +200,7 @@ class _FarBlockFile(BlockFile):
         """Bring them, one process at a time."""
         fcntl.flock(self._handle, fcntl.LOCK_EX)
         try:
-            mirror.make_room(self._path)
+            mirror.make_room(self._path, len(blocks) * BLOCK)
             self._marks.look()
             runs = _find_runs(blocks[~self._marks.known[blocks]], _RUN)
             if len(runs) == 1:

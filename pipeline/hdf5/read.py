@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from dedup.arrays import Array
 from pipeline.core.errors import InputError, IntegrityError
+from pipeline.core.mirror import fetch
 from pipeline.core.storage import verify_file
 from pipeline.hdf5.format import CORPUS, DATA_PARAMS, DATASET, LAYOUTS, SAMPLE, VSL, ShardLayout
 from pipeline.hdf5.shard_file import ShardFile
@@ -114,7 +115,7 @@ class ShardFiles:
     def _open_checked(self, index: int) -> ShardFile:
         expected = self.files[index]
         if expected.hash is not None and self._sound.get(index) != _state(expected.path):
-            verify_file(expected.path, expected.hash)
+            verify_file(fetch(expected.path), expected.hash)
             self._sound[index] = _state(expected.path)
         file = ShardFile(expected.path, self.name, trusted=expected.hash is not None)
         shape, expected_shape = file.shape, (expected.rows, *self.row_shape)

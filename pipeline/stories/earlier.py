@@ -12,6 +12,7 @@ from dedup.presets import Preset
 from pipeline.config.prep import DedupConfig
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.core.manifest import StageManifest, read_manifest, read_sealed, write_sealed
+from pipeline.core.storage import open_below
 from pipeline.engine.runner import manifest_path
 from pipeline.runs import layout
 from pipeline.runs.views import CleanOutput, KeepOutput, SignaturesOutput
@@ -114,7 +115,7 @@ def write_index(index: DedupIndex) -> None:
 def load_earlier(config: DedupConfig, base: Path) -> tuple[Batch, ...]:
     """Every batch behind `dedup.indexes`, in order. Raises ConfigError or InputError naming the
     index and what is wrong with it."""
-    directories = [base / path for path in config.indexes]
+    directories = [open_below(base, path) for path in config.indexes]
     names = [directory.resolve().name for directory in directories]
     if len(set(names)) < len(names):
         raise ConfigError("dedup.indexes: two indexes have the same directory name; rename one")

@@ -26,7 +26,8 @@ Stages = dict[str, StageManifest]
 
 @dataclass(frozen=True)
 class Manifest:
-    """A finished run: its directory, every stage's manifest, and the stages that were reused."""
+    """A finished run: its directory (of one in a bucket, where this machine has copies of what was
+    read), every stage's manifest, and the stages that were reused."""
 
     directory: Path
     stages: dict[str, StageManifest]

@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from dedup.user_cache import user_cache
 from pipeline.commands.app import app, main, run_app
 from pipeline.core import failpoint, storage
 from pipeline.sources.streams import zstd
@@ -287,6 +288,57 @@ def make_certificates(directory: Path) -> Path:
 @pytest.fixture
 def certificates(tmp_path: Path) -> Path:
     return make_certificates(tmp_path / "certificates")
+
+
+# --- runs in buckets ---
+
+HELD_SECONDS = 2.0
+_FAR = f"""
+from pipeline.core import lease
+lease.SECONDS = {HELD_SECONDS}
+from pipeline.commands.app import main
+main()
+"""
+"""Fresh processes: the client of a store is of no use in a fork of a process that used one."""
+Popen = subprocess.Popen[str]
+
+
+@pytest.fixture
+def far(s3: Any, tmp_path: Path) -> Iterator[Callable[..., Popen]]:
+    """Run a `prep` command on a host of this name, which is to say with a cache of its own, and the
+    run directories of its buckets; `before` is run first, `program` instead of the command."""
+    compiled = user_cache()
+    assert compiled is not None
+    is_root = os.geteuid() == 0 and shutil.which("setpriv")
+    # root may read files whose bytes are in the bucket only: zeros, without a word
+    as_user = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if is_root else []
+
+    def call(
+        host: str, *arguments: object, fault: str = "", before: str = "", program: str = _FAR
+    ) -> Popen:
+        cache = tmp_path / host
+        cache.mkdir(exist_ok=True)
+        for name in ("kernels", "cleaning", "tokenizer-checks"):
+            if not (cache / name).exists():
+                (cache / name).symlink_to(compiled / name)
+        own = {"WAFERMILL_CACHE": str(cache), "WAFERMILL_FAILPOINT": fault}
+        return subprocess.Popen(
+            [*as_user, sys.executable, "-c", before + program, *map(str, arguments)],
+            env={**os.environ, **s3.environment, **own},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    yield call
+    secret = s3.environment["AWS_SECRET_ACCESS_KEY"].encode()
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(secret in data for data in (*written, *s3.read("").values()))
+
+
+def finish(program: Popen) -> str:
+    out, err = program.communicate(240)
+    assert "hunter2" not in out + err
+    assert program.returncode == 0, err
+    return out
 
 
 # --- the sweep program ---

@@ -1,38 +1,26 @@
 """A run directory in a bucket: the bytes of a local one, whatever fails on the way."""
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dedup.user_cache import user_cache
 from pipeline.core import storage
-from tests.reliability.conftest import Clean, Collection
+from tests.reliability.conftest import HELD_SECONDS, Clean, Collection, Popen, finish
 
-HELD_SECONDS = 2.0
 FAULTS = 0.08
 KILLS = 200
 POINTS = 2000
 """More than a run has, so that some are not killed at all."""
 
 
-PREP = f"""
-from pipeline.core import lease
-lease.SECONDS = {HELD_SECONDS}
-from pipeline.commands.app import main
-main()
-"""
-"""Fresh processes: the client of a store is of no use in a fork of a process that used one."""
-Program = subprocess.Popen[str]
 READS_S3 = """
 import os
 from obstore.fsspec import register
@@ -42,36 +30,8 @@ register("s3")
 """For inputs: another client of such stores that fsspec knows, as s3fs would be."""
 
 
-@pytest.fixture
-def far(s3: Any, tmp_path: Path) -> Callable[..., Program]:
-    """Run a `prep` command on a host of this name, which is to say with a cache of its own."""
-    compiled = user_cache()
-    assert compiled is not None
-
-    def call(host: str, *arguments: object, fault: str = "", before: str = "") -> Program:
-        cache = tmp_path / host
-        cache.mkdir(exist_ok=True)
-        for name in ("kernels", "cleaning", "tokenizer-checks"):
-            if not (cache / name).exists():
-                (cache / name).symlink_to(compiled / name)
-        own = {"WAFERMILL_CACHE": str(cache), "WAFERMILL_FAILPOINT": fault}
-        return subprocess.Popen(
-            [sys.executable, "-c", before + PREP, *map(str, arguments)],
-            env={**os.environ, **s3.environment, **own},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    return call
-
-
-def finish(program: Program) -> str:
-    out, err = program.communicate(240)
-    assert program.returncode == 0, err
-    return out
-
-
 def test_a_run_in_a_bucket_has_the_bytes_of_a_local_one_for_every_host(
-    far: Callable[..., Program], s3: Any, collection: Collection, clean: Clean, tmp_path: Path
+    far: Callable[..., Popen], s3: Any, collection: Collection, clean: Clean, tmp_path: Path
 ) -> None:
     out = "s3://runs/equal"
     command = ("run", collection.config, "--out", out)
@@ -109,7 +69,7 @@ mirror.read_part = note
 
 @pytest.mark.slow
 def test_a_host_that_makes_one_bucket_of_the_shuffle_brings_a_fraction(
-    far: Callable[..., Program], s3: Any, collection: Collection, tmp_path: Path
+    far: Callable[..., Popen], s3: Any, collection: Collection, tmp_path: Path
 ) -> None:
     """It is killed while it does, and goes on."""
     out = "s3://runs/fraction"
@@ -133,103 +93,140 @@ def test_a_host_that_makes_one_bucket_of_the_shuffle_brings_a_fraction(
     assert all((mirrored / name).stat().st_blocks == 0 for name in shuffle)
 
 
-@pytest.mark.slow
-def test_other_commands_write_there_what_they_write_here(
-    far: Callable[..., Program], s3: Any, collection: Collection, clean: Clean, tmp_path: Path
-) -> None:
-    finish(far("one", "run", collection.config, "--out", "s3://runs/source", "--workers", 0))
-    plain = tmp_path / "plain.jsonl"
-    lines = collection.plain_shard.read_text().splitlines(keepends=True)
-    plain.write_text("".join(line for line in lines if line.rstrip().endswith("}")))
-    for name, command, run in (
-        ("export", ("export", "RUN"), clean.directory),
-        ("repack", ("repack", "RUN", "--msl", 32), clean.directory),
-        ("dedup", ("dedup", plain), None),
-        ("clean", ("clean", plain), None),
-    ):
-        here = [run if word == "RUN" else word for word in command]
-        there = ["s3://runs/source" if word == "RUN" else word for word in command]
-        finish(far("two", *here, "--out", tmp_path / name))
-        finish(far("two", *there, "--out", f"s3://runs/other-{name}"))
-        assert s3.tree_hash(f"other-{name}/") == storage.tree_hash(tmp_path / name), name
-        finish(far("three", "verify", f"s3://runs/other-{name}"))
-    finish(far("two", "clean-up", "s3://runs/source"))
-    assert not s3.names("source/shuffle/")
-    finish(far("three", "verify", "s3://runs/source"))
-
-
-@pytest.mark.slow
-def test_damage_in_the_bucket_is_named_by_url_and_mended(
-    far: Callable[..., Program], s3: Any, collection: Collection, clean: Clean
-) -> None:
-    out = "s3://runs/damaged"
-    command = ("run", collection.config, "--out", out, "--workers", 0)
-    finish(far("one", *command))
-    client = s3.client()
-    key = "damaged/hdf5/train/examples_000000.h5"
-    body = bytearray(client.get_object(Bucket="runs", Key=key)["Body"].read())
-    body[len(body) // 2] ^= 1
-    client.put_object(Bucket="runs", Key=key, Body=bytes(body))
-    for host in ("one", "two"):
-        program = far(host, "verify", out)
-        _, err = program.communicate()
-        assert program.returncode == 4
-        assert f"{out}/hdf5/train/examples_000000.h5: damaged" in err
-    finish(far("two", *command))
-    finish(far("one", "verify", out))
-    assert s3.tree_hash("damaged/") == clean.tree_hash
-
-
 def check_committed(s3: Any, prefix: str) -> None:
-    """A manifest that is there names objects that are there, as they are."""
+    """What a manifest names is there, as it is named; but for documents whose texts go to
+    quarantine, of which that of the stage does not know until all have gone."""
     objects = s3.read(prefix)
-    manifest = json.loads(objects.get("manifest.json", b'{"files": []}'))
-    for file in manifest["files"]:
+    named = list(json.loads(objects.get("manifest.json", b'{"files": []}'))["files"])
+    for name, data in objects.items():
+        if name.startswith("manifests/"):
+            shards = [shard for task in json.loads(data)["tasks"] for shard in task["shards"]]
+            named += [shard for shard in shards if not shard["path"].startswith("documents/")]
+    for file in named:
         assert storage.hash_bytes(objects[file["path"]]) == file["hash"], file["path"]
 
 
-def kill_and_resume(
-    far: Callable[..., Program], s3: Any, collection: Collection, clean: Clean, number: int
-) -> None:
-    rng = random.Random(number)
-    prefix = f"killed-{number}/"
-    command = ("run", collection.config, "--out", f"s3://runs/{prefix}", "--workers", 0)
-    fault = f"*@{rng.randrange(1, POINTS)}=kill"
-    print(f"replay: kill_and_resume(..., {number}): {fault}")
-    for attempt in range(6):
-        s3.set_faults(FAULTS, seed=6 * number + attempt)
-        program = far("one", *command, fault="" if attempt else fault)
+@dataclass
+class Killing:
+    """A run in a bucket that is disturbed in the way that its number says, and resumed under faults
+    of the store until it is finished."""
+
+    far: Callable[..., Popen]
+    s3: Any
+    collection: Collection
+    number: int
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.number)
+        self.prefix = f"killed-{self.number}/"
+        self.out = f"s3://runs/{self.prefix[:-1]}"
+        self.command = ("run", self.collection.config, "--out", self.out, "--workers", 0)
+        self.hit = f"*@{self.rng.randrange(1, POINTS)}"
+        self.starts = 0
+
+    def start(self, host: str, fault: str = "", outage: int | None = None) -> Popen:
+        self.starts += 1
+        self.s3.set_faults(FAULTS, seed=100 * self.number + self.starts, outage=outage)
+        return self.far(host, *self.command, fault=fault)
+
+    def finish(self, program: Popen, *allowed: int) -> int:
+        """Its exit code, one of these; 5 with the name of the run."""
         _, err = program.communicate(240)
-        s3.set_faults(0)
-        check_committed(s3, prefix)
-        if program.returncode == 0:
-            break
-        assert program.returncode in (-signal.SIGKILL, 5), err
-        assert program.returncode != 5 or f"s3://runs/{prefix[:-1]}" in err
-    assert program.returncode == 0, err
-    assert s3.tree_hash(prefix) == clean.tree_hash
+        assert "hunter2" not in err
+        code = int(program.returncode)
+        assert code in allowed, err
+        assert code != 5 or self.out in err, err
+        check_committed(self.s3, self.prefix)
+        return code
+
+    def resume(self, host: str) -> None:
+        """As often as the store, or the lease of a writer that was killed, asks for."""
+        for _ in range(8):
+            if self.finish(self.start(host), 0, 5) == 0:
+                return
+        raise AssertionError("eight attempts were not enough")
+
+    def kill(self) -> None:
+        """A writer dies, and its own host or another one resumes."""
+        self.finish(self.start("one", f"{self.hit}=kill"), -signal.SIGKILL, 0, 5)
+        self.resume(self.rng.choice(("one", "two")))
+
+    def sleep(self) -> None:
+        """A writer is stopped for longer than its lease lasts, while another host finishes."""
+        first = self.start("one", f"{self.hit}=stop")
+        if not wait_for_stop(first):
+            self.finish(first, 0, 5)
+            return self.resume("two")
+        time.sleep(HELD_SECONDS)
+        self.resume("two")
+        before = self.s3.read(self.prefix)
+        first.send_signal(signal.SIGCONT)
+        self.finish(first, 0, 5)
+        after = self.s3.read(self.prefix)
+        different = [n for n in before | after if before.get(n) != after.get(n)]
+        assert all(name.startswith("journal/records/") for name in different), different
+
+    def meet(self) -> None:
+        """A second writer comes while the first is at work, which is then killed."""
+        first = self.start("one", f"{self.hit}=kill")
+        while ".lock" not in self.s3.names(self.prefix) and first.poll() is None:
+            time.sleep(0.05)
+        host = self.rng.choice(("one", "two"))
+        second = self.far(host, *self.command)
+        self.finish(second, 0, 5)
+        self.finish(first, -signal.SIGKILL, 0, 5)
+        self.resume(host)
+
+    def fail(self) -> None:
+        """The store answers no more, at some request."""
+        self.finish(self.start("one", outage=self.rng.randrange(600)), 0, 5)
+        self.resume("two")
+
+
+WAYS = (*[Killing.kill] * 7, Killing.sleep, Killing.meet, Killing.fail)
+
+
+def wait_for_stop(program: Popen) -> bool:
+    """Whether a program stopped itself, or ended."""
+    while program.poll() is None:
+        state = Path(f"/proc/{program.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        if state == "T":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def kill_and_resume(
+    far: Callable[..., Popen], s3: Any, collection: Collection, clean: Clean, number: int
+) -> None:
+    case = Killing(far, s3, collection, number)
+    way = WAYS[number % len(WAYS)]
+    print(f"replay: kill_and_resume(..., {number}): {way.__name__} {case.hit}")
+    way(case)
+    s3.set_faults(0)
+    assert s3.tree_hash(case.prefix) == clean.tree_hash
+    s3.forget(case.prefix)
 
 
 @pytest.mark.crash
 def test_a_killed_run_on_a_store_with_faults_resumes_to_equal_bytes(
-    far: Callable[..., Program], s3: Any, collection: Collection, clean: Clean
+    far: Callable[..., Popen], s3: Any, collection: Collection, clean: Clean
 ) -> None:
-    """Another kill every day."""
-    kill_and_resume(far, s3, collection, clean, date.today().toordinal())
+    """Another kill every day; the other ways take longer."""
+    kill_and_resume(far, s3, collection, clean, date.today().toordinal() * len(WAYS))
 
 
 @pytest.mark.slow
 @pytest.mark.crash
-@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("number", range(KILLS))
 def test_two_hundred_kills(
-    far: Callable[..., Program], s3: Any, collection: Collection, clean: Clean
+    far: Callable[..., Popen], s3: Any, collection: Collection, clean: Clean, number: int
 ) -> None:
-    for number in range(KILLS):
-        kill_and_resume(far, s3, collection, clean, number)
+    kill_and_resume(far, s3, collection, clean, number)
 
 
 def test_a_second_writer_is_refused_by_name(
-    far: Callable[..., Program], s3: Any, collection: Collection, clean: Clean
+    far: Callable[..., Popen], s3: Any, collection: Collection, clean: Clean
 ) -> None:
     command = ("run", collection.config, "--out", "s3://runs/two", "--workers", 0)
     first = far("one", *command, fault="task.start.keep@1=sleep:3")
@@ -247,7 +244,7 @@ def test_a_second_writer_is_refused_by_name(
 
 @pytest.mark.slow
 def test_a_writer_that_slept_through_its_lease_stops_and_harms_nothing(
-    far: Callable[..., Program], s3: Any, collection: Collection, clean: Clean
+    far: Callable[..., Popen], s3: Any, collection: Collection, clean: Clean
 ) -> None:
     """It stops before its last commit, another host finishes the run, and then it goes on."""
     command = ("run", collection.config, "--out", "s3://runs/slept", "--workers", 0)
@@ -289,7 +286,7 @@ def stored(s3: Any, collection: Collection, tmp_path: Path) -> Callable[[str], P
 
 
 def run_on_stored(
-    far: Callable[..., Program], config: Path, out: Path, fault: str = ""
+    far: Callable[..., Popen], config: Path, out: Path, fault: str = ""
 ) -> tuple[int, str]:
     command = ("run", config, "--out", out, "--workers", 0)
     program = far("one", *command, fault=fault, before=READS_S3)
@@ -301,7 +298,7 @@ def run_on_stored(
 @pytest.mark.crash
 @pytest.mark.parametrize("scheme", ["s3", "http"])
 def test_inputs_in_a_bucket_give_the_bytes_of_local_ones_whatever_fails(
-    far: Callable[..., Program], stored: Callable[[str], Path], s3: Any, clean: Clean,
+    far: Callable[..., Popen], stored: Callable[[str], Path], s3: Any, clean: Clean,
     tmp_path: Path, scheme: str,
 ) -> None:  # fmt: skip
     """Among them one that is read by ranges; killed and resumed, while requests fail."""

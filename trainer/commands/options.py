@@ -19,7 +19,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from pipeline.commands.usage import declare, read_docstring
 from pipeline.core.errors import ConfigError, PrepError, escape_text
-from pipeline.core.mirror import name_urls
 
 if TYPE_CHECKING:
     from pipeline.tokenizers.definition import TokenizerDefinition
@@ -255,7 +254,7 @@ def one_line_errors() -> Iterator[None]:
         code = error.exit_code if isinstance(error, PrepError) else _code_of_backend(error)
         if code is None:
             raise
-        text = name_urls(str(error))
+        text = str(error)
         mistakes = text.split("\n") if isinstance(error, ConfigError) else [text]
         print("error:", "\n".join(escape_text(m, _LONGEST) for m in mistakes), file=sys.stderr)
         raise typer.Exit(code) from error

@@ -19,6 +19,7 @@ from rich.progress import Progress as RichProgress
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, PrepError, escape_text
 from pipeline.core.journal import DIRECTORY
+from pipeline.core.mirror import state_of
 
 IDENTITY = f"{DIRECTORY}/conversion.json"
 FILES = f"{DIRECTORY}/files.log"
@@ -41,7 +42,7 @@ class State:
 
     def note(self, index: int, name: str, size: int, digest: str, facts: Mapping[str, Any]) -> None:
         """Note a file that is there in full."""
-        mtime = (self.directory / name).stat().st_mtime_ns
+        mtime = state_of(self.directory / name)
         entry = {
             "index": index,
             "file": name,
@@ -77,7 +78,7 @@ class State:
             return False
         if facts.st_size != entry["size"]:
             return False
-        if facts.st_mtime_ns == entry["mtime_ns"]:
+        if state_of(self.directory / entry["file"]) == entry["mtime_ns"]:
             return True
         return storage.hash_file(self.directory / entry["file"]) == str(entry["hash"])
 

@@ -1,5 +1,5 @@
-"""Commands open run directories in buckets. Any other URL in the place of a path is refused at
-once, by commands and functions, with one line and exit 2."""
+"""Commands and functions open run directories in buckets. Any other URL in the place of a path is
+refused at once, with one line and exit 2."""
 
 import functools
 import importlib
@@ -27,13 +27,16 @@ CHOICES = {"--decision": "drop", "--tgt-fmt": "hf"}
 SAID = "a URL; expected a path on this machine"
 IN_BUCKETS = {
     ("run", "out"), ("plan", "out"), ("status", "directory"), ("verify", "directory"),
-    ("clean-up", "directory"), ("clean", "out"), ("dedup", "out"), ("explain", "directory"),
+    ("clean-up", "directory"), ("clean", "out"), ("convert", "out"), ("dedup", "out"),
+    ("disclose", "directory"), ("explain", "directory"), ("policy", "run"), ("screen", "out"),
+    ("takedown", "export"),
     ("export", "directory"), ("export", "out"), ("inspect", "directory"), ("policy", "directory"),
     ("quarantine", "directory"), ("repack", "directory"), ("repack", "out"),
     ("rescan", "directory"), ("search", "directory"), ("takedown", "run"),
     ("tokenizer", "directory"), ("trace", "directory"),
 }  # fmt: skip
 """Command or group of `prep`, and parameter."""
+INDEX_IN_BUCKETS = {("build", "index"), ("add", "index"), ("query", "index")}
 TRAIN_IN_BUCKETS = {("run", "data"), ("evaluate", "data")}
 
 
@@ -84,9 +87,15 @@ ALL_CASES = [
     for parameter in command.params
     if is_path(parameter)
 ]  # fmt: skip
-OPEN = {"prep": IN_BUCKETS, "prep dedup index": set(), "train": TRAIN_IN_BUCKETS}
+OPEN = {
+    "prep": IN_BUCKETS, "prep dedup index": INDEX_IN_BUCKETS, "train": TRAIN_IN_BUCKETS,
+}  # fmt: skip
 CASES = [(app, words) for app, words, where in ALL_CASES if where not in OPEN[app]]
-OPENED = [words for app, words, where in ALL_CASES if app == "prep" and where in OPEN[app]]
+OPENED = [
+    (*app.split()[1:], *words)
+    for app, words, where in ALL_CASES
+    if app != "train" and where in OPEN[app]
+]
 
 
 def test_there_are_all_the_commands() -> None:
@@ -157,9 +166,21 @@ def test_functions_refuse_it_before_they_write(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text(write_prose(1))
     config = Config(name="x", inputs=(InputConfig(name="a", path="a.txt"),))
-    with pytest.raises(ConfigError, match=SAID) as refused:
-        pipeline.run(config, out=url, workers=0)
-    assert "secret" not in str(refused.value)
+    in_bucket = url.startswith(tuple(f"{scheme}:" for scheme in storage.BUCKETS))
+    for call in (
+        lambda place: pipeline.run(config, out=place, workers=0),
+        lambda place: pipeline.plan(config, out=place),
+        lambda place: pipeline.clean("a.txt", out=place),
+        lambda place: pipeline.dedup("a.txt", out=place),
+        lambda place: pipeline.open_run(place),
+        lambda place: pipeline.verify(place),
+        lambda place: pipeline.search(place, "a word"),
+        lambda place: pipeline.trace(place, document="abcdef"),
+    ):
+        said = "expected [sg].*://BUCKET/DIRECTORY" if in_bucket else SAID
+        with pytest.raises(ConfigError, match=said) as refused:
+            call(url.removesuffix("/out") if in_bucket else url)
+        assert "secret" not in str(refused.value)
     with pytest.raises(ConfigError, match=SAID):
         storage.publish(Path(url) / "file", b"")
     with pytest.raises(ConfigError, match=SAID), journal.hold_lock(Path(url)):

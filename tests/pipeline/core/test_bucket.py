@@ -87,6 +87,22 @@ def test_with_faults_every_write_happens_once_and_every_read_is_whole(
     assert min(counts[kind] for kind in ("refused", "lost", "cut", "late")) > 3, counts
 
 
+def test_a_large_object_is_sent_in_parts_whatever_fails(
+    bucket: Bucket, s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buckets, "_PART_BYTES", 5 << 20)
+    for number in range(4):
+        data = random.Random(number).randbytes(12 << 20)
+        (tmp_path / "large").write_bytes(data)
+        s3.set_faults(0.15, seed=number)
+        bucket.put("parts/large", tmp_path / "large", hash_bytes(data))
+        s3.set_faults(0)
+        (version,) = bucket.list_objects("parts/")
+        assert version.etag.rstrip('"').endswith("-3"), "of three parts"
+        assert bucket.look_up("parts/large") == (version, hash_bytes(data))
+        assert s3.read("parts/") == {"large": data}
+
+
 def test_a_store_that_never_answers_and_a_bucket_that_is_not_there_are_named(
     bucket: Bucket, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,19 +85,59 @@ def test_a_worker_that_kept_an_older_state_gets_the_new_one(
         Inputs(root).path(replace(shard, hash="0" * 32))
 
 
+def test_what_is_written_makes_room_too_and_what_commands_need_stays(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.publish(root / "journal/events.jsonl", b"{}\n")
+    storage.publish(root / "table.parquet", b"PAR1" * 1000)
+    storage.publish(root / "parts.parquet/000000.parquet", b"PAR1" * 1000)
+    place = mirror._this_place()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 20, 1 << 20, 0))
+    storage.publish(root / "shards/3.arrow", bytes(50_000))
+    empty = sorted(path.name for path in root.rglob("*.*") if mirror.is_absent(path))
+    assert empty == ["0.arrow", "1.arrow", "2.arrow"]
+    mirror._this_place.cache_clear()
+    assert mirror._this_place() == place
+    assert mirror.fetch(root / "shards/2.arrow").read_bytes() == b"\x02" * 50_000
+
+
+def test_what_another_program_wrote_is_read_and_what_it_deleted_is_missing(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3: Any
+) -> None:
+    """Its objects state no hash."""
+    key = f"mirror-{tmp_path.name}/shards/{{}}.arrow"
+    data = b"\x01" * 50_000
+    s3.client().put_object(Bucket="runs", Key=key.format(1), Body=data)
+    shard, gone = (other_host(monkeypatch, tmp_path, root) / f"shards/{n}.arrow" for n in (1, 2))
+    mirror.check_stored(shard, storage.hash_bytes(data))
+    with pytest.raises(IntegrityError, match=f"shards/1.arrow: changed: .*{'0' * 32}"):
+        mirror.check_stored(shard, "0" * 32)
+    assert mirror.is_absent(shard)
+    s3.client().delete_object(Bucket="runs", Key=key.format(2))
+    for check in (mirror.check_stored, storage.verify_file, storage.read_verified):
+        with pytest.raises(IntegrityError, match=r"s3://runs/.*/shards/2.arrow: missing"):
+            check(gone, "0" * 32)
+    with pytest.raises(FileNotFoundError):
+        gone.read_bytes()
+
+
 def test_a_full_cache_makes_room(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = other_host(monkeypatch, tmp_path, root)
     paths = [other / f"shards/{number}.arrow" for number in range(3)]
     mirror.fetch(paths[0])
-    for handle in mirror._pins:
+    for handle, _ in mirror._pins:
         os.close(handle)
     mirror._pins.clear()
     mirror.fetch(paths[1])
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1000, 999, 1))
+    total = 64 * 2 * 50_000
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(total, total - 1, 1))
     mirror.fetch(paths[2])
     assert [mirror.is_absent(path) for path in paths] == [True, False, False], "1 is in use"
+    mirror.fetch(paths[0])
+    mirror.make_room(paths[2], 0)
+    assert [mirror.is_absent(path) for path in paths] == [False, True, False], "0 and 2 are"
     assert (other / "table.json").stat().st_size > 0
     assert mirror.fetch(paths[0]).read_bytes() == bytes(50_000)
 
@@ -106,6 +146,12 @@ def test_a_full_cache_makes_room(
 def test_what_is_no_directory_in_a_bucket_is_refused(place: str) -> None:
     with pytest.raises(ConfigError, match="expected s3://BUCKET/DIRECTORY"):
         mirror.mirror_path("s3", place)
+
+
+def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
+    with pytest.raises(ConfigError, match="no credentials in a URL") as refused:
+        storage.open_place(Path("s3://wafermill:hunter2@runs/x"))
+    assert "hunter2" not in str(refused.value)
 
 
 def test_what_to_install_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
