@@ -13,9 +13,10 @@ import pytest
 
 from pipeline.config import cluster as section
 from pipeline.core.errors import ConfigError, ResourceError
+from pipeline.core.mirror import mirror_path
 from pipeline.engine import clusters
 from pipeline.engine.executor import executor
-from pipeline.engine.tls import certificates
+from pipeline.engine.tls import certificates, secret_directory
 
 Prep = Callable[..., Any]
 SLURM = "{kind: slurm, workers: 16, memory: 32 GB%s}"
@@ -272,6 +273,17 @@ def test_certificates_of_a_run_let_only_its_own_in(tmp_path: Path) -> None:
                 address = settings["address"].replace("tls", "tls" if other else "tcp")
                 with pytest.raises((OSError, TimeoutError, RuntimeError)):
                     Client(address, security=other, timeout=2)
+
+
+def test_keys_of_a_run_in_a_bucket_are_outside_of_its_mirror(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing is sent to the bucket, or deleted because it is not there."""
+    monkeypatch.setenv("WAFERMILL_CACHE", str(tmp_path / "cache"))
+    mirrored = mirror_path("s3", "runs/mine")
+    keys = [secret_directory(mirrored / name) for name in ("a", "b")]
+    assert {path.parent for path in keys} == {tmp_path / "cache/secrets"} and len(set(keys)) == 2
+    assert secret_directory(tmp_path / "run") == tmp_path / "run"
 
 
 def test_a_cluster_without_certificates_is_no_cluster_with_them(
