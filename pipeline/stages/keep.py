@@ -338,8 +338,9 @@ def _cluster_table(job: ClusterTableJob, inputs: Inputs) -> Result:
 
 def cluster_table_stage(keep: KeepOutput, clusters: ClustersOutput | None, run: RunStage) -> Stage:
     """One task per range of the kept key; what merges `edges/` for them runs at once."""
-    duplicates = sum(clusters.duplicates) if clusters else 0
-    count = max(1, -(-duplicates // parts.RECORDS))
+    duplicates = clusters.duplicates if clusters else [0]
+    count = max(1, -(-sum(duplicates) // parts.RECORDS))
+    most = parts.RECORDS + max(duplicates, default=0)  # all of one kept document are in one part
     bounds = tuple((1 << 64) * part // count for part in range(count + 1))
     (merged,) = merge_ranges("merge_edges", START, [Ranges(keep.edges, bounds)], run)
     tasks = [
@@ -347,7 +348,7 @@ def cluster_table_stage(keep: KeepOutput, clusters: ClustersOutput | None, run: 
             f"part {part} of the table of clusters",
             ClusterTableJob(part, bounds[part], bounds[part + 1], edges),
             (edges,),
-            memory=parts.RECORD_MEMORY * parts.RECORDS,
+            memory=parts.RECORD_MEMORY * most,
         )
         for part, edges in enumerate(merged)
     ]
