@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.core.address_space import check_address_space
 from pipeline.core.storage import check_local, open_place
+from pipeline.engine.memory import check_address_space
 
 AnyPath = str | os.PathLike[str]
 """A path, relative to the working directory."""

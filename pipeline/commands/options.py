@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from pipeline.core.address_space import check_address_space
 from pipeline.core.storage import check_local, open_place
+from pipeline.engine.memory import check_address_space
 from pipeline.runs.references import read_number
 
 if TYPE_CHECKING:

@@ -1,7 +1,9 @@
 """The memory that tasks declare, and that workers have: what runs at the same time fits, and what
-fits nowhere is an error before it begins.
+fits nowhere is an error before it begins. And the limit on addresses, which libraries do not
+survive.
 """
 
+import resource
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -12,6 +14,9 @@ KILLED_AT = 0.95
 MEMORY = "wafermill-memory"
 """The resource of Dask that workers elsewhere have: bytes that tasks may use."""
 _NO_LIMIT = 1 << 60
+_ADDRESSES = 4 << 30
+"""Bytes of addresses that a process needs; several times the memory that is used, because
+allocators, threads and mapped libraries reserve them."""
 
 
 def worker_room(limit: int | None) -> int:
@@ -133,3 +138,15 @@ def check_memory(jobs: Sequence[Job], total: int, there: str = "there are") -> N
                 f"{job.label}: needs {job.memory:,} bytes of memory, {there} {total:,}; lower "
                 "read.task_bytes, hdf5.shard_bytes or dedup.memory, or give it more"
             )
+
+
+def check_address_space() -> None:
+    """Raise ResourceError where `ulimit -v` leaves too few addresses: libparquet ends the process
+    with a segmentation fault then, and others with errors that do not say why."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < _ADDRESSES:
+        raise ResourceError(
+            f"the address space is limited to {limit / 1e6:,.0f} MB (ulimit -v), less than the "
+            f"{_ADDRESSES / 1e6:,.0f} MB that allocators and libraries reserve; run `ulimit -v "
+            "unlimited`; to limit memory, use a control group instead"
+        )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import IntegrityError
-from pipeline.core.manifest import End, Shard
+from pipeline.core.manifest import End, Shard, StageManifest
 from pipeline.core.mirror import fetch, fetch_again
 from pipeline.core.storage import hash_bytes
 from pipeline.engine.shared import Shared
@@ -133,6 +133,10 @@ class Stage:
     in_driver: bool = False
     """Whether its tasks run in the process that starts workers, one after the other. The pages of a
     mapped file count for the limit of a worker, though they can leave memory at any time."""
+
+
+RunStage = Callable[[Stage], StageManifest]
+"""Brings a stage up to date."""
 
 
 def arrow_output(path: str, table: "pa.Table") -> Output:

@@ -7,7 +7,7 @@ one is configured, `key`, the digest of a field of `meta`. `bands` joins one key
 over all shards; where these are too many for one task, their runs are merged before.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -24,22 +24,13 @@ from dedup.presets import Preset
 from pipeline.core.manifest import Shard, StageManifest
 from pipeline.engine.levels import Bundle, bundle_shards, merge_in_levels
 from pipeline.engine.shared import Shared
-from pipeline.engine.stage import (
-    Inputs,
-    Output,
-    Result,
-    Stage,
-    Task,
-    arrow_output,
-)
+from pipeline.engine.stage import Inputs, Output, Result, RunStage, Stage, Task, arrow_output
 from pipeline.runs import layout
 from pipeline.runs.views import BandsOutput, CleanOutput
 from pipeline.stages.batches import Batches
 
 SAME = "same"
 KEY = "key"
-
-RunStage = Callable[[Stage], StageManifest]
 Entries = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]
 
 

@@ -12,14 +12,14 @@ import pyarrow as pa
 from dedup.arrays import I64, U8
 from dedup.presets import Preset, Verify
 from pipeline.core import ids
+from pipeline.engine.ranges import Ranges, Shards, merge_ranges, slice_range
 from pipeline.engine.shared import Shared
-from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
+from pipeline.engine.stage import Inputs, Result, RunStage, Stage, Task, arrow_output
 from pipeline.runs import layout
 from pipeline.runs.views import MembersOutput, RoutesOutput
 from pipeline.stages.batches import Batches, Corpus
-from pipeline.stages.candidates import KEY, SAME, RunStage
+from pipeline.stages.candidates import KEY, SAME
 from pipeline.stages.components import MEMBER_BYTES
-from pipeline.stages.ranges import Ranges, Shards, merge_ranges, slice_range
 
 if TYPE_CHECKING:
     from dedup.clusters import Memberships

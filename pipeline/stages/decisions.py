@@ -17,10 +17,12 @@ import pyarrow.compute as pc
 from dedup.arrays import I64
 from pipeline.core.manifest import Shard, fingerprint_of
 from pipeline.core.storage import canonical_json
+from pipeline.engine.ranges import Ranges, Shards, merge_ranges, slice_range
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import (
     Inputs,
     Result,
+    RunStage,
     Stage,
     Task,
     arrow_output,
@@ -41,9 +43,7 @@ from pipeline.screening.policy.evaluation import evaluate_policy
 from pipeline.screening.policy.propagation import number_decisions, propagate, select_worst
 from pipeline.screening.policy.rules import Policy, reads_documents
 from pipeline.stages.batches import Batches, Corpus
-from pipeline.stages.candidates import RunStage
 from pipeline.stages.keep import kinds
-from pipeline.stages.ranges import Ranges, Shards, merge_ranges, slice_range
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,16 +17,24 @@ from dedup.arrays import I64, U8, U64
 from pipeline.config.prep import Config
 from pipeline.core import ids
 from pipeline.core.manifest import Shard
+from pipeline.engine.ranges import Ranges, Shards, merge_ranges, slice_range
 from pipeline.engine.shared import Shared
-from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
+from pipeline.engine.stage import (
+    Inputs,
+    Result,
+    RunStage,
+    Stage,
+    Task,
+    arrow_output,
+    parquet_output,
+)
 from pipeline.runs import layout, parts, splits
 from pipeline.runs.layout import KINDS, STATES
 from pipeline.runs.views import ClustersOutput, KeepOutput
 from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.batches import Batches
-from pipeline.stages.candidates import KEY, SAME, RunStage
+from pipeline.stages.candidates import KEY, SAME
 from pipeline.stages.clusters import CHOICE
-from pipeline.stages.ranges import Ranges, Shards, merge_ranges, slice_range
 
 NOT_REPRESENTED = len(KINDS)
 """The kind of a document that no other represents."""

@@ -3,7 +3,7 @@
 doc_key, then by byte. Where runs, or repeats, are too many for one task, they are merged.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from pipeline.core import ids
 from pipeline.core.manifest import Shard, StageManifest
 from pipeline.engine.levels import Bundle, bundle_shards, merge_in_levels, single_ranges
 from pipeline.engine.shared import Shared
-from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
+from pipeline.engine.stage import Inputs, Output, Result, RunStage, Stage, Task, arrow_output
 from pipeline.runs import layout, views
 from pipeline.runs.layout import STATES
 
@@ -213,9 +213,6 @@ def _sorted_by(column: str, parts: list[pa.Table], path: str) -> Output:
     table = pa.concat_tables(parts)
     order = np.argsort(table[column].to_numpy(), kind="stable")
     return arrow_output(path, table.take(pa.array(order)).combine_chunks())
-
-
-RunStage = Callable[[Stage], StageManifest]
 
 
 def find_repeats(

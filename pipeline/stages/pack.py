@@ -19,6 +19,7 @@ from pipeline.config.prep import Config
 from pipeline.core.ids import array_hash
 from pipeline.core.manifest import Shard
 from pipeline.engine.levels import Bundle, bundle_shards, merge_in_levels, single_ranges
+from pipeline.engine.ranges import copy_table
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import (
     DELTA,
@@ -26,6 +27,7 @@ from pipeline.engine.stage import (
     Inputs,
     Output,
     Result,
+    RunStage,
     Stage,
     Task,
     arrow_output,
@@ -49,9 +51,7 @@ from pipeline.packing.rows import Tokens, empty_vsl_rows, fill_sample_rows, fill
 from pipeline.runs import layout
 from pipeline.runs.views import CleanOutput, GatherOutput, PackOutput, RowsOutput
 from pipeline.stages.rows import dense_index, read_stream, records_before_task, split_streams
-from pipeline.stages.shuffle.gather import RunStage
 from pipeline.stages.shuffle.slices import (
-    copy_table,
     merge_slices,
     order_by_position,
     slice_positions,

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pipeline.config.prep import Config
 from pipeline.core.manifest import Shard, fingerprint_of
 from pipeline.core.storage import canonical_json
+from pipeline.engine.ranges import Ranges, Shards, merge_ranges, slice_range
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import (
     DELTA,
@@ -21,6 +22,7 @@ from pipeline.engine.stage import (
     Inputs,
     Output,
     Result,
+    RunStage,
     Stage,
     Task,
     arrow_output,
@@ -39,7 +41,6 @@ from pipeline.runs.views import (
     RowsOutput,
 )
 from pipeline.stages.pack import PackVocabulary, corpus_stage, pack_rows
-from pipeline.stages.ranges import Ranges, Shards, merge_ranges, slice_range
 from pipeline.stages.rows import (
     bins_stage,
     dense_index,
@@ -48,7 +49,6 @@ from pipeline.stages.rows import (
     split_streams,
     vsl_rows_stage,
 )
-from pipeline.stages.shuffle.gather import RunStage
 from pipeline.stages.tables import SplitCounts, split_accounts
 
 ROWS_PER_GROUP = 1 << 16

@@ -16,11 +16,10 @@ from pipeline.core.manifest import StageManifest
 from pipeline.engine.executor import Executor, executor, joined_step
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner
-from pipeline.engine.stage import Stage, top_directory
+from pipeline.engine.stage import RunStage, Stage, top_directory
 from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES, list_unneeded
 from pipeline.runs.run_directory import commit_run, hold_and_run
 
-RunStage = Callable[[Stage], StageManifest]
 Stages = dict[str, StageManifest]
 
 

@@ -11,6 +11,7 @@ from pipeline.config.prep import Config, LoadedConfig
 from pipeline.core.errors import InputError
 from pipeline.demo import quickstart
 from pipeline.engine.levels import Bundle
+from pipeline.engine.stage import RunStage
 from pipeline.runs import views
 from pipeline.stages.batches import Batch
 from pipeline.stages.clean import clean_stage
@@ -37,7 +38,7 @@ from pipeline.stages.tokenize import tokenize_stage, tokenizer_stage
 from pipeline.stages.withheld import quarantine_stage
 from pipeline.stories import selection
 from pipeline.stories.earlier import load_earlier
-from pipeline.stories.loop import RunStage, StageRecord
+from pipeline.stories.loop import StageRecord
 from pipeline.takedown.record import TakedownState, read_takedown_state
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 

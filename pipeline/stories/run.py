@@ -12,12 +12,12 @@ from pathlib import Path
 from dedup import compiled
 from pipeline.config.cluster import Cluster
 from pipeline.config.prep import Config, LoadedConfig, load_config
-from pipeline.core.address_space import check_address_space
 from pipeline.core.errors import InputError, ReadOnlyError
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest, read_sealed
 from pipeline.core.words import pluralise
 from pipeline.engine.executor import Executor, LocalExecutor, joined_step
+from pipeline.engine.memory import check_address_space
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import FrozenStageError, RemovedInputError, Runner, TextsApartError
 from pipeline.engine.stage import Stage

@@ -14,7 +14,7 @@ from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.core.manifest import StageManifest
 from pipeline.demo.planted import LIST, TEXT
 from pipeline.demo.quickstart import QUICKSTART, cache_directory
-from pipeline.engine.stage import Stage
+from pipeline.engine.stage import RunStage
 from pipeline.filters.custom_functions import CustomFilter, load_custom_filters
 from pipeline.filters.rules import Filters, load_filters
 from pipeline.runs import views
@@ -46,7 +46,7 @@ from pipeline.stages.candidates import (
     signature_stage,
 )
 from pipeline.stages.clusters import ClusterRules, cluster_stage
-from pipeline.stages.components import components_stage
+from pipeline.stages.components import components_stage, members_stage, route_stage
 from pipeline.stages.decisions import decisions_stage, spread_stage, verdicts_stage
 from pipeline.stages.filters import (
     custom_detectors_stage,
@@ -56,7 +56,6 @@ from pipeline.stages.filters import (
 from pipeline.stages.keep import cluster_table_stage, keep_stage
 from pipeline.stages.overlap import eval_index_stage, overlap_stage
 from pipeline.stages.plan import Reading
-from pipeline.stages.routes import members_stage, route_stage
 from pipeline.stages.screen import (
     Lists,
     RegistryShards,
@@ -67,8 +66,6 @@ from pipeline.stages.screen import (
     screen_stage,
 )
 from pipeline.stages.withheld import withheld_stage
-
-RunStage = Callable[[Stage], StageManifest]
 
 CUSTOM_KEYS = {name: name for name in ("unit", "size", "bands", "rows")}
 CUSTOM_KEYS["permutations"] = "num_perm"

@@ -23,7 +23,7 @@ from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard
 from pipeline.engine.levels import bundle_shards, merge_in_levels, single_ranges
 from pipeline.engine.shared import Shared
-from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
+from pipeline.engine.stage import Inputs, Output, Result, RunStage, Stage, Task, arrow_output
 from pipeline.packing.rows import measure_byte_lengths, take_rows
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
@@ -31,7 +31,7 @@ from pipeline.runs.views import GatheredTextOutput, ScatteredTextOutput
 from pipeline.sources.output_format import Form
 from pipeline.stages.cuts import cut_texts
 from pipeline.stages.records import columns_for, image, writing_software
-from pipeline.stages.shuffle.gather import MERGES, RunStage, merge_stage
+from pipeline.stages.shuffle.gather import MERGES, merge_stage
 from pipeline.stages.shuffle.scatter import Places, pieces, places, shard_of_piece
 from pipeline.stages.shuffle.slices import WHOLE, merge_slices, order_by_rank, slice_ranks
 from pipeline.stages.withheld import load_withheld

@@ -2,19 +2,17 @@
 scatter shards where there are too many for it -> merged/.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.config.prep import Config
-from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.manifest import Shard
 from pipeline.engine.levels import Bundle, bundle_shards, merge_in_levels, single_ranges
 from pipeline.engine.shared import Shared
-from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
+from pipeline.engine.stage import Inputs, Result, RunStage, Stage, Task, arrow_output
 from pipeline.runs import splits
 from pipeline.runs.views import GatherOutput, ScatterOutput
 from pipeline.stages.shuffle.slices import WHOLE, merge_slices, order_by_rank, slice_ranks
-
-RunStage = Callable[[Stage], StageManifest]
 
 MERGES = ("merge", "merge_again")
 """Stages between scatter and gather, as many as are needed."""

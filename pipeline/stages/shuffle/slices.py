@@ -9,6 +9,7 @@ import pyarrow as pa
 from dedup.arrays import I64
 from pipeline.core import ids
 from pipeline.core.manifest import Shard
+from pipeline.engine.ranges import copy_table
 from pipeline.engine.stage import Inputs
 from pipeline.packing.rows import ListRows, measure_byte_lengths
 
@@ -82,11 +83,6 @@ def merge_slices(
         column = _gather_column(kept, name, kind, length_M, order_M, inputs)
         table = table.append_column(name, column)
     return table.select(empty.column_names)
-
-
-def copy_table(table: pa.Table) -> pa.Table:
-    """The same rows in memory of their own, so that the file behind them can be closed."""
-    return table.take(pa.array(np.arange(len(table))))
 
 
 def _gather_column(

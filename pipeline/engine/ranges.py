@@ -11,9 +11,7 @@ import pyarrow as pa
 from pipeline.core.manifest import Shard, StageManifest
 from pipeline.engine.levels import Bundle, bundle_shards, merge_in_levels, single_ranges
 from pipeline.engine.shared import Shared
-from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
-from pipeline.stages.candidates import RunStage
-from pipeline.stages.shuffle.slices import copy_table
+from pipeline.engine.stage import Inputs, Result, RunStage, Stage, Task, arrow_output
 
 Shards = Shared[tuple[Shard, ...]]
 
@@ -49,6 +47,11 @@ def slice_range(
         if start < stop:
             slices.append(copy_table(rows.read(None, start, stop)))
     return pa.concat_tables(slices)
+
+
+def copy_table(table: pa.Table) -> pa.Table:
+    """The same rows in memory of their own, so that the file behind them can be closed."""
+    return table.take(pa.array(np.arange(len(table))))
 
 
 @dataclass(frozen=True)
