@@ -281,7 +281,7 @@ def open_parts(path: Path, name: str, size: int) -> int:
     return handle
 
 
-def read_part(path: Path, start: int, stop: int) -> bytes:
+def read_span(path: Path, start: int, stop: int) -> bytes:
     """Bytes [start, stop) of what `path` mirrors. Raises IntegrityError if it is not there."""
     bucket, key = _need(path)
 
@@ -342,7 +342,7 @@ def _fetch(path: Path, is_listed: bool = False) -> None:
     with _alone(path) as is_there:
         if is_there:
             return
-        make_room(path, path.stat().st_size if path.exists() else 0)
+        free_room(path, path.stat().st_size if path.exists() else 0)
         path.parent.mkdir(parents=True, exist_ok=True)
         temp = _temp_of(path)
 
@@ -389,7 +389,7 @@ def _alone(path: Path) -> Iterator[bool]:
         os.close(handle)
 
 
-def make_room(path: Path, size: int) -> None:
+def free_room(path: Path, size: int) -> None:
     """Before so many bytes of what `path` mirrors are written here: where little room is free,
     empty the files of all mirrors that were not used for longest."""
     if locate(path) is None:

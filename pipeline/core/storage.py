@@ -124,7 +124,7 @@ def publish(
     pieces = (data,) if isinstance(data, bytes) else data
     size = sum(map(len, pieces)) if isinstance(pieces, Sequence) else 0
     with _explain_errors(path, size), _open_directory(path.parent, create=True) as parent:
-        mirror.make_room(path, size)
+        mirror.free_room(path, size)
         published = _publish(parent, path, pieces, accept)
     failpoint.hit("storage.publish.done")
     return published

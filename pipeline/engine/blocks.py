@@ -200,7 +200,7 @@ class _FarBlockFile(BlockFile):
         """Bring them, one process at a time."""
         fcntl.flock(self._handle, fcntl.LOCK_EX)
         try:
-            mirror.make_room(self._path, len(blocks) * BLOCK)
+            mirror.free_room(self._path, len(blocks) * BLOCK)
             self._marks.look()
             runs = _find_runs(blocks[~self._marks.known[blocks]], _RUN)
             if len(runs) == 1:
@@ -214,7 +214,7 @@ class _FarBlockFile(BlockFile):
     def _bring(self, blocks: I64) -> None:
         first, stop = self._bounds(int(blocks[0]))[0], self._bounds(int(blocks[-1]))[1]
         for attempt in range(_ATTEMPTS):
-            data = memoryview(mirror.read_part(self._path, first, stop))
+            data = memoryview(mirror.read_span(self._path, first, stop))
             bounds = [(block, *self._bounds(block)) for block in blocks.tolist()]
             found = [self._find_problem(n, data[a - first : b - first]) for n, a, b in bounds]
             problems = list(filter(None, found))

@@ -34,7 +34,7 @@ from pipeline.sources.formats import (
     load_plugged_formats,
 )
 from pipeline.sources.listing import DESCRIPTIONS, Listing, StoredFile, local
-from pipeline.sources.ranges import RangeFile, Span, open_ranges
+from pipeline.sources.ranges import ByteRange, RangeFile, open_ranges
 from pipeline.sources.raw_format import RowFormat, StreamFormat
 from pipeline.sources.record import BadRecord, Place, Record, RecordRules, has_surrogate
 from pipeline.sources.remote import (
@@ -212,7 +212,7 @@ class HashingReader:
     hashed apart. `span` is what is read of it by ranges, if it is behind a URL whose store has
     them. Raises InputError when it cannot be opened."""
 
-    def __init__(self, location: str, span: Span | None = None) -> None:
+    def __init__(self, location: str, span: ByteRange | None = None) -> None:
         self.digest = xxhash.xxh3_128()
         self.hashed = 0
         try:
@@ -222,7 +222,7 @@ class HashingReader:
         self._shown = redact_url(location) if is_url(location) else location
         self._stamp = self._times()
 
-    def _open(self, location: str, span: Span | None) -> BinaryIO:
+    def _open(self, location: str, span: ByteRange | None) -> BinaryIO:
         if not is_url(location):
             return open(location, "rb")
         ranges = open_ranges(location, span, self._hash) if span is not None else None

@@ -19,7 +19,7 @@ from pipeline.core.errors import InputError
 from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs
 from pipeline.sources.files import HashingReader, InputFile, read_blocks, read_rows
-from pipeline.sources.ranges import Span
+from pipeline.sources.ranges import ByteRange
 from pipeline.sources.record import START, BadRecord, Place, Record, RecordRules
 from pipeline.sources.remote import RefusedError
 from pipeline.sources.streams import StreamStart, change_error, decompress_blocks, resume_blocks
@@ -147,7 +147,7 @@ def _rows(
     file, digest, count = part.file, xxhash.xxh3_128(), 0
     if content.copy is not None:
         file = replace(file, location=str(inputs.path(content.copy)), kind=file.format.records.name)
-    with _open_again(file, Span()) as reader:
+    with _open_again(file, ByteRange()) as reader:
         items = read_rows(file, reader, rules, part.first.ordinal)
         for item in islice(items, content.rows):
             update(digest, item)
@@ -157,14 +157,14 @@ def _rows(
         raise change_error(part.file.shown)
 
 
-def _span(file: InputFile, start: StreamStart, size: int) -> Span:
+def _span(file: InputFile, start: StreamStart, size: int) -> ByteRange:
     """Where so many bytes of the decompressed file are about, by how what is before them packs."""
     ratio = start.raw / start.text if start.text else file.size / max(1, file.text_estimate)
-    return Span(start.raw, start.raw + int(size * ratio))
+    return ByteRange(start.raw, start.raw + int(size * ratio))
 
 
 @contextmanager
-def _open_again(file: InputFile, span: Span) -> Iterator[HashingReader]:
+def _open_again(file: InputFile, span: ByteRange) -> Iterator[HashingReader]:
     """A file that was sound when it was cut: what is wrong with it now is that it changed."""
     with closing(HashingReader(file.location, span)) as reader:
         try:

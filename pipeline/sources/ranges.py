@@ -19,7 +19,7 @@ _BLOCKS = 16
 
 
 @dataclass(frozen=True)
-class Span:
+class ByteRange:
     """What is to be read: about the bytes [start, stop), in order, in blocks of which `kept` are
     held, so that a reader may go back; with no `stop` exactly what is asked for."""
 
@@ -106,7 +106,7 @@ class ReadAheadFile(RangeFile):
     reads_exactly = False
 
     def __init__(
-        self, location: str, store: Store, span: Span, take: Callable[[bytes], None]
+        self, location: str, store: Store, span: ByteRange, take: Callable[[bytes], None]
     ) -> None:
         super().__init__(location, store)
         self._span = span
@@ -163,7 +163,7 @@ class ReadAheadFile(RangeFile):
         super().close()
 
 
-def open_ranges(location: str, span: Span, take: Callable[[bytes], None]) -> RangeFile | None:
+def open_ranges(location: str, span: ByteRange, take: Callable[[bytes], None]) -> RangeFile | None:
     """A file behind a URL; None where its server does not serve ranges."""
     store: Store = ask_store(location, find_store, location)
     if not ask_store(location, _serves_ranges, location, store):

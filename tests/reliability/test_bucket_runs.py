@@ -58,12 +58,12 @@ SMALL_BLOCKS = """
 from pipeline.core import mirror
 from pipeline.engine import blocks
 blocks.BLOCK, blocks.LEAST = 128, 512
-read_part = mirror.read_part
+read_part = mirror.read_span
 def note(path, start, stop):
     with open(path.parents[5] / "brought", "a") as log:
         print(path.parent.name, stop - start, file=log)
     return read_part(path, start, stop)
-mirror.read_part = note
+mirror.read_span = note
 """
 
 

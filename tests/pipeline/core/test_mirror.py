@@ -136,7 +136,7 @@ def test_a_full_cache_makes_room(
     mirror.fetch(paths[2])
     assert [mirror.is_absent(path) for path in paths] == [True, False, False], "1 is in use"
     mirror.fetch(paths[0])
-    mirror.make_room(paths[2], 0)
+    mirror.free_room(paths[2], 0)
     assert [mirror.is_absent(path) for path in paths] == [False, True, False], "0 and 2 are"
     assert (other / "table.json").stat().st_size > 0
     assert mirror.fetch(paths[0]).read_bytes() == bytes(50_000)

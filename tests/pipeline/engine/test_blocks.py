@@ -143,7 +143,7 @@ class Counts:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.hashed = self.fetched = 0
-        find_problem, read_part = blocks.BlockFile._find_problem, mirror.read_part
+        find_problem, read_part = blocks.BlockFile._find_problem, mirror.read_span
 
         def count_hashed(file: blocks.BlockFile, block: int, data: memoryview) -> Any:
             self.hashed += len(data)
@@ -154,7 +154,7 @@ class Counts:
             return read_part(path, start, stop)
 
         monkeypatch.setattr(blocks.BlockFile, "_find_problem", count_hashed)
-        monkeypatch.setattr(mirror, "read_part", count_fetched)
+        monkeypatch.setattr(mirror, "read_span", count_fetched)
 
 
 def test_what_one_process_verified_no_other_hashes_again(
@@ -260,12 +260,12 @@ from pipeline.core.manifest import read_record
 from pipeline.engine.stage import Inputs
 from pipeline.core.ids import table_hash
 fetched = 0
-read_part = mirror.read_part
+read_part = mirror.read_span
 def count(path, start, stop):
     global fetched
     fetched += stop - start
     return read_part(path, start, stop)
-mirror.read_part = count
+mirror.read_span = count
 root = Path(sys.argv[1])
 inputs = Inputs(root)
 for shard in read_record(root.parent / "record.json").shards:

@@ -22,7 +22,7 @@ from pipeline.config.prep import load_config
 from pipeline.core import storage
 from pipeline.core.errors import InputError, ResourceError
 from pipeline.sources.files import HashingReader
-from pipeline.sources.ranges import Span
+from pipeline.sources.ranges import ByteRange
 from pipeline.stages.tables import sources_stage
 from pipeline.stories.preparation import Story, read_inputs
 from pipeline.stories.run import run_preparation
@@ -164,7 +164,7 @@ def test_reading_here_and_there(
     """Like a file, wherever the reader goes; in the end all bytes are hashed, each once."""
     data = os.urandom(8) * 8000
     fsspec.filesystem("memory").pipe("/moves/a.jsonl", data)
-    span = Span(start, start + length if length else 0, kept)
+    span = ByteRange(start, start + length if length else 0, kept)
     with closing(HashingReader("memory://moves/a.jsonl", span)) as reader:
         position = 0
         for move, count in moves:
