@@ -36,7 +36,7 @@ from pipeline.sources.part import (
     cut_records,
     update,
 )
-from pipeline.sources.ranges import Span
+from pipeline.sources.ranges import ByteRange
 from pipeline.sources.raw_format import RowFormat, StreamFormat
 from pipeline.sources.record import START, Place, RecordRules, make_rules
 from pipeline.sources.remote import is_url
@@ -67,7 +67,7 @@ def _pieces(job: PiecesJob, inputs: Inputs) -> Result:
 def _outputs(job: PiecesJob, inputs: Inputs, counters: dict[str, Any]) -> Iterator[Output]:
     """The pieces; notes every part and at last the file's hash in `counters`."""
     file, parts = job.file, counters["parts"]
-    with closing(HashingReader(file.location, Span(0, file.size, _KEPT))) as reader:
+    with closing(HashingReader(file.location, ByteRange(0, file.size, _KEPT))) as reader:
         try:
             if not file.has_rows:
                 yield from _cut_blocks(job, reader, parts)
