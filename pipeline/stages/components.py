@@ -38,6 +38,7 @@ from pipeline.stages.batches import Batches
 
 PART = 1 << 23
 """Documents in a shard: what reads one has 64 MiB mapped, and there are at most 512."""
+_COLUMNS = pa.schema([("task", pa.uint32()), ("component", pa.uint32())])
 Parts = Shared[tuple[Shard, ...]]
 """The shards."""
 _LARGEST_TASK = 1 << 15
@@ -84,7 +85,7 @@ def _find_components(
     counters["tasks"] = sizes.tolist()
     for number, first in enumerate(range(0, job.documents, PART)):
         task, component = candidates.look_up(first, min(first + PART, job.documents))
-        table = pa.table({"task": pa.array(task), "component": pa.array(component)})
+        table = pa.table([pa.array(task), pa.array(component)], schema=_COLUMNS)
         yield arrow_output(layout.shard("components", number, "arrow"), table)
 
 
@@ -103,7 +104,7 @@ def components_stage(
 
 def slice_components(shards: Parts, first: int, stop: int, inputs: Inputs) -> pa.Table:
     """Task and component of documents [first, stop)."""
-    tables = []
+    tables = [_COLUMNS.empty_table()]
     for number in range(first // PART, -(-stop // PART)):
         low, high = max(0, first - number * PART), min(PART, stop - number * PART)
         tables.append(inputs.open(shards.value[number]).read(None, low, high))
