@@ -2,7 +2,7 @@
 
 from dedup.presets import Preset
 from pipeline.core.ledger import Ledger, MixtureLedger, SourceLedger, SplitLedger, Tally
-from pipeline.core.manifest import Shard, StageManifest, TaskRecord
+from pipeline.core.manifest import Shard, ShardEnd, StageManifest, TaskRecord
 from pipeline.explain.explain import DocumentEvidence, Explanation, Link
 from pipeline.explain.search import FoundDocument, FoundText, SearchAnswer, SearchScope, Snippet
 from pipeline.lineage.checkpoint_trace import CheckpointTrace
@@ -36,6 +36,7 @@ __all__ = [
     "SearchAnswer",
     "SearchScope",
     "Shard",
+    "ShardEnd",
     "Snippet",
     "SourceLedger",
     "SplitLedger",

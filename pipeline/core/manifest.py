@@ -24,7 +24,7 @@ APART = "quarantine"
 
 
 @dataclass(frozen=True)
-class End:
+class ShardEnd:
     """The last bytes of a file, which hold the hashes of its blocks (`pipeline.engine.blocks`): how
     many they are, and their hash."""
 
@@ -46,7 +46,7 @@ class Shard:
     size: int
     hash: str
     content_hash: str
-    end: End | None = None
+    end: ShardEnd | None = None
     first_path: str = ""
     scrubbed: tuple[str, ...] = ()
 
@@ -191,7 +191,7 @@ def _record(value: Mapping[str, Any]) -> TaskRecord:
 
 
 def _shard(value: Mapping[str, Any]) -> Shard:
-    end = End(**value["end"]) if "end" in value else None
+    end = ShardEnd(**value["end"]) if "end" in value else None
     return Shard(**{**value, "end": end, "scrubbed": tuple(value.get("scrubbed", ()))})
 
 

@@ -24,7 +24,7 @@ import xxhash
 from dedup.arrays import I64, U32
 from pipeline.core import failpoint, mirror
 from pipeline.core.errors import IntegrityError
-from pipeline.core.manifest import End, Shard
+from pipeline.core.manifest import Shard, ShardEnd
 from pipeline.core.storage import hash_bytes
 from pipeline.engine import verified
 
@@ -42,7 +42,7 @@ _REMEMBERED = 1 << 12
 """Files whose marks a process keeps."""
 
 
-def add_hashes(file: memoryview) -> tuple[list[memoryview | bytes], End | None]:
+def add_hashes(file: memoryview) -> tuple[list[memoryview | bytes], ShardEnd | None]:
     """An Arrow file with the hashes of its blocks, in pieces; what the shard has to say of it."""
     footer = len(file) - _TRAILER - int.from_bytes(file[-_TRAILER:][:4], "little")
     if footer < LEAST:
@@ -50,7 +50,7 @@ def add_hashes(file: memoryview) -> tuple[list[memoryview | bytes], End | None]:
     starts = range(0, footer, BLOCK)
     hashes = (xxhash.xxh3_128_digest(file[i : min(i + BLOCK, footer)]) for i in starts)
     end = b"".join((*hashes, file[footer:]))
-    return [file[:footer], end], End(len(end), hash_bytes(end))
+    return [file[:footer], end], ShardEnd(len(end), hash_bytes(end))
 
 
 _OpenStore = Callable[[int], contextlib.AbstractContextManager[int]]
@@ -114,7 +114,7 @@ class BlockFile:
     """A file on this machine, mapped as `buffer`. Bytes are read only after `verify`. Raises
     IntegrityError where they are not those that were published."""
 
-    def __init__(self, path: Path, shard: Shard, end: End, handle: int, marks: _Marks) -> None:
+    def __init__(self, path: Path, shard: Shard, end: ShardEnd, handle: int, marks: _Marks) -> None:
         self._path, self._end, self._marks = path, end, marks
         self._size = shard.size
         self._data_size = shard.size - end.size
@@ -187,7 +187,7 @@ class _FarBlockFile(BlockFile):
     """A file in a bucket, of which a sparse file here keeps the blocks that were read. A block has
     its mark only when its bytes are there; marks of before the machine's start are none."""
 
-    def __init__(self, path: Path, shard: Shard, end: End) -> None:
+    def __init__(self, path: Path, shard: Shard, end: ShardEnd) -> None:
         count = _count_blocks(shard, end) + 1
         self._handle = mirror.open_parts(path, end.hash, shard.size + count * _HASH_BYTES)
         weakref.finalize(self, os.close, self._handle)
@@ -227,7 +227,7 @@ class _FarBlockFile(BlockFile):
         self._marks.add(blocks)
 
 
-def open_blocks(path: Path, shard: Shard, end: End) -> BlockFile:
+def open_blocks(path: Path, shard: Shard, end: ShardEnd) -> BlockFile:
     """The file of a shard with this end, here or in a bucket. Raises IntegrityError."""
     try:
         handle = mirror.open_here(path)
@@ -245,7 +245,7 @@ def open_blocks(path: Path, shard: Shard, end: End) -> BlockFile:
         os.close(handle)
 
 
-def _open_here(path: Path, shard: Shard, end: End, handle: int) -> BlockFile:
+def _open_here(path: Path, shard: Shard, end: ShardEnd, handle: int) -> BlockFile:
     status = os.fstat(handle)
     if status.st_size != shard.size:
         raise IntegrityError(
@@ -260,5 +260,5 @@ def _open_here(path: Path, shard: Shard, end: End, handle: int) -> BlockFile:
     return BlockFile(path, shard, end, handle, marks)
 
 
-def _count_blocks(shard: Shard, end: End) -> int:
+def _count_blocks(shard: Shard, end: ShardEnd) -> int:
     return -(-(shard.size - end.size) // BLOCK)

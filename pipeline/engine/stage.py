@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import IntegrityError
-from pipeline.core.manifest import End, Shard, StageManifest
+from pipeline.core.manifest import Shard, ShardEnd, StageManifest
 from pipeline.core.mirror import fetch, fetch_again
 from pipeline.core.storage import hash_bytes
 from pipeline.engine.shared import Shared
@@ -36,7 +36,7 @@ class Output:
     path: str
     data: bytes | Iterable[bytes | memoryview]
     content_hash: str | None = None
-    end: End | None = None
+    end: ShardEnd | None = None
 
 
 @dataclass(frozen=True)

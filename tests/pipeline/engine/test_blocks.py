@@ -335,7 +335,7 @@ def test_damage_in_the_bucket_is_named_where_it_is_read(run: Path, far: Path, s3
         try:
             gather_bucket(far, 7)
         except IntegrityError as error:
-            seen.append((place, f"{far}/shuffle/3.arrow: damaged" in str(error)))
+            seen.append((place, f"s3://runs/{key}: damaged" in str(error)))
     assert seen[-1] == (1, True), "the end is always read"
     assert all(is_named for _, is_named in seen)
     assert len(seen) < 4, "only what is read"
