@@ -248,9 +248,8 @@ def look_up_decisions(decisions: pa.Table, doc_id: npt.NDArray[np.uint64]) -> I6
     rank = np.zeros(len(doc_id), np.int64)
     ranks = np.array([DECISIONS.index(d) for d in decisions["decision"].to_pylist()], np.int64)
     decided = decisions["doc_id"].to_numpy()
-    place = np.searchsorted(doc_id, decided)
-    here = (place < len(doc_id)) & (doc_id[np.minimum(place, len(doc_id) - 1)] == decided)
-    rank[place[here]] = ranks[here]
+    here = np.isin(decided, doc_id)
+    rank[np.searchsorted(doc_id, decided[here])] = ranks[here]
     return rank
 
 
