@@ -218,7 +218,7 @@ def test_what_is_not_in_a_run(run: pipeline.FinishedRun, tmp_path: Path) -> None
     with pytest.raises(InputError, match="not a finished run"):
         pipeline.open_run(tmp_path)
     with pytest.raises(ConfigError, match="a URL"):
-        pipeline.open_run("s3://bucket/run")
+        pipeline.open_run("https://host/run")
 
 
 def test_dedup(small_run: Any, prep: Prep, tmp_path: Path, capsys: Any) -> None:

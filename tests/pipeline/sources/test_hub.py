@@ -108,7 +108,7 @@ from contextlib import closing
 from pathlib import Path
 from pipeline.core.errors import InputError
 from pipeline.sources import files
-from pipeline.sources.ranges import Span
+from pipeline.sources.ranges import ByteRange
 from pipeline.sources.record import RecordRules
 answers = []
 for name in sys.argv[1:]:
@@ -120,7 +120,7 @@ for name in sys.argv[1:]:
                 rules = RecordRules(text_key="text", max_document_bytes=1000, sources=None)
                 items = files.read_records(file, reader, rules)
                 texts += [item.text for item in items]
-            with closing(files.HashingReader(file.location, Span(5, 25))) as reader:
+            with closing(files.HashingReader(file.location, ByteRange(5, 25))) as reader:
                 assert reader.can_seek
                 reader.seek(5)
                 ranges.append(reader.read(20).hex())
