@@ -37,7 +37,9 @@ _MEMBERS = 5
 _READ_BYTES = 1 << 18
 """What is read of a text; a difference behind it is not shown."""
 _PAGE_MEMORY = 256 << 20
-"""Bytes that a page, its excerpts and what is read for them take."""
+"""Bytes that a page, its excerpts and what is read for them take; rows of all documents apart,"""
+_ROW_MEMORY = 512
+"""so many bytes for each record that was read (docs/benchmarks.md)."""
 _SAMPLES = 3
 _EXCERPT_BYTES = 1000
 _COLUMNS = ["doc_key", "source", "path_id", "line", "byte_offset", "text_bytes", "state", "reason",
@@ -232,9 +234,14 @@ def _identities(manifests: dict[str, StageManifest]) -> tuple[tuple[str, str, st
     return tuple((m.stage, m.fingerprint, m.content_hash) for m in manifests.values())
 
 
+def _page_memory(manifests: dict[str, StageManifest]) -> int:
+    return _PAGE_MEMORY + _ROW_MEMORY * sum(views.CleanOutput(manifests["clean"]).records)
+
+
 def cluster_report_stage(name: str, manifests: dict[str, StageManifest]) -> Stage:
     """The page of clusters alone."""
-    task = Task("page of clusters", ClusterReportJob(**_page_fields(name, manifests)))
+    job = ClusterReportJob(**_page_fields(name, manifests))
+    task = Task("page of clusters", job, memory=_page_memory(manifests))
     return Stage(name="cluster_report", version=5, function=_cluster_report, tasks=(task,))
 
 
@@ -328,5 +335,5 @@ def report_stage(name: str, manifests: dict[str, StageManifest], notes: tuple[st
         drops=views.CleanOutput(manifests["clean"]).drops,
         notes=notes,
     )
-    settings, tasks = {"notes": list(notes)}, (Task("report", job, memory=_PAGE_MEMORY),)
-    return Stage(name="report", version=6, function=_report, tasks=tasks, settings=settings)
+    task, settings = Task("report", job, memory=_page_memory(manifests)), {"notes": list(notes)}
+    return Stage(name="report", version=6, function=_report, tasks=(task,), settings=settings)
