@@ -7,8 +7,8 @@ tokenizing would leave, in shards of 65,536 documents (64 MiB of web text): keys
 SlimPajama's nine bands and of the whole text, four tokens a document. A third of the documents are
 in clusters of three on average, and one cluster holds a hundredth of all; each member has half of
 the bands of its cluster. The stages behind them then run for real, one task after the other in one
-process, from the join of digests to the keep-list, the table of documents and the plan of the
-shuffle.
+process, from the join of digests to the keep-list, the table of documents, what the report counts
+of the tables (`pages`), and the plan of the shuffle.
 
 Printed per stage: tasks, CPU seconds and bytes written per million documents, and the largest peak
 of the resident memory during a task, mapped files included. None should grow with the documents.
@@ -45,6 +45,7 @@ from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, par
 from pipeline.runs import layout, views
 from pipeline.runs.run_directory import removed_directories
 from pipeline.stages.keep import split_stage
+from pipeline.stages.report import count_tables
 from pipeline.stages.shuffle.scatter import scatter_stage
 from pipeline.stages.tables import documents_stage
 from pipeline.stages.tokenize import token_lists
@@ -162,6 +163,20 @@ def _synthetic_stage(name: str, function: Any, total: int, *shards: tuple[Shard,
     return Stage(name=name, version=1, function=function, tasks=tuple(tasks))
 
 
+@dataclass(frozen=True)
+class PagesJob:
+    """The tables that the report counts."""
+
+    clusters: tuple[Shard, ...]
+    documents: tuple[Shard, ...]
+
+
+def _pages(job: PagesJob, inputs: Inputs) -> Result:
+    clusters, documents = count_tables(job.clusters, job.documents, inputs)
+    counted = [clusters.rows, sum(share.compared for share in documents.shares())]
+    return Result((), {"rows": counted})
+
+
 @dataclass
 class _Cost:
     tasks: int = 0
@@ -231,7 +246,10 @@ def measure(total: int, out: Path) -> dict[str, _Cost]:
     shards = clean.documents, keep.states
     tokens = views.TokensOutput(run(_synthetic_stage("tokenize", _tokenize, total, *shards)))
     assigned = views.SplitsOutput(run(split_stage(config, clean.documents, keep)))
-    run(documents_stage(clean, keep, None, assigned, tokens))
+    documents = run(documents_stage(clean, keep, None, assigned, tokens)).shards
+    clusters = next(m for m in runner.manifests if m.stage == "cluster_table").shards
+    pages = Task("pages", PagesJob(tuple(clusters), tuple(documents)))
+    run(Stage(name="pages", version=1, function=_pages, tasks=(pages,)))
     run(scatter_stage(config, assigned, tokens))
     return measured.costs
 

@@ -2,11 +2,11 @@
 --dropped, the records that left for one reason, with what was found in them.
 
 Clusters need clusters.parquet and documents/ only, so this works on a run that the alarm of dedup
-stopped.
+stopped. The table is read part by part.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,20 +15,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.core.errors import ConfigError, InputError, escape_text
+from pipeline.core import ids
+from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
 from pipeline.explain.explain import DocumentEvidence, read_evidence
 from pipeline.report.cluster_summary import (
     Cluster,
+    ClusterCounts,
     ClusterSummary,
+    count_values,
     of_cluster,
-    select_largest,
-    summarize,
 )
 from pipeline.runs import layout
-from pipeline.runs.clusters import find_mentioned_keys, read_bands, read_clusters, with_sources
+from pipeline.runs.clusters import NOT_RECORDED, read_clusters, read_rows_by_key
 from pipeline.runs.held_texts import IN_QUARANTINE, QUARANTINED
 from pipeline.runs.layout import KINDS
-from pipeline.runs.parts import wrap_read_errors
+from pipeline.runs.parts import list_parts, wrap_read_errors
 from pipeline.runs.records import PLACE, RecordPlace, RunRecords, keys_start_with
 from pipeline.runs.references import is_key
 
@@ -90,49 +91,55 @@ class Members:
 def inspect_clusters(directory: Path, filters: ClusterFilters, top: int) -> Inspection:
     """The summary of what passes the filters, and its `top` largest clusters."""
     records = RunRecords(directory)
-    clusters, documents = _load_clusters(directory, records)
+    path = _require_clusters(directory)
     compared = records.count_by_source()
     _check_filters(filters, compared)
-    chosen = _apply_filters(clusters, filters)
-    largest = select_largest(chosen, top)
-    rows = tuple(ClusterRow(c, _place_kept(records, documents, c)) for c in largest)
-    return Inspection(len(clusters), summarize(chosen), compared, rows)
+    counts, all_rows = ClusterCounts(top), 0
+    for part in list_parts(path):
+        clusters = read_clusters(part)
+        all_rows += len(clusters)
+        counts.add(_apply_filters(clusters, filters))
+    largest = [cluster for cluster, _ in counts.largest]
+    places = _find_places(records, [c.kept for c in largest if not c.index])
+    rows = tuple(ClusterRow(c, None if c.index else places[c.kept]) for c in largest)
+    return Inspection(all_rows, counts.summarize(), compared, rows)
 
 
 def inspect_cluster(directory: Path, reference: str, filters: ClusterFilters) -> Members:
     """The cluster of a document, kept or not, here or in an index; `reference` as `prep explain`
     takes it. Raises InputError when it is in no cluster or the beginning of several keys."""
     records = RunRecords(directory)
-    clusters, documents = _load_clusters(directory, records)
+    path = _require_clusters(directory)
     _check_filters(filters, records.count_by_source() if filters.source else {})
     prefix = reference if is_key(reference) else records.find(reference).place.key
-    index, kept_key = _find_cluster(clusters, prefix)
-    rows = of_cluster(_apply_filters(clusters, filters), index, kept_key)
+    index, kept_key = _find_cluster(path, prefix)
+    members = read_rows_by_key(path, "kept", [kept_key])
+    rows = of_cluster(_apply_filters(members, filters), index, kept_key)
     if not len(rows):
         raise InputError(f"{escape_text(reference)}: no member of its cluster passes the filters")
-    cluster = select_largest(rows, 1)[0]
-    keys = rows["member"].to_pylist()
-    texts = records.texts([*keys, *([] if index else [kept_key])], EXCERPT_BYTES)
-    cluster_row = ClusterRow(cluster, _place_kept(records, documents, cluster))
+    counts = ClusterCounts(1)
+    counts.add(rows)
+    keys = [*rows["member"].to_pylist(), *([] if index else [kept_key])]
+    texts = records.texts(keys, EXCERPT_BYTES)
+    places = _find_places(records, [key.hex() for key in keys])
+    cluster_row = ClusterRow(counts.largest[0][0], None if index else places[kept_key.hex()])
     excerpt = texts.get(kept_key, "")
     if not index and kept_key not in texts:  # a rule can quarantine it with its cluster
         record = records.by_key([kept_key]).get(kept_key)
         excerpt = _instead_of_text(record.state if record else "")
-    by_key = {place.key: place for place in records.places(_select_documents(documents, keys))}
-    bands = read_bands(_require_clusters(directory), keys)
-    members = tuple(
+    shown = tuple(
         ClusterMember(
-            place=by_key[row["member"].hex()],
+            place=places[row["member"].hex()],
             kind=row["kind"],
             state=row["member_state"],
-            bands=bands[row["member"]],
+            bands=tuple(row["bands"]),
             estimate=row["estimate"],
             jaccard=row["jaccard"],
             excerpt=texts.get(row["member"], _instead_of_text(row["member_state"])),
         )
         for row in rows.to_pylist()
     )
-    return Members(cluster_row, excerpt, members)
+    return Members(cluster_row, excerpt, shown)
 
 
 def _instead_of_text(state: str) -> str:
@@ -161,15 +168,25 @@ def _require_clusters(directory: Path) -> Path:
     return path
 
 
-def _load_clusters(directory: Path, records: RunRecords) -> tuple[pa.Table, pa.Table]:
-    """The table with sources, and the places of all documents it names."""
-    clusters = read_clusters(_require_clusters(directory))
-    documents = records.live(find_mentioned_keys(clusters), PLACE)
-    return with_sources(clusters, documents), documents
+def _find_places(records: RunRecords, keys: Iterable[str]) -> dict[str, RecordPlace]:
+    """Where these documents stand. Raises IntegrityError where one is not in the run."""
+    wanted = pa.array(map(bytes.fromhex, keys), pa.binary(ids.KEY_BYTES))
+    places = {place.key: place for place in records.places(records.live(wanted, PLACE))}
+    if any(key.hex() not in places for key in wanted.to_pylist()):
+        raise IntegrityError(
+            f"{records.directory / layout.CLUSTERS} names documents that are not in this run; "
+            "`prep run` writes it again"
+        )
+    return places
 
 
 def _apply_filters(clusters: pa.Table, filters: ClusterFilters) -> pa.Table:
     if filters.source:
+        if NOT_RECORDED in clusters["source"].unique().to_pylist():
+            raise InputError(
+                "--source: an earlier version made this run and noted no sources of clusters; to "
+                "add them, run again the command that made it"
+            )
         both = pc.or_kleene(
             pc.equal(clusters["source"], filters.source),
             pc.equal(clusters["kept_source"], filters.source),
@@ -184,27 +201,21 @@ def _apply_filters(clusters: pa.Table, filters: ClusterFilters) -> pa.Table:
     return clusters
 
 
-def _find_cluster(clusters: pa.Table, prefix: str) -> tuple[str, bytes]:
+def _find_cluster(table: Path, prefix: str) -> tuple[str, bytes]:
     """Index and kept key of the one cluster that holds a document whose key starts so."""
-    at = [keys_start_with(clusters[end], prefix) for end in ("kept", "member")]
-    edges = clusters.filter(pa.array(at[0] | at[1])).select(["index", "kept"])
-    rows = edges.group_by(["index", "kept"], use_threads=False).aggregate([]).to_pylist()
-    if not rows:
+    matches: set[tuple[str, bytes]] = set()
+    for part in list_parts(table):
+        clusters = read_clusters(part)
+        at = [keys_start_with(clusters[end], prefix) for end in ("kept", "member")]
+        edges = clusters.filter(pa.array(at[0] | at[1])).select(["index", "kept"])
+        rows = edges.group_by(["index", "kept"], use_threads=False).aggregate([])
+        matches |= {(row["index"], row["kept"]) for row in rows.to_pylist()}
+    if not matches:
         raise InputError(f"{prefix}: is in no cluster; `prep explain` shows what became of it")
-    if len(rows) > 1:
-        keys = ", ".join(sorted(row["kept"].hex() for row in rows)[:5])
-        raise InputError(f"{prefix}: {len(rows)} clusters match: {keys}; give more digits")
-    return rows[0]["index"], rows[0]["kept"]
-
-
-def _select_documents(documents: pa.Table, keys: list[bytes]) -> pa.Table:
-    return documents.filter(pc.is_in(documents["doc_key"], pa.array(keys, pa.binary(16))))
-
-
-def _place_kept(records: RunRecords, documents: pa.Table, cluster: Cluster) -> RecordPlace | None:
-    if cluster.index:
-        return None
-    return records.places(_select_documents(documents, [bytes.fromhex(cluster.kept)]))[0]
+    if len(matches) > 1:
+        keys = ", ".join(sorted(kept.hex() for _, kept in matches)[:5])
+        raise InputError(f"{prefix}: {len(matches)} clusters match: {keys}; give more digits")
+    return matches.pop()
 
 
 _MOST_NAMED = 12
@@ -242,22 +253,30 @@ def find_dropped(directory: Path, reason: str, source: str, top: int) -> Dropped
     records = RunRecords(directory)
     if not records.finished:
         raise InputError(f"{directory}: not finished; its {layout.DOCUMENTS} will hold the reasons")
-    with wrap_read_errors(directory / layout.DOCUMENTS) as path:
-        columns = [*PLACE, "state", "reason", "text_bytes"]
-        table = pq.read_table(path, columns=columns, filters=pc.field("state") != "kept")
-    left_rows = table.filter(pc.equal(table["reason"], reason))
+    reasons: Counter[str] = Counter()
+    by_source: Counter[str] = Counter()
+    size, first = 0, list[pa.Table]()
+    for part in list_parts(directory / layout.DOCUMENTS):
+        with wrap_read_errors(part):
+            columns = [*PLACE, "state", "reason", "text_bytes"]
+            table = pq.read_table(part, columns=columns, filters=pc.field("state") != "kept")
+        reasons.update(count_values(table, "reason"))
+        rows = table.filter(pc.equal(table["reason"], reason))
+        if source:
+            rows = rows.filter(pc.equal(rows["source"], source))
+        by_source.update(count_values(rows, "source"))
+        size += pc.sum(rows["text_bytes"]).as_py() or 0
+        first.append(rows.slice(0, top - sum(len(rows) for rows in first)))
     failed = _count_failed(directory, reason)
-    if not len(left_rows) and not failed:
-        raise InputError(f"--dropped {escape_text(reason)}: {_list_reasons(table)}")
-    if source:
-        left_rows = left_rows.filter(pc.equal(left_rows["source"], source))
+    if not reasons[reason] and not failed:
+        raise InputError(f"--dropped {escape_text(reason)}: {_list_reasons(reasons)}")
     return DroppedRecords(
         reason=reason,
-        total=len(left_rows),
-        bytes=pc.sum(left_rows["text_bytes"]).as_py() or 0,
-        by_source=dict(sorted(Counter(left_rows["source"].to_pylist()).items())),
+        total=by_source.total(),
+        bytes=size,
+        by_source=dict(sorted(by_source.items())),
         failed=failed,
-        records=_describe_records(records, left_rows.slice(0, top)),
+        records=_describe_records(records, pa.concat_tables(first)),
     )
 
 
@@ -275,20 +294,21 @@ def _describe_records(records: RunRecords, table: pa.Table) -> tuple[DroppedReco
 
 
 def _count_failed(directory: Path, rule: str) -> int:
+    """Documents with evidence by this rule; all of one document is in one part."""
     path = directory / layout.EVIDENCE
-    if not path.exists():
-        return 0
-    with wrap_read_errors(path):
-        failures = pq.read_table(path, columns=["doc_key"], filters=pc.field("rule") == rule)
-    return len(pc.unique(failures["doc_key"]))
+    failed = 0
+    for part in list_parts(path) if path.exists() else ():
+        with wrap_read_errors(part):
+            failures = pq.read_table(part, columns=["doc_key"], filters=pc.field("rule") == rule)
+        failed += len(pc.unique(failures["doc_key"]))
+    return failed
 
 
-def _list_reasons(table: pa.Table) -> str:
-    reasons = Counter(table["reason"].to_pylist()).most_common()
+def _list_reasons(reasons: Counter[str]) -> str:
     if not reasons:
         return "every record of this run was kept"
     listed_reasons = ", ".join(
-        f"{escape_text(reason)} ({count:,})" for reason, count in reasons[:_MOST_NAMED]
+        f"{escape_text(reason)} ({count:,})" for reason, count in reasons.most_common(_MOST_NAMED)
     )
     more = f" and {len(reasons) - _MOST_NAMED} more" if len(reasons) > _MOST_NAMED else ""
     return f"no record left for this reason; the reasons of this run are {listed_reasons}{more}"

@@ -1,25 +1,28 @@
 """What clusters look like as a whole: kinds, sizes, similarities, and who duplicates whom.
 
-Pure functions of the table that `cluster_table.with_sources` makes. A cluster is a kept document
-and all the documents it stands for; its size counts both. Everything is grouped by Arrow, so the
-cost per document is that of a hash table and the results are small.
+Pure functions of parts of clusters.parquet. A cluster is a kept document and all the documents it
+stands for; its size counts both. Everything is grouped by Arrow, so the cost per document is that
+of a hash table and the results are small.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dedup.arrays import I64
 from pipeline.core import ids
 
 DUPLICATE = "duplicate"
 _CLUSTER = ["index", "kept"]
 _SHOWN_SOURCES = 12
-_FINE, _COARSE = 50, 20  # histogram bins over [0, 1)
-_FINE_FROM = 0.6
+_FINEST, _FINE, _COARSE = 100, 50, 20  # histogram bins over [0, 1): counted, and shown
+_FINE_FROM = 60
 
 
 @dataclass(frozen=True)
@@ -104,109 +107,140 @@ class Cluster:
         return min(((v, e) for v, e in both if v is not None), default=(None, False))
 
 
-def summarize(clusters: pa.Table) -> ClusterSummary:
-    """The summary of all rows of the table."""
-    sizes = clusters.group_by(_CLUSTER, use_threads=False).aggregate([("member", "count")])
-    similarities, not_computed = _count_similarities(clusters)
-    return ClusterSummary(
-        clusters=len(sizes),
-        documents=len(clusters),
-        kinds=_count_values(clusters, "kind"),
-        states=_count_values(clusters, "member_state"),
-        sizes=_count_sizes(sizes["member_count"].to_numpy() + 1),
-        similarities=similarities,
-        not_computed=not_computed,
-        matrix=_count_matrix(clusters),
-    )
+class ClusterCounts:
+    """Adds up clusters.parquet, part after part, and notes its `top` largest clusters with their
+    first `shown` members."""
 
+    def __init__(self, top: int, shown: int = 0) -> None:
+        self._top, self._shown = top, shown
+        self.rows = self._clusters = 0
+        self._kinds: Counter[str] = Counter()
+        self._states: Counter[str] = Counter()
+        self._sizes: Counter[int] = Counter()
+        self._similarities = np.zeros((2, _FINEST + 1), np.int64)  # exact, estimated
+        self._cells: Counter[tuple[str, MatrixColumn]] = Counter()
+        self.largest: list[tuple[Cluster, list[dict[str, Any]]]] = []
+        """Those with most documents, and their least similar members; equal ones by index, then
+        key."""
 
-def select_largest(clusters: pa.Table, top: int) -> list[Cluster]:
-    """The `top` clusters with most documents; equal ones by index, then key."""
-    estimated = pc.if_else(pc.is_null(clusters["jaccard"]), clusters["estimate"], None)
-    clusters = clusters.set_column(clusters.column_names.index("estimate"), "estimate", estimated)
-    grouped = clusters.group_by(_CLUSTER, use_threads=False).aggregate(
-        [("member", "count"), ("jaccard", "min"), ("estimate", "min")]
-    )
-    order = [("member_count", "descending"), ("index", "ascending"), ("kept", "ascending")]
-    rows = grouped.sort_by(order).slice(0, top).to_pylist()
-    kept_keys = pa.array([row["kept"] for row in rows], pa.binary(ids.KEY_BYTES))
-    all_members = clusters.filter(pc.is_in(clusters["kept"], kept_keys))
-    largest = []
-    for row in rows:
-        members = of_cluster(all_members, row["index"], row["kept"])
-        cluster = Cluster(
-            kept=row["kept"].hex(),
-            index=row["index"],
-            size=row["member_count"] + 1,
-            kinds=_count_values(members, "kind"),
-            sources=_count_values(members, "source"),
-            lowest_jaccard=row["jaccard_min"],
-            lowest_estimate=row["estimate_min"],
+    def add(self, clusters: pa.Table) -> None:
+        """Rows of the table, with all members of each cluster that they name."""
+        self.rows += len(clusters)
+        self._kinds.update(count_values(clusters, "kind"))
+        self._states.update(count_values(clusters, "member_state"))
+        estimate = pc.if_else(pc.is_null(clusters["jaccard"]), clusters["estimate"], None)
+        for number, column in enumerate((clusters["jaccard"], estimate)):
+            hundredths = np.floor(column.drop_null().to_numpy() * _FINEST + 1e-9).astype(np.int64)
+            self._similarities[number] += np.bincount(hundredths, minlength=_FINEST + 1)
+        self._add_matrix(clusters)
+        self._add_clusters(clusters.append_column("estimate_alone", estimate))
+
+    def _add_matrix(self, clusters: pa.Table) -> None:
+        duplicates = clusters.filter(pc.equal(clusters["member_state"], DUPLICATE))
+        keys = ["source", "kept_source", "index"]
+        grouped = duplicates.group_by(keys, use_threads=False).aggregate([("member", "count")])
+        for row in grouped.to_pylist():
+            column = MatrixColumn("" if row["index"] else row["kept_source"], row["index"])
+            self._cells[row["source"], column] += row["member_count"]
+
+    def _add_clusters(self, clusters: pa.Table) -> None:
+        grouped = clusters.group_by(_CLUSTER, use_threads=False).aggregate(
+            [("member", "count"), ("jaccard", "min"), ("estimate_alone", "min")]
         )
-        largest.append(cluster)
-    return largest
+        self._clusters += len(grouped)
+        self._sizes.update(_bin_sizes(grouped["member_count"].to_numpy() + 1).tolist())
+        order = [("member_count", "descending"), ("index", "ascending"), ("kept", "ascending")]
+        found = [*self.largest]
+        for row in grouped.sort_by(order).slice(0, self._top).to_pylist():
+            if self.largest[self._top - 1 :] and row["member_count"] < self.largest[-1][0].size - 1:
+                break
+            members = of_cluster(clusters, row["index"], row["kept"])
+            cluster = Cluster(
+                kept=row["kept"].hex(),
+                index=row["index"],
+                size=row["member_count"] + 1,
+                kinds=count_values(members, "kind"),
+                sources=count_values(members, "source"),
+                lowest_jaccard=row["jaccard_min"],
+                lowest_estimate=row["estimate_alone_min"],
+            )
+            found.append((cluster, members.slice(0, self._shown).to_pylist()))
+        found.sort(key=lambda pair: (-pair[0].size, pair[0].index, pair[0].kept))
+        self.largest = found[: self._top]
+
+    def summarize(self) -> ClusterSummary:
+        """The numbers of all rows that were added."""
+        return ClusterSummary(
+            clusters=self._clusters,
+            documents=self.rows,
+            kinds=_sort_counts(self._kinds),
+            states=_sort_counts(self._states),
+            sizes=_make_size_bins(self._sizes),
+            similarities=_make_similarity_bins(self._similarities),
+            not_computed=self.rows - int(self._similarities.sum()),
+            matrix=_make_matrix(self._cells),
+        )
 
 
 def of_cluster(clusters: pa.Table, index: str, kept_key: bytes) -> pa.Table:
-    """The rows of one cluster, the least similar first, those without a similarity last."""
+    """The rows of one cluster, the least similar first, those without a similarity last; by the
+    exact Jaccard similarity where it was computed, else by the estimate."""
     same = pc.equal(clusters["kept"], pa.scalar(kept_key, pa.binary(ids.KEY_BYTES)))
     rows = clusters.filter(pc.and_(same, pc.equal(clusters["index"], index)))
-    return rows.sort_by([("similarity", "ascending"), ("member", "ascending")])
+    similarity = pc.coalesce(rows["jaccard"], rows["estimate"])
+    ranked = pa.table({"similarity": similarity, "member": rows["member"]})
+    order = [("similarity", "ascending"), ("member", "ascending")]
+    return rows.take(pc.sort_indices(ranked, order))
 
 
-def _count_values(table: pa.Table, column: str) -> dict[str, int]:
-    """Rows by value, by falling count, then by value."""
-    counts = pc.value_counts(table[column].cast(pa.string())).to_pylist()
-    pairs = [(str(entry["values"]), int(entry["counts"])) for entry in counts]
-    return dict(sorted(pairs, key=lambda pair: (-pair[1], pair[0])))
+def count_values(table: pa.Table, column: str) -> dict[str, int]:
+    """Rows by value; the largest count first, then by value."""
+    counts = pc.value_counts(table[column]).to_pylist()
+    return _sort_counts({str(entry["values"]): int(entry["counts"]) for entry in counts})
 
 
-def _count_sizes(sizes: npt.NDArray[np.int64]) -> tuple[SizeBin, ...]:
-    """Sizes 2, 3, 4, 5-8, 9-16, ..., without empty ends.
+def _sort_counts(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
-    >>> _count_sizes(np.array([2, 2, 7]))
+
+def _bin_sizes(sizes: I64) -> I64:
+    """The number of the bin of each size; see `_make_size_bins`."""
+    return np.where(sizes <= 4, sizes - 2, np.frexp(np.maximum(sizes - 1, 1))[1])
+
+
+def _make_size_bins(counts: Mapping[int, int]) -> tuple[SizeBin, ...]:
+    """Sizes 2, 3, 4, 5-8, 9-16, ..., without empty ends, from clusters by number of the bin.
+
+    >>> _make_size_bins(Counter(_bin_sizes(np.array([2, 2, 7])).tolist()))
     (SizeBin(low=2, high=2, clusters=2), SizeBin(low=3, high=3, clusters=0), \
 SizeBin(low=4, high=4, clusters=0), SizeBin(low=5, high=8, clusters=1))
     """
-    bins = np.where(sizes <= 4, sizes - 2, np.frexp(np.maximum(sizes - 1, 1))[1])
-    counts = np.bincount(bins).tolist()
-    small = [SizeBin(n + 2, n + 2, count) for n, count in enumerate(counts[:3])]
-    return (*small, *(SizeBin((1 << n - 1) + 1, 1 << n, c) for n, c in enumerate(counts[3:], 3)))
+    edges = ((n + 2, n + 2) if n < 3 else ((1 << n - 1) + 1, 1 << n) for n in count())
+    bins = range(max(counts, default=-1) + 1)
+    return tuple(SizeBin(*edge, counts.get(n, 0)) for n, edge in zip(bins, edges, strict=False))
 
 
-def _count_similarities(clusters: pa.Table) -> tuple[tuple[SimilarityBin, ...], int]:
-    """Bins from the smallest value to 1, and how many documents have no similarity."""
-    exact = clusters["jaccard"].drop_null().to_numpy()
-    rest = clusters.filter(pc.is_null(clusters["jaccard"]))["estimate"].drop_null().to_numpy()
-    both = np.concatenate([exact, rest])
-    if len(both) == 0:
-        return (), len(clusters)
-    bins = _FINE if both.min() >= _FINE_FROM else _COARSE
-    counts = [
-        np.bincount(np.floor(values * bins + 1e-9).astype(np.int64), minlength=bins + 1)
-        for values in (exact, rest)
-    ]
-    first = int(np.flatnonzero(counts[0] + counts[1])[0])
-    counted_bins = (
-        SimilarityBin(k / bins, min(k + 1, bins) / bins, int(counts[0][k]), int(counts[1][k]))
-        for k in range(first, bins + 1)
+def _make_similarity_bins(hundredths: I64) -> tuple[SimilarityBin, ...]:
+    """Bins from the smallest value to 1, from documents by the hundredths of their similarity."""
+    present = np.flatnonzero(hundredths.sum(axis=0))
+    if not len(present):
+        return ()
+    bins = _FINE if present[0] >= _FINE_FROM else _COARSE
+    starts = np.arange(0, _FINEST + 1, _FINEST // bins)
+    exact, estimated = np.add.reduceat(hundredths, starts, axis=1).tolist()
+    return tuple(
+        SimilarityBin(k / bins, min(k + 1, bins) / bins, exact[k], estimated[k])
+        for k in range(present[0] * bins // _FINEST, bins + 1)
     )
-    return tuple(counted_bins), len(clusters) - len(both)
 
 
-def _count_matrix(clusters: pa.Table) -> Matrix:
+def _make_matrix(cells: Mapping[tuple[str, MatrixColumn], int]) -> Matrix:
     """Duplicates by source and place; beyond the largest, sources and columns are summed up."""
-    duplicates = clusters.filter(pc.equal(clusters["member_state"], DUPLICATE))
-    keys = ["source", "kept_source", "index"]
-    grouped = duplicates.group_by(keys, use_threads=False).aggregate([("member", "count")])
-    cells: Counter[tuple[str, MatrixColumn]] = Counter()
     by_row: Counter[str] = Counter()
     by_column: Counter[MatrixColumn] = Counter()
-    for row in grouped.to_pylist():
-        source, column = row["source"], MatrixColumn(row["kept_source"] or "", row["index"])
-        cells[source, column] += row["member_count"]
-        by_row[source] += row["member_count"]
-        by_column[column] += row["member_count"]
+    for (source, column), duplicates in cells.items():
+        by_row[source] += duplicates
+        by_column[column] += duplicates
     most = _SHOWN_SOURCES
     rows = sorted(by_row, key=lambda source: (-by_row[source], source))
     columns = sorted(by_column, key=lambda c: (-by_column[c], c.index, c.source))
@@ -218,8 +252,8 @@ def _count_matrix(clusters: pa.Table) -> Matrix:
     )
     sums = np.zeros((min(len(rows), most), min(len(columns), most)), np.int64)
     column_of = {column: min(place, most - 1) for place, column in enumerate(columns)}
-    for (source, column), count in cells.items():
-        sums[min(ranks[source], most - 1), column_of[column]] += count
+    for (source, column), duplicates in cells.items():
+        sums[min(ranks[source], most - 1), column_of[column]] += duplicates
     return Matrix(
         tuple(rows[:most]),
         tuple(columns[:most]),

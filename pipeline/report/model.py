@@ -162,24 +162,30 @@ def excerpt(text: str) -> str:
     return text if len(text) <= cut else text[: cut - 1] + "…"
 
 
-def log_bins(lengths_N: npt.ArrayLike, kept_N: npt.ArrayLike | None = None) -> tuple[Bin, ...]:
-    """Histogram over powers of two: [0, 1), [1, 2), [2, 4), ..., without empty ends.
+class LogBins:
+    """Histogram over powers of two: [0, 1), [1, 2), [2, 4), ..., of values and of those of kept
+    documents; parts are added one by one."""
 
-    `lengths_N` are integers from 0 to 2^53, `kept_N` says of each whether its document was kept;
-    without it all were.
+    def __init__(self) -> None:
+        self._counts = np.zeros((2, 64), np.int64)
 
-    >>> log_bins([5, 6, 9], [True, False, True])
-    (Bin(low=4, high=8, count=2, kept=1), Bin(low=8, high=16, count=1, kept=1))
-    """
-    lengths = np.asarray(lengths_N, dtype=np.float64)
-    if lengths.size == 0:
-        return ()
-    bits_N = np.frexp(lengths)[1]  # the bit length of an integer
-    counts = np.bincount(bits_N)
-    is_kept = np.asarray(np.ones(lengths.size) if kept_N is None else kept_N, dtype=np.bool_)
-    kept_counts = np.bincount(bits_N[is_kept], minlength=counts.size)
-    first = int(np.flatnonzero(counts)[0])
-    return tuple(
-        Bin((1 << bits) >> 1, 1 << bits, int(counts[bits]), int(kept_counts[bits]))
-        for bits in range(first, counts.size)
-    )
+    def add(self, lengths_N: npt.ArrayLike, kept_N: npt.ArrayLike | None = None) -> Self:
+        """Integers from 0 to 2^53; `kept_N` says of each whether its document was kept, without it
+        all were."""
+        lengths = np.asarray(lengths_N, dtype=np.float64)
+        bits_N = np.frexp(lengths)[1]  # the bit length of an integer
+        is_kept = np.asarray(np.ones(lengths.size) if kept_N is None else kept_N, dtype=np.bool_)
+        for number, bits in enumerate((bits_N, bits_N[is_kept])):
+            self._counts[number] += np.bincount(bits, minlength=64)
+        return self
+
+    def bins(self) -> tuple[Bin, ...]:
+        """All bins but empty ones at the ends.
+
+        >>> LogBins().add([5, 6], [True, False]).add([9]).bins()
+        (Bin(low=4, high=8, count=2, kept=1), Bin(low=8, high=16, count=1, kept=1))
+        """
+        present = np.flatnonzero(self._counts[0])
+        places = range(present[0], present[-1] + 1) if len(present) else ()
+        counts = self._counts.T.tolist()
+        return tuple(Bin((1 << bits) >> 1, 1 << bits, *counts[bits]) for bits in places)

@@ -1,11 +1,11 @@
 """clusters.parquet: one row per document that another one represents; and the documents that such
 edges tie together.
 
-`similarity` is the exact Jaccard similarity where it was computed, else the estimate from the
-signatures. A document kept in an earlier index has no source here: `kept_source` is null, `index`
-names that index. An edge is verified when the pair was compared: `exact`, or `near` with a
-similarity. A common key or, without verification, a chain of candidates says nothing about the
-text: a question about lineage follows such edges too, a takedown only reports them.
+All rows of one kept document are in one part. A document kept in an earlier index has no source
+here: `kept_source` is null, `index` names that index. An edge is verified when the pair was
+compared: `exact`, or `near` with a similarity. A common key or, without verification, a chain of
+candidates says nothing about the text: a question about lineage follows such edges too, a takedown
+only reports them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,47 +19,24 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.core import ids
-from pipeline.core.errors import IntegrityError
 from pipeline.runs.parts import RowGroups, wrap_read_errors
 
-_COLUMNS = ["kept", "member", "kind", "estimate", "jaccard", "member_state", "index"]
-_LABELS = ["kind", "member_state"]
+NOT_RECORDED = "not recorded"
+"""The sources in a table of an earlier version."""
 
 
-def read_clusters(path: Path) -> pa.Table:
-    """The table without `bands`, which only shown rows need (`read_bands`)."""
-    with wrap_read_errors(path):
-        return pq.read_table(path, columns=_COLUMNS, read_dictionary=_LABELS)
+def read_clusters(part: Path) -> pa.Table:
+    """A part of the table."""
+    with wrap_read_errors(part), pq.ParquetFile(part) as file:
+        return _complete(file.read())
 
 
-def find_mentioned_keys(clusters: pa.Table) -> pa.Array:
-    """Keys of all documents of this run that the table names, each once or twice."""
-    here = clusters.filter(pc.equal(clusters["index"], ""))
-    return pa.chunked_array(
-        [*clusters["member"].chunks, *here["kept"].chunks], pa.binary(ids.KEY_BYTES)
-    ).combine_chunks()
-
-
-def with_sources(clusters: pa.Table, documents: pa.Table) -> pa.Table:
-    """Append `source`, `kept_source` (null for an index) and `similarity`.
-
-    `documents` has `doc_key` and `source` of all documents that `find_mentioned_keys` names, or of
-    more. Raises IntegrityError when one is missing.
-    """
-    keys = documents["doc_key"].combine_chunks()
-    here = pc.equal(clusters["index"], "")
-    member = pc.index_in(clusters["member"], value_set=keys)
-    kept_place = pc.if_else(here, pc.index_in(clusters["kept"], value_set=keys), None)
-    if member.null_count or kept_place.null_count > len(clusters) - (pc.sum(here).as_py() or 0):
-        raise IntegrityError(
-            "clusters.parquet names documents that are not in this run; `prep run` writes it again"
-        )
-    source = documents["source"].combine_chunks()
-    return (
-        clusters.append_column("source", source.take(member))
-        .append_column("kept_source", source.take(kept_place))
-        .append_column("similarity", pc.coalesce(clusters["jaccard"], clusters["estimate"]))
-    )
+def _complete(clusters: pa.Table) -> pa.Table:
+    for name in ("source", "kept_source"):
+        if name not in clusters.column_names:
+            unknown = pa.array([NOT_RECORDED] * len(clusters), pa.string())
+            clusters = clusters.append_column(name, unknown)
+    return clusters
 
 
 def read_rows_by_key(path: Path, column: str, keys: Sequence[bytes]) -> pa.Table:
@@ -72,14 +49,7 @@ def read_rows_by_key(path: Path, column: str, keys: Sequence[bytes]) -> pa.Table
         is_match = pc.is_in(groups.read([group], [column])[column], key_array).to_numpy()
         if is_match.any():
             parts.append(groups.read([group]).take(np.flatnonzero(is_match)))
-    return pa.concat_tables(parts)
-
-
-def read_bands(path: Path, members: Sequence[bytes]) -> dict[bytes, tuple[int, ...]]:
-    """The bands that these documents share with the ones that stand for them."""
-    table = read_rows_by_key(path, "member", members)
-    bands = (tuple(shared) for shared in table["bands"].to_pylist())
-    return dict(zip(table["member"].to_pylist(), bands, strict=True))
+    return _complete(pa.concat_tables(parts))
 
 
 @dataclass(frozen=True)

@@ -35,11 +35,12 @@ CHOICE = pa.schema(
         ("exact", pa.float64()),
         ("kept_key", pa.binary(ids.KEY_BYTES)),
         ("kept_text_key", pa.binary(ids.KEY_BYTES)),
+        ("kept_source", pa.string()),
     ]
 )
 """One row per document that another represents, by its dense index: dense indices of both, the
 channels they share as a bit mask, estimated and exact Jaccard similarity (NaN where not computed),
-key and text key of the one that stays."""
+key, text key and source of the one that stays."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ class ClusterJob:
 @dataclass(frozen=True, kw_only=True)
 class _RankedDocuments:
     """A task's documents (D) in rank order: dense index, component, and 0 new, 1 kept or 2 dropped
-    by an earlier batch; keys and text keys; the columns of `members` in their own order, and the
-    row of each document there."""
+    by an earlier batch; keys, text keys and sources; the columns of `members` in their own order,
+    and the row of each document there."""
 
     index: I64
     component: I64
@@ -117,7 +118,7 @@ def _rank(job: ClusterJob, inputs: Inputs) -> _RankedDocuments:
     columns = [table[name].to_numpy() for name in ("priority", "decision", "batch")]
     row = ids.sort_order(keys, *columns)
     index, component = (table[n].to_numpy()[row].astype(np.int64) for n in ("member", "component"))
-    ranked_keys = table.select(["doc_key", "text_key"]).take(pa.array(row))
+    ranked_keys = table.select(["doc_key", "text_key", "source"]).take(pa.array(row))
     return _RankedDocuments(
         index=index,
         component=component,
@@ -202,7 +203,7 @@ def cluster_stage(
     settings = {"verify": rules.verify, "threshold": rules.threshold}
     return Stage(
         name="clusters",
-        version=4,
+        version=5,
         function=_clusters,
         tasks=tuple(tasks),
         settings=settings,

@@ -198,7 +198,7 @@ class MembersJob:
 
 def _members(job: MembersJob, inputs: Inputs) -> Result:
     """The documents with candidates, by task: task, member, component; what ranks them (batch,
-    decision, priority), origin; keys; the signature, if signatures are compared."""
+    decision, priority), origin; keys, source; the signature, if signatures are compared."""
     own = Inputs(Path(job.location)) if job.location else inputs
     found, firsts = [], accumulate(job.counts, initial=job.first)
     for number, (first, count) in enumerate(zip(firsts, job.counts, strict=False)):
@@ -237,6 +237,7 @@ def _describe(
         "origin": pa.array(origin),
         "doc_key": documents["doc_key"],
         "text_key": documents["text_key"],
+        "source": documents["source"],
     }
     if job.signatures:
         columns["signature"] = own.table(job.signatures[number])["signature"].take(pa.array(row))
@@ -289,5 +290,5 @@ def members_stage(
             label = f"members from document {job.first:,} on"
             tasks.append(Task(label, job, (*own, shared), documents, memory))
     return Stage(
-        name="members", version=1, function=_members, tasks=tuple(tasks), reads_texts=False
+        name="members", version=2, function=_members, tasks=tuple(tasks), reads_texts=False
     )

@@ -12,6 +12,7 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dedup.arrays import I64, U8, U64
 from pipeline.config.prep import Config
@@ -80,13 +81,14 @@ class _Documents:
 
 @dataclass(frozen=True, kw_only=True)
 class _Duplicates:
-    """Columns over a task's duplicates (M): row among its documents, key and text key of the
-    representative, name of the earlier batch that holds it (empty: this run), channels shared,
+    """Columns over a task's duplicates (M): row among its documents, key, text key and source of
+    the representative, name of the earlier batch that holds it (empty: this run), channels shared,
     estimated and exact similarity."""
 
     row: I64
     key_M2: U64  # noqa: N815
     text_key_M2: U64  # noqa: N815
+    source: pa.ChunkedArray
     batch: pa.Array
     channels: U64
     estimate: npt.NDArray[np.float64]
@@ -163,6 +165,7 @@ def _duplicates(job: KeepJob, inputs: Inputs) -> _Duplicates:
         row=table["member"].to_numpy().astype(np.int64) - job.first,
         key_M2=ids.keys_as_u64(table["kept_key"]),
         text_key_M2=ids.keys_as_u64(table["kept_text_key"]),
+        source=table["kept_source"],
         batch=pa.array(names, pa.string()).take(pa.array(batch)),
         channels=table["channels"].to_numpy(),
         estimate=table["estimate"].to_numpy(),
@@ -183,6 +186,7 @@ def _edges(
 ) -> pa.Table:
     """The task's rows of clusters.parquet in its order, each with the start of its kept key."""
     member_key = documents.key_N2[duplicates.row]
+    names, is_here = pa.array(documents.source_names, pa.string()), pc.equal(duplicates.batch, "")
     table = pa.table(
         {
             "kept": ids.keys_from_u64(duplicates.key_M2),
@@ -193,6 +197,8 @@ def _edges(
             "jaccard": pa.array(duplicates.exact, from_pandas=True),
             "member_state": pa.array(STATES).take(pa.array(state[duplicates.row])),
             "index": duplicates.batch,
+            "source": names.take(pa.array(documents.source[duplicates.row])),
+            "kept_source": pc.if_else(is_here, duplicates.source, None),
             START: pa.array(duplicates.key_M2.byteswap()[:, 0].copy()),
         }
     )
@@ -270,7 +276,7 @@ def keep_stage(
     settings = {"seed": config.seed, "splits": [list(s) for s in held_out]}
     return Stage(
         name="keep",
-        version=4,
+        version=5,
         function=_keep,
         tasks=tuple(tasks),
         settings=settings,
@@ -334,8 +340,9 @@ class ClusterTableJob:
 
 def _cluster_table(job: ClusterTableJob, inputs: Inputs) -> Result:
     """One row per document that another represents, by kept key, then member key: both keys, why,
-    the bands both share, the estimated and exact Jaccard similarity (null where not computed), and
-    the earlier batch that holds the kept document (empty: this run)."""
+    the bands both share, the estimated and exact Jaccard similarity (null where not computed), the
+    earlier batch that holds the kept document (empty: this run), the sources of both (null: of an
+    earlier batch)."""
     empty = inputs.open(job.edges.value[0]).empty
     table = slice_range(job.edges, START, (job.low, job.high), empty, inputs)
     table = table.drop_columns([START])
@@ -362,7 +369,7 @@ def cluster_table_stage(keep: KeepOutput, clusters: ClustersOutput | None, run: 
     ]
     return Stage(
         name="cluster_table",
-        version=1,
+        version=2,
         function=_cluster_table,
         tasks=tuple(tasks),
         reads_texts=False,

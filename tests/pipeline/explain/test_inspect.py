@@ -1,23 +1,20 @@
 """`prep inspect`: the clusters of a run add up, and filters choose what they say."""
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pipeline.core.errors import IntegrityError
 from pipeline.explain.inspect import ClusterFilters, inspect_cluster, inspect_clusters
-from pipeline.report.cluster_summary import (
-    MatrixColumn,
-    SizeBin,
-    of_cluster,
-    select_largest,
-    summarize,
-)
-from pipeline.runs.clusters import find_mentioned_keys, with_sources
+from pipeline.report.cluster_summary import ClusterCounts, MatrixColumn, SizeBin, of_cluster
 
 Prep = Callable[..., Any]
 ALL = ClusterFilters()
@@ -124,45 +121,45 @@ def key(number: int) -> bytes:
 
 
 def table(rows: list[dict[str, Any]]) -> pa.Table:
-    """Clusters with sources: every row (kept, member, source, kept_source) and what it changes."""
+    """Rows of clusters.parquet: the defaults and what each changes."""
     defaults = {"kind": "near", "estimate": 0.9, "jaccard": 0.9, "member_state": "duplicate",
-                "index": ""}  # fmt: skip
+                "index": "", "source": "a", "kept_source": "a"}  # fmt: skip
     full = [defaults | row for row in rows]
-    ends = {row["member"]: row["source"] for row in full}
-    ends |= {row["kept"]: row["kept_source"] for row in full if not row["index"]}
     types = {"kept": pa.binary(16), "member": pa.binary(16), "estimate": pa.float64(),
              "jaccard": pa.float64()}  # fmt: skip
     names = ["kept", "member", *defaults]
-    clusters = pa.table(
-        {n: pa.array([r[n] for r in full], types.get(n, pa.string())) for n in names}
-    )
-    keys = pa.array(list(ends), pa.binary(16))
-    documents = pa.table({"doc_key": keys, "source": pa.array(list(ends.values()), pa.string())})
-    assert set(find_mentioned_keys(clusters).to_pylist()) == set(ends)
-    return with_sources(clusters, documents)
+    return pa.table({n: pa.array([r[n] for r in full], types.get(n, pa.string())) for n in names})
+
+
+def count(rows: list[dict[str, Any]], parts: int = 1) -> ClusterCounts:
+    """The rows by whole clusters in so many parts."""
+    counts = ClusterCounts(10)
+    for part in range(parts):
+        counts.add(table([row for row in rows if row["kept"][-1] % parts == part]))
+    return counts
 
 
 def row(kept: int, member: int, **changes: Any) -> dict[str, Any]:
-    return {"kept": key(kept), "member": key(member), "source": "a", "kept_source": "a", **changes}
+    return {"kept": key(kept), "member": key(member), **changes}
 
 
 def test_no_clusters() -> None:
-    empty = table([])
-    summary = summarize(empty)
+    empty = count([])
+    summary = empty.summarize()
     assert (summary.clusters, summary.documents, summary.matrix.total) == (0, 0, 0)
-    assert summary.sizes == () and summary.similarities == () and select_largest(empty, 10) == []
+    assert summary.sizes == () and summary.similarities == () and empty.largest == []
 
 
 def test_sizes_and_similarities() -> None:
     rows = [row(1, 100 + n) for n in range(9)] + [row(2, 200), row(3, 300)]
     rows[-1] |= {"jaccard": None, "estimate": None, "kind": "chain"}
     rows[-2] |= {"jaccard": None, "estimate": 1.0}
-    summary = summarize(table(rows))
+    summary = count(rows).summarize()
     assert [b for b in summary.sizes if b.clusters] == [SizeBin(2, 2, 2), SizeBin(9, 16, 1)]
     assert summary.not_computed == 1
     first, last = summary.similarities[0], summary.similarities[-1]
     assert (first.low, first.exact, last.low, last.high, last.estimated) == (0.9, 9, 1.0, 1.0, 1)
-    low = summarize(table([row(1, 2, jaccard=0.82), row(1, 3, jaccard=0.3)]))
+    low = count([row(1, 2, jaccard=0.82), row(1, 3, jaccard=0.3)]).summarize()
     assert [(b.low, b.exact) for b in low.similarities if b.exact] == [(0.3, 1), (0.8, 1)]
 
 
@@ -170,14 +167,12 @@ def test_an_index_is_no_source() -> None:
     """A key kept in an index is another document than one of this run with the same key."""
     rows = [row(1, 1, index="old", kept_source=None), row(1, 2, index="old", kept_source=None),
             row(1, 3, source="b")]  # fmt: skip
-    rows[0]["source"] = "a"
-    found = table(rows)
-    matrix = summarize(found).matrix
+    counts = count(rows)
+    matrix = counts.summarize().matrix
     assert matrix.columns == (MatrixColumn("a"), MatrixColumn("", "old"))
     assert dict(zip(matrix.rows, matrix.counts, strict=True)) == {"a": (0, 2), "b": (1, 0)}
-    clusters = select_largest(found, 10)
-    assert [(c.index, c.size) for c in clusters] == [("old", 3), ("", 2)]
-    assert len(of_cluster(found, "old", key(1))) == 2
+    assert [(c.index, c.size) for c, _ in counts.largest] == [("old", 3), ("", 2)]
+    assert len(of_cluster(table(rows), "old", key(1))) == 2
 
 
 @pytest.mark.parametrize("sources", [3, 12, 13, 40])
@@ -189,7 +184,7 @@ def test_many_sources_are_folded_and_nothing_is_lost(sources: int) -> None:
             kept_source = f"s{(source * 7) % sources}"
             changes = {"source": f"s{source}", "kept_source": kept_source}
             rows.append(row(10**6 + (source * 7) % sources, member, **changes))
-    matrix = summarize(table(rows)).matrix
+    matrix = count(rows).summarize().matrix
     assert matrix.total == len(rows)
     assert len(matrix.rows) == len(matrix.columns) == len(matrix.counts) == min(sources, 12)
     assert matrix.rest_rows == matrix.rest_columns == (sources - 11 if sources > 12 else 0)
@@ -198,18 +193,33 @@ def test_many_sources_are_folded_and_nothing_is_lost(sources: int) -> None:
 
 def test_other_states_stay_out_of_the_matrix() -> None:
     rows = [row(1, 2), row(1, 3, member_state="quarantined"), row(1, 4, member_state="dropped")]
-    summary = summarize(table(rows))
+    summary = count(rows).summarize()
     assert summary.matrix.total == 1 and summary.documents == 3
-    assert select_largest(table(rows), 1)[0].size == 4
+    assert count(rows).largest[0][0].size == 4
 
 
-def test_documents_that_are_missing_are_damage() -> None:
-    rows = pa.table(
-        {
-            "kept": pa.array([key(1)], pa.binary(16)), "member": pa.array([key(2)], pa.binary(16)),
-            "index": pa.array([""]), "jaccard": pa.array([1.0]), "estimate": pa.array([1.0]),
-        }
-    )  # fmt: skip
-    documents = pa.table({"doc_key": pa.array([key(2)], pa.binary(16)), "source": ["a"]})
-    with pytest.raises(IntegrityError, match="not in this run"):
-        with_sources(rows, documents)
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(1, 3), st.integers(0, 100))))
+def test_parts_add_up_to_the_whole(edges: list[tuple[int, int, int]]) -> None:
+    """Whatever the parts, and whichever clusters they hold."""
+    rows = []
+    for member, (kept, source, hundredths) in enumerate(edges, 100):
+        exact = hundredths / 100 if source > 1 else None
+        kind = "chain" if exact is None else "near"
+        changes = {"kind": kind, "jaccard": exact, "source": f"s{source}"}
+        rows.append(row(kept, member, estimate=hundredths / 100, **changes))
+    whole, parted = count(rows), count(rows, parts=3)
+    assert parted.summarize() == whole.summarize()
+    assert parted.largest == whole.largest
+
+
+def test_a_run_of_an_earlier_version(small_run: Any, tmp_path: Path, prep: Prep) -> None:
+    """It has no sources of clusters; what does not need them works."""
+    old = tmp_path / "old"
+    shutil.copytree(small_run.directory, old)
+    for part in (old / "clusters.parquet").iterdir():
+        rows = pq.read_table(part).drop_columns(["source", "kept_source"])
+        pq.write_table(rows, part)
+    found, whole = (inspect_clusters(run, ALL, 2) for run in (old, small_run.directory))
+    assert found.summary.sizes == whole.summary.sizes and found.summary.matrix.total == 8
+    ended = prep("inspect", old, "--source", "Wiki")
+    assert ended.code == 3 and "earlier version" in ended.err

@@ -5,12 +5,16 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import pipeline
 from pipeline.core.ledger import SplitLedger
@@ -23,6 +27,7 @@ from pipeline.report.cluster_summary import (
     SimilarityBin,
     SizeBin,
 )
+from pipeline.report.document_counts import DocumentCounts, count_decisions
 from pipeline.report.html import render_report
 from pipeline.report.page import ChartColumn, chart
 
@@ -155,8 +160,8 @@ def sample_report(text: str = "plain") -> model.Report:
         reasons=(model.DropReason(text, text, 400, 5_000_000, (sample, sample, sample)),),
         clusters=sample_summary(text),
         decisions=(model.Decision(text, text, 5_432, text),),
-        document_bytes=model.log_bins([0, 1, 300, 5000], [False, True, True, True]),
-        document_tokens=model.log_bins([100, 1000]),
+        document_bytes=model.LogBins().add([0, 1, 300, 5000], [False, True, True, True]).bins(),
+        document_tokens=model.LogBins().add([100, 1000]).bins(),
         splits={
             text: SplitLedger(
                 documents=19,
@@ -280,7 +285,7 @@ def test_imbalance_is_named() -> None:
     assert "Does not balance: leaky" in " ".join(text.split())
 
 
-@pytest.mark.parametrize("bins", [(), model.log_bins([]), (model.Bin(0, 1, 0, 0),)])
+@pytest.mark.parametrize("bins", [(), model.LogBins().add([]).bins(), (model.Bin(0, 1, 0, 0),)])
 def test_zero_rows(bins: tuple[model.Bin, ...]) -> None:
     report = model.Report(config_name="empty", manifest_hash="0" * 32, document_bytes=bins)
     text = Page(render_report(report)).text
@@ -316,11 +321,94 @@ def test_many_sources_are_summed_up() -> None:
 def test_excerpt_and_bins() -> None:
     assert model.excerpt("x" * 201) == "x" * 199 + "…"
     assert model.excerpt("x" * 200) == "x" * 200
-    bins = model.log_bins([0, 1, 2**40])
+    bins = model.LogBins().add([0, 1, 2**40]).bins()
     assert (bins[0], bins[1]) == (model.Bin(0, 1, 1, 1), model.Bin(1, 2, 1, 1))
     assert bins[-1] == model.Bin(2**40, 2**41, 1, 1)
     assert sum(b.count for b in bins) == 3
-    assert len(model.log_bins([1023, 1024])) == 2
+    assert len(model.LogBins().add([1023, 1024]).bins()) == 2
+
+
+KEYS = pa.binary(16)
+
+
+def documents(ends: list[tuple[str, str]], first: int) -> pa.Table:
+    """Rows of documents.parquet with these states and reasons; keys fall, texts grow."""
+    numbers = range(first, first + len(ends))
+    return pa.table(
+        {
+            "doc_key": pa.array([(10**6 - n).to_bytes(16, "big") for n in numbers], KEYS),
+            "source": pa.array([f"s{n % 3}" for n in numbers], pa.string()),
+            "text_bytes": pa.array(numbers, pa.uint64()),
+            "state": pa.array([state for state, _ in ends], pa.string()),
+            "reason": pa.array([reason for _, reason in ends], pa.string()),
+            "representative": pa.array(
+                [None if state == "bad_record" else b"k" * 16 for state, _ in ends], KEYS
+            ),
+            "tokens": pa.array([10 * (state == "kept") for state, _ in ends], pa.uint32()),
+        }
+    )
+
+
+ENDS = st.sampled_from(
+    [("kept", ""), ("duplicate", "near_duplicate"), ("dropped", "a"), ("dropped", "b"),
+     ("bad_record", "json"), ("quarantined", "a")]
+)  # fmt: skip
+
+
+@given(st.lists(ENDS, min_size=1, max_size=60), st.integers(1, 20))
+def test_parts_of_documents_add_up(ends: list[tuple[str, str]], size: int) -> None:
+    """Every record has one end, whatever the parts; examples are the first by key."""
+    rows = documents(ends, 0).to_pylist()
+    shown = pa.array([rows[0]["doc_key"], rows[-1]["doc_key"], b"?" * 16], KEYS)
+    counts = DocumentCounts(shown)
+    for part, first in enumerate(range(0, len(ends), size)):
+        counts.add(part, documents(ends[first : first + size], first))
+    losses = {(state, reason): loss for state, reason, loss in counts.losses()}
+    expected = Counter(end for end in ends if end[0] != "kept")
+    assert {end: loss.records for end, loss in losses.items()} == expected
+    for (state, reason), loss in losses.items():
+        same = [row for row in rows if (row["state"], row["reason"]) == (state, reason)]
+        assert loss.bytes == sum(row["text_bytes"] for row in same)
+        first_keys = sorted(row["doc_key"] for row in same)[:3]
+        assert [row["doc_key"] for row in loss.examples] == first_keys
+        for row in loss.examples:
+            assert rows[row["part"] * size :][:size].count(
+                {name: value for name, value in row.items() if name != "part"}
+            )
+    live = [row for row in rows if row["state"] != "bad_record"]
+    assert sum(b.count for b in counts.bytes.bins()) == len(live)
+    assert sum(b.kept for b in counts.bytes.bins()) == sum(b.count for b in counts.tokens.bins())
+    shares = {s.source: (s.compared, s.duplicates) for s in counts.shares()}
+    assert shares == {
+        source: (
+            sum(row["source"] == source for row in live),
+            sum(row["source"] == source and row["state"] == "duplicate" for row in live),
+        )
+        for source in {row["source"] for row in live}
+    }
+    assert set(counts.rows) == {rows[0]["doc_key"], rows[-1]["doc_key"]}
+
+
+def test_reasons_that_name_a_document_do_not_fill_the_page() -> None:
+    """However many there are; what is left out is counted."""
+
+    def part(first: int, taken_over: bool) -> pa.Table:
+        reasons = ["the usual"] * 50 + [f"says {n}" for n in range(first, first + 5000)]
+        return pa.table(
+            {
+                "rule": ["a rule"] * len(reasons),
+                "decision": ["review"] * len(reasons),
+                "reason": reasons,
+                "propagated_from": pa.array([b"k" * 16 if taken_over else None] * len(reasons)),
+            }
+        )
+
+    found = list(count_decisions([part(0, False), part(5000, False), part(0, True)]))
+    assert len(found) == 20 and sum(decision.documents for decision in found) == 3 * 5050
+    by_reason = {decision.reason: decision.documents for decision in found}
+    assert by_reason["the usual"] == 100
+    assert by_reason["taken over from a document of the same cluster"] == 5050
+    assert by_reason["other reasons"] > 9000
 
 
 # -- the page of clusters ---------------------------------------------------------------------
