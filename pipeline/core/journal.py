@@ -21,6 +21,7 @@ from typing import Any
 
 from pipeline.core import mirror, storage
 from pipeline.core.errors import ReadOnlyError, ResourceError
+from pipeline.core.lease import hold_lease, read_holder
 from pipeline.core.storage import append_log_line, make_directory
 
 DIRECTORY = "journal"
@@ -91,7 +92,7 @@ def hold_lock(directory: Path) -> Iterator[None]:
             raise refused(f"{directory}: cannot write: {error.strerror}") from error
         stack.enter_context(storage.confine_writes(directory))
         if mirror.locate(directory):
-            stack.enter_context(mirror.hold_lease(directory, name))
+            stack.enter_context(hold_lease(directory, name))
         yield
 
 
@@ -99,7 +100,7 @@ def holder(directory: Path) -> tuple[str, bool]:
     """Who holds DIRECTORY/.lock, or held it last (`pid 7 on host since …`, "" if nobody ever did),
     and whether it is held now."""
     if mirror.locate(directory):
-        return mirror.read_holder(directory)
+        return read_holder(directory)
     try:
         with storage.open_file(directory / _FILE, os.O_RDONLY) as handle:
             try:

@@ -1,4 +1,5 @@
-"""The lease of a run directory in a bucket: one writer, kept by a heartbeat, told apart by a token.
+"""The lease of a run directory in a bucket, and what is written under it: one writer, kept by a
+heartbeat, told apart by a token.
 
 The lease is an object. Its holder replaces it every few seconds, each time only if nobody else has;
 whoever takes it over when the holder has been silent raises its token by one. Nothing is written
@@ -7,17 +8,33 @@ wakes up leaves the run alone; and workers look at the token before they commit 
 """
 
 import contextlib
+import functools
 import json
+import os
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import xxhash
 
-from pipeline.core.bucket import Bucket, ConflictError, StoredObject, Version
+from pipeline.core.bucket import Bucket, ConflictError, StoredObject, Version, ask_often
 from pipeline.core.errors import PrepError, ResourceError, escape_text
+from pipeline.core.mirror import (
+    COMMITTED,
+    LEASE,
+    PLACE,
+    locate,
+    make_time,
+    mirrors_top,
+    open_mirror,
+    require_place,
+    seen,
+    temp_of,
+)
 
 SECONDS = 60.0
 """For how long a lease is good after it was renewed."""
@@ -25,6 +42,9 @@ _BEATS = 4
 """Attempts to renew it in that time."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Goes on while the machine sleeps, as the time of everybody else does."""
+
+_leases: dict[str, "Lease"] = {}
+"""Those that this process holds, by local path."""
 
 
 @dataclass(frozen=True)
@@ -165,3 +185,117 @@ def _is_silent(bucket: Bucket, key: str, claim: LeaseState, stored: StoredObject
 def _put(bucket: Bucket, key: str, claim: LeaseState, replaces: Version | str) -> Version:
     data = claim.encode()
     return bucket.put(key, data, xxhash.xxh3_128_hexdigest(data), replaces)
+
+
+@contextlib.contextmanager
+def hold_lease(root: Path, holder: str) -> Iterator[None]:
+    """Hold the lease of a mirrored directory within the block, and know what is in the bucket. The
+    caller holds its lock on this machine."""
+    bucket, prefix = require_place(root)
+    key = f"{prefix}/{LEASE}"
+    name = os.path.abspath(root)
+    lease = take_lease(bucket, key, holder, _this_place())
+    with lease.beating():
+        _leases[name] = lease
+        try:
+            open_mirror(root)
+            yield
+        finally:
+            del _leases[name]
+
+
+def check_lease(path: Path) -> None:
+    """Raise ResourceError when the lease that this process held around `path` is lost."""
+    for root, lease in _leases.items() if _leases else ():
+        if os.path.abspath(path).startswith(f"{root}/"):
+            lease.check()
+
+
+def lease_token(root: Path) -> int:
+    """The token of the lease that this process holds of `root`; 0 if it is not mirrored."""
+    lease = _leases.get(os.path.abspath(root))
+    return lease.claim.token if lease else 0
+
+
+def check_token(root: Path, token: int) -> None:
+    """For workers: raise ResourceError when the lease of `root` has another holder by now."""
+    if not token:
+        return
+    bucket, prefix = require_place(root)
+    there = ask_often(lambda: read_claim(bucket, f"{prefix}/{LEASE}"))
+    if there is None or there[0].token != token:
+        raise ResourceError(f"{root}: now in use by another process; this one has stopped")
+
+
+def read_holder(root: Path) -> tuple[str, bool]:
+    """Who has the lease of a mirrored directory, or had it last, and whether it is held now."""
+    bucket, prefix = require_place(root)
+    there = read_claim(bucket, f"{prefix}/{LEASE}")
+    return ("", False) if there is None else (there[0].holder, is_fresh(*there))
+
+
+@functools.cache
+def _this_place() -> str:
+    """A name of this machine, since its start, and of the cache: what is locked here is locked for
+    all who share that name."""
+    top = Path(mirrors_top() or "")
+    top.mkdir(parents=True, exist_ok=True)
+    own = top / PLACE
+    if not own.exists():
+        temp = temp_of(own)
+        temp.write_text(secrets.token_hex(16), encoding="ascii")
+        with contextlib.suppress(FileExistsError):
+            os.link(temp, own)
+        temp.unlink()
+    boot = ""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    name = f"{own.read_text(encoding='ascii')} {socket.gethostname()} {boot}"
+    return xxhash.xxh3_128_hexdigest(name.encode())
+
+
+def upload(path: Path, temp: Path, digest: str) -> None:
+    """Put the bytes of `temp` into the bucket as what `path` mirrors, if it does. Raises
+    ResourceError when the lease is lost, and when another process changed what it replaces."""
+    place = locate(path)
+    if place is None:
+        return
+    bucket, key = place
+    check_lease(path)
+    is_committed = path.name in COMMITTED
+    replaces = seen.get(str(path), "any") if is_committed else "any"
+    data = temp.read_bytes() if is_committed else temp
+    try:
+        version = bucket.put(key, data, digest, replaces)
+    except ConflictError as error:
+        raise ResourceError(
+            f"{path}: another process changed it meanwhile; run the same command again, finished "
+            "work is kept"
+        ) from error
+    if is_committed and str(path) in seen:
+        seen[str(path)] = version
+    stamp = make_time(version.get("e_tag", ""), time.time())
+    os.utime(temp, ns=(time.time_ns(), stamp))
+
+
+def delete(path: Path) -> None:
+    """Delete the object that `path` mirrors, if it does."""
+    place = locate(path)
+    if place is None:
+        return
+    bucket, key = place
+    check_lease(path)
+    bucket.delete([key])
+    if str(path) in seen:
+        seen[str(path)] = "none"
+
+
+def delete_tree(directory: Path) -> None:
+    """Delete all objects below what `directory` mirrors, if it does."""
+    place = locate(directory)
+    if place is None:
+        return
+    bucket, key = place
+    keys = [stored.key for stored in bucket.list_objects(f"{key}/")]
+    check_lease(directory)
+    bucket.delete(keys)

@@ -2,9 +2,10 @@
 
 `s3://BUCKET/KEY` is the path `buckets/s3/BUCKET/KEY` in the user's cache, so every process knows
 from a path alone whether it is mirrored, and what. What is written there is put into the bucket
-first. `open_mirror` makes the names below a path those of the bucket: files that a command always
-needs are fetched at once, others stand there empty until `fetch` brings their bytes (`is_absent`).
-When the cache is full, those that were not used for longest become empty again.
+first, under its lease (`pipeline.core.lease`). `open_mirror` makes the names below a path those of
+the bucket: files that a command always needs are fetched at once, others stand there empty until
+`fetch` brings their bytes (`is_absent`). When the cache is full, those that were not used for
+longest become empty again.
 
 The modification time of a mirrored file is that of the object, rounded up to seconds, with thirty
 bits of its ETag as nanoseconds: that shows which files are still those of the bucket.
@@ -17,7 +18,6 @@ import functools
 import os
 import secrets
 import shutil
-import socket
 import stat
 import time
 from collections import deque
@@ -27,18 +27,17 @@ from pathlib import Path
 
 import xxhash
 
-from pipeline.core.bucket import EXTRAS, Bucket, ConflictError, StoredObject, Version, ask_often
+from pipeline.core.bucket import EXTRAS, Bucket, StoredObject, Version, ask_often
 from pipeline.core.errors import ConfigError, IntegrityError, ResourceError
-from pipeline.core.lease import Lease, is_fresh, read_claim, take_lease
 
 LEASE = ".lock"
-_PLACE = ".id"
+PLACE = ".id"
 TEMP_MARK = ".tmp-"
 _ABSENT = stat.S_IWUSR
 """The permissions of a file whose bytes are in the bucket only: it cannot be read by mistake."""
 _AT_ONCE = (".json", ".head", ".log", ".html")
 _TABLE = ".parquet"
-_COMMITTED = ("manifest.json", "events.jsonl", "events.head", "reviews.jsonl", "holds.jsonl")
+COMMITTED = ("manifest.json", "events.jsonl", "events.head", "reviews.jsonl", "holds.jsonl")
 """Files that are only replaced in the state in which this process has seen them."""
 _STREAMS = 16
 _PARTS = ".parts"
@@ -52,14 +51,13 @@ made until so many are, since finding out what goes means looking at all that is
 _CLOCK_NS = 50_000_000
 """By how much the times of files may be behind the clock."""
 
-_seen: dict[str, Version | str] = {}
-"""By local path: the state of what `_COMMITTED` names, when this process last looked; "none"."""
-_leases: dict[str, Lease] = {}
+seen: dict[str, Version | str] = {}
+"""By local path: the state of what `COMMITTED` names, when this process last looked; "none"."""
 _pins: deque[tuple[int, int]] = deque()
 """Descriptor and size of files that stay."""
 
 
-def _top() -> str | None:
+def mirrors_top() -> str | None:
     """The directory of all mirrors, with a slash at its end."""
     from dedup.user_cache import user_cache  # not for help
 
@@ -81,7 +79,7 @@ def _bucket(scheme: str, name: str) -> Bucket:
 def locate(path: Path) -> tuple[Bucket, str] | None:
     """The bucket and key that a local path mirrors; None for a path that mirrors nothing."""
     text = os.path.abspath(path)
-    if "/buckets/" not in text or (top := _top()) is None or not text.startswith(top):
+    if "/buckets/" not in text or (top := mirrors_top()) is None or not text.startswith(top):
         return None
     scheme, name, *parts = text[len(top) :].split("/")
     return _bucket(scheme, name), "/".join(parts)
@@ -89,7 +87,7 @@ def locate(path: Path) -> tuple[Bucket, str] | None:
 
 def mirror_path(scheme: str, place: str) -> Path:
     """The local path that mirrors BUCKET/KEY. Raises ConfigError."""
-    top = _top()
+    top = mirrors_top()
     if "@" in place.partition("/")[0]:
         raise ConfigError(
             f"{scheme}://…@{place.partition('@')[2]}: no credentials in a URL; set them in the "
@@ -108,7 +106,7 @@ def mirror_path(scheme: str, place: str) -> Path:
 
 def name_urls(text: str) -> str:
     """A message, with URLs in place of paths of mirrors."""
-    top = _top()
+    top = mirrors_top()
     for scheme in EXTRAS if top is not None and top in text else ():
         text = text.replace(f"{top}{scheme}/", f"{scheme}://")
     return text
@@ -117,7 +115,7 @@ def name_urls(text: str) -> str:
 def open_mirror(root: Path) -> None:
     """Make the names below `root` those of the bucket, and fetch the files that commands always
     read. What this machine wrote meanwhile is left alone."""
-    bucket, prefix = _need(root)
+    bucket, prefix = require_place(root)
     began = time.time_ns() - _CLOCK_NS
     objects = {root / o.key[len(prefix) + 1 :]: o for o in bucket.list_objects(f"{prefix}/")}
     _watch_committed(root, objects)
@@ -133,7 +131,7 @@ def open_mirror(root: Path) -> None:
 
 def _is_always_read(path: Path, is_top: bool) -> bool:
     """Whether it is a table at the top of a run, a part of one, or describes others."""
-    if path.suffix in _AT_ONCE or path.name in _COMMITTED:
+    if path.suffix in _AT_ONCE or path.name in COMMITTED:
         return True
     return (path.suffix == _TABLE and is_top) or path.parent.suffix == _TABLE
 
@@ -145,18 +143,19 @@ def refresh(root: Path) -> None:
         open_mirror(root)
 
 
-def _need(root: Path) -> tuple[Bucket, str]:
+def require_place(root: Path) -> tuple[Bucket, str]:
+    """The bucket and key of a path that mirrors something."""
     place = locate(root)
     assert place is not None, root
     return place
 
 
 def _watch_committed(root: Path, objects: dict[Path, StoredObject]) -> None:
-    for name in _COMMITTED:
-        _seen[str(root / name)] = "none"
+    for name in COMMITTED:
+        seen[str(root / name)] = "none"
     for path, stored in objects.items():
-        if path.name in _COMMITTED:
-            _seen[str(path)] = stored.version
+        if path.name in COMMITTED:
+            seen[str(path)] = stored.version
 
 
 def _remove_others(root: Path, objects: dict[Path, StoredObject], began: int) -> None:
@@ -182,12 +181,12 @@ def _is_stale(path: Path, stored: StoredObject, began: int) -> bool:
         return False
     with contextlib.suppress(OSError):
         status = os.stat(path)
-        stamp = _stamp(stored.etag, 0)
+        stamp = make_time(stored.etag, 0)
         return (status.st_size, status.st_mtime_ns % 10**9) != (stored.size, stamp)
     return True
 
 
-def _stamp(etag: str, seconds: float) -> int:
+def make_time(etag: str, seconds: float) -> int:
     """A modification time in nanoseconds."""
     bits = xxhash.xxh3_64_intdigest(etag.encode()) & ((1 << 30) - 1)
     return (int(-(-seconds // 1)) * 10**9) + bits % 10**9
@@ -210,7 +209,7 @@ def state_of(path: Path) -> int:
 def _place_absent(path: Path, stored: StoredObject) -> None:
     """An empty file that looks like the object, and takes no room."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temp = _temp_of(path)
+    temp = temp_of(path)
     handle = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _ABSENT)
     try:
         os.fchmod(handle, _ABSENT)
@@ -220,12 +219,13 @@ def _place_absent(path: Path, stored: StoredObject) -> None:
     _rename(temp, path, stored)
 
 
-def _temp_of(path: Path) -> Path:
+def temp_of(path: Path) -> Path:
+    """A new name next to `path` for a file that becomes it."""
     return path.with_name(f"{TEMP_MARK}{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
 
 
 def _rename(temp: Path, path: Path, stored: StoredObject) -> None:
-    stamp = _stamp(stored.etag, stored.modified)
+    stamp = make_time(stored.etag, stored.modified)
     os.utime(temp, ns=(time.time_ns(), stamp))
     os.replace(temp, path)
 
@@ -249,7 +249,7 @@ def fetch(path: Path) -> Path:
 
 def _pin(handle: int) -> None:
     """Hold on to a file, and let go of those that were asked for longest ago."""
-    most_bytes = shutil.disk_usage(_top() or "").total // _PINNED_SHARE
+    most_bytes = shutil.disk_usage(mirrors_top() or "").total // _PINNED_SHARE
     _pins.append((handle, os.fstat(handle).st_size))
     while len(_pins) > 1 and (len(_pins) > _PINNED or sum(size for _, size in _pins) > most_bytes):
         os.close(_pins.popleft()[0])
@@ -268,7 +268,7 @@ def open_here(path: Path) -> int | None:
 def open_parts(path: Path, name: str, size: int) -> int:
     """A descriptor, to read and write, of the sparse file of this name that keeps parts of what
     `path` mirrors. It loses its name when the cache is full. Raises ResourceError."""
-    directory = Path(_top() or "", _PARTS)
+    directory = Path(mirrors_top() or "", _PARTS)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -283,7 +283,7 @@ def open_parts(path: Path, name: str, size: int) -> int:
 
 def read_span(path: Path, start: int, stop: int) -> bytes:
     """Bytes [start, stop) of what `path` mirrors. Raises IntegrityError if it is not there."""
-    bucket, key = _need(path)
+    bucket, key = require_place(path)
 
     def ask() -> bytes | None:
         with contextlib.suppress(FileNotFoundError):
@@ -338,13 +338,13 @@ def _fetch_listed(path: Path) -> None:
 
 def _fetch(path: Path, is_listed: bool = False) -> None:
     """Bring the bytes of a file, one process at a time. Raises FileNotFoundError."""
-    bucket, key = _need(path)
+    bucket, key = require_place(path)
     with _alone(path) as is_there:
         if is_there:
             return
         free_room(path, path.stat().st_size if path.exists() else 0)
         path.parent.mkdir(parents=True, exist_ok=True)
-        temp = _temp_of(path)
+        temp = temp_of(path)
 
         def write(chunks: Iterable[memoryview]) -> None:
             with open(temp, "wb") as file:
@@ -394,7 +394,7 @@ def free_room(path: Path, size: int) -> None:
     empty the files of all mirrors that were not used for longest."""
     if locate(path) is None:
         return
-    top = Path(_top() or "")
+    top = Path(mirrors_top() or "")
     top.mkdir(parents=True, exist_ok=True)
     usage = shutil.disk_usage(top)
     if usage.free >= usage.total // _SPARE + size:
@@ -414,7 +414,7 @@ def free_room(path: Path, size: int) -> None:
 
 
 def _may_be_emptied(file: Path, status: os.stat_result) -> bool:
-    is_work = file.name.startswith(TEMP_MARK) or file.name in (LEASE, _PLACE)
+    is_work = file.name.startswith(TEMP_MARK) or file.name in (LEASE, PLACE)
     is_kept = is_work or _is_always_read(file, (file.parent / "journal").is_dir())
     return not is_kept and stat.S_IMODE(status.st_mode) != _ABSENT
 
@@ -431,7 +431,7 @@ def _empty(file: Path, status: os.stat_result) -> bool:
             if file.parent.name == _PARTS:
                 file.unlink()
                 return True
-            temp = _temp_of(file)
+            temp = temp_of(file)
             temp.touch(_ABSENT, exist_ok=False)
             os.chmod(temp, _ABSENT)
             os.truncate(temp, status.st_size)
@@ -443,57 +443,10 @@ def _empty(file: Path, status: os.stat_result) -> bool:
     return False
 
 
-def upload(path: Path, temp: Path, digest: str) -> None:
-    """Put the bytes of `temp` into the bucket as what `path` mirrors, if it does. Raises
-    ResourceError when the lease is lost, and when another process changed what it replaces."""
-    place = locate(path)
-    if place is None:
-        return
-    bucket, key = place
-    check_lease(path)
-    is_committed = path.name in _COMMITTED
-    replaces = _seen.get(str(path), "any") if is_committed else "any"
-    data = temp.read_bytes() if is_committed else temp
-    try:
-        version = bucket.put(key, data, digest, replaces)
-    except ConflictError as error:
-        raise ResourceError(
-            f"{path}: another process changed it meanwhile; run the same command again, finished "
-            "work is kept"
-        ) from error
-    if is_committed and str(path) in _seen:
-        _seen[str(path)] = version
-    stamp = _stamp(version.get("e_tag", ""), time.time())
-    os.utime(temp, ns=(time.time_ns(), stamp))
-
-
-def delete(path: Path) -> None:
-    """Delete the object that `path` mirrors, if it does."""
-    place = locate(path)
-    if place is None:
-        return
-    bucket, key = place
-    check_lease(path)
-    bucket.delete([key])
-    if str(path) in _seen:
-        _seen[str(path)] = "none"
-
-
-def delete_tree(directory: Path) -> None:
-    """Delete all objects below what `directory` mirrors, if it does."""
-    place = locate(directory)
-    if place is None:
-        return
-    bucket, key = place
-    keys = [stored.key for stored in bucket.list_objects(f"{key}/")]
-    check_lease(directory)
-    bucket.delete(keys)
-
-
 def check_stored(path: Path, expected: str) -> None:
     """Raise IntegrityError unless the object that `path` mirrors says that this is the hash of its
     bytes, which are read only if another program wrote it."""
-    bucket, key = _need(path)
+    bucket, key = require_place(path)
     there = ask_often(lambda: bucket.look_up(key))
     if there is None:
         raise _missing(path)
@@ -510,14 +463,14 @@ def _missing(path: Path) -> IntegrityError:
 
 def is_stored(path: Path) -> bool:
     """Whether there is an object that `path` mirrors."""
-    bucket, key = _need(path)
+    bucket, key = require_place(path)
     return bucket.look_up(key) is not None
 
 
 def hash_stored(path: Path) -> str:
     """xxh3-128 of the bytes of the object that `path` mirrors, of which none are kept here. Raises
     IntegrityError if there is none."""
-    bucket, key = _need(path)
+    bucket, key = require_place(path)
     digest = xxhash.xxh3_128()
 
     def read(chunks: Iterable[memoryview]) -> None:
@@ -533,70 +486,3 @@ def hash_stored(path: Path) -> str:
     if ask_often(ask) is None:
         raise _missing(path)
     return digest.hexdigest()
-
-
-@contextlib.contextmanager
-def hold_lease(root: Path, holder: str) -> Iterator[None]:
-    """Hold the lease of a mirrored directory within the block, and know what is in the bucket. The
-    caller holds its lock on this machine."""
-    bucket, prefix = _need(root)
-    key = f"{prefix}/{LEASE}"
-    name = os.path.abspath(root)
-    lease = take_lease(bucket, key, holder, _this_place())
-    with lease.beating():
-        _leases[name] = lease
-        try:
-            open_mirror(root)
-            yield
-        finally:
-            del _leases[name]
-
-
-def check_lease(path: Path) -> None:
-    """Raise ResourceError when the lease that this process held around `path` is lost."""
-    for root, lease in _leases.items() if _leases else ():
-        if os.path.abspath(path).startswith(f"{root}/"):
-            lease.check()
-
-
-def lease_token(root: Path) -> int:
-    """The token of the lease that this process holds of `root`; 0 if it is not mirrored."""
-    lease = _leases.get(os.path.abspath(root))
-    return lease.claim.token if lease else 0
-
-
-def check_token(root: Path, token: int) -> None:
-    """For workers: raise ResourceError when the lease of `root` has another holder by now."""
-    if not token:
-        return
-    bucket, prefix = _need(root)
-    there = ask_often(lambda: read_claim(bucket, f"{prefix}/{LEASE}"))
-    if there is None or there[0].token != token:
-        raise ResourceError(f"{root}: now in use by another process; this one has stopped")
-
-
-def read_holder(root: Path) -> tuple[str, bool]:
-    """Who has the lease of a mirrored directory, or had it last, and whether it is held now."""
-    bucket, prefix = _need(root)
-    there = read_claim(bucket, f"{prefix}/{LEASE}")
-    return ("", False) if there is None else (there[0].holder, is_fresh(*there))
-
-
-@functools.cache
-def _this_place() -> str:
-    """A name of this machine, since its start, and of the cache: what is locked here is locked for
-    all who share that name."""
-    top = Path(_top() or "")
-    top.mkdir(parents=True, exist_ok=True)
-    own = top / _PLACE
-    if not own.exists():
-        temp = _temp_of(own)
-        temp.write_text(secrets.token_hex(16), encoding="ascii")
-        with contextlib.suppress(FileExistsError):
-            os.link(temp, own)
-        temp.unlink()
-    boot = ""
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    name = f"{own.read_text(encoding='ascii')} {socket.gethostname()} {boot}"
-    return xxhash.xxh3_128_hexdigest(name.encode())

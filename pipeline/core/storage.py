@@ -33,6 +33,7 @@ import xxhash
 from pipeline.core import failpoint, mirror
 from pipeline.core.bucket import EXTRAS
 from pipeline.core.errors import ConfigError, IntegrityError, ResourceError, escape_text
+from pipeline.core.lease import delete, delete_tree, upload
 from pipeline.core.mirror import fetch
 
 _READ_BLOCK = 1 << 22
@@ -141,7 +142,7 @@ def _publish(
         published = _write_durably(parent, temp, pieces)
         accept(published)
         failpoint.hit("storage.publish.written")
-        mirror.upload(path, path.parent / temp, published.hash)
+        upload(path, path.parent / temp, published.hash)
         os.replace(temp, path.name, src_dir_fd=parent, dst_dir_fd=parent)
         failpoint.hit("storage.publish.renamed")
         _sync(parent)
@@ -377,7 +378,7 @@ def _explain_damage(path: Path, expected: str, actual: str) -> IntegrityError:
 
 def remove(path: Path) -> None:
     """Delete a file, or a symbolic link in its place, if it is there; durably."""
-    mirror.delete(path)
+    delete(path)
     with _explain_errors(path), _open_parent(path) as parent:
         if parent is not None:
             failpoint.hit("storage.remove")
@@ -388,7 +389,7 @@ def remove(path: Path) -> None:
 def remove_tree(directory: Path) -> None:
     """Delete a directory and all below it, if it is there. Raises IntegrityError for a symbolic
     link in its place."""
-    mirror.delete_tree(directory)
+    delete_tree(directory)
     with _explain_errors(directory), _open_parent(directory) as parent:
         if parent is not None:
             _refuse_link(parent, directory.name, directory)

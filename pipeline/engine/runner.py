@@ -10,6 +10,7 @@ from pipeline.core import failpoint, mirror, storage
 from pipeline.core.errors import InputError, IntegrityError, NondeterminismError
 from pipeline.core.journal import DIRECTORY as JOURNAL
 from pipeline.core.journal import Journal
+from pipeline.core.lease import check_token, lease_token
 from pipeline.core.manifest import (
     Shard,
     StageManifest,
@@ -71,10 +72,10 @@ def _perform(call: _TaskCall) -> _FinishedTask:
         job = call.job.value if isinstance(call.job, Shared) else call.job
         result = call.function(job, Inputs(call.root))
         with storage.confine_writes(call.root):
-            mirror.check_token(call.root, call.lease)
+            check_token(call.root, call.lease)
             shards = _publish(call, result.outputs)
             record = TaskRecord(call.fingerprint, shards, dict(result.counters))
-            mirror.check_token(call.root, call.lease)
+            check_token(call.root, call.lease)
             write_record(call.record_path, record)
     except InputError as error:
         return _FinishedTask(None, str(error))
@@ -272,7 +273,7 @@ class Runner:
         records = {index: record for (index, record), ok in zip(done, valid, strict=True) if ok}
         left = [index for index in range(len(stage.tasks)) if index not in records]
         self._check_inputs(stage, left)
-        lease = mirror.lease_token(self.root)
+        lease = lease_token(self.root)
         return records, [
             (
                 index,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.core import mirror, storage
+from pipeline.core import lease, mirror, storage
 from pipeline.core.errors import ConfigError, IntegrityError
 from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs
@@ -91,13 +91,13 @@ def test_what_is_written_makes_room_too_and_what_commands_need_stays(
     storage.publish(root / "journal/events.jsonl", b"{}\n")
     storage.publish(root / "table.parquet", b"PAR1" * 1000)
     storage.publish(root / "parts.parquet/000000.parquet", b"PAR1" * 1000)
-    place = mirror._this_place()
+    place = lease._this_place()
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 20, 1 << 20, 0))
     storage.publish(root / "shards/3.arrow", bytes(50_000))
     empty = sorted(path.name for path in root.rglob("*.*") if mirror.is_absent(path))
     assert empty == ["0.arrow", "1.arrow", "2.arrow"]
-    mirror._this_place.cache_clear()
-    assert mirror._this_place() == place
+    lease._this_place.cache_clear()
+    assert lease._this_place() == place
     assert mirror.fetch(root / "shards/2.arrow").read_bytes() == b"\x02" * 50_000
 
 
