@@ -23,8 +23,12 @@ import pyarrow.compute as pc
 import xxhash
 
 from dedup.arrays import U64
+from pipeline.core.lazy import without
 
 KEY_BYTES = 16
+
+with without("pandas"):  # which pyarrow looks for, once, when it makes an array; it takes 0.2 s
+    pa.array([0])
 
 
 def doc_key(input_name: str, path: str, ordinal: int) -> bytes:

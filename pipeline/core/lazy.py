@@ -1,7 +1,10 @@
-"""Packages whose public names are imported at their first use, since what they need takes long."""
+"""What is imported at its first use only, since it takes long: public names of packages, pandas."""
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -23,3 +26,19 @@ def export_lazily(
         return getattr(module, name) if homes[modules[name]] else module
 
     return get, lambda: sorted(names)
+
+
+@contextmanager
+def without(name: str) -> Iterator[None]:
+    """Within the block a package that was not imported yet cannot be."""
+
+    def refuse(wanted: str, *_: Any) -> None:
+        if wanted == name:
+            raise ModuleNotFoundError(f"{name} is not needed here")
+
+    finder: Any = SimpleNamespace(find_spec=refuse)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)

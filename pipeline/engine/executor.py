@@ -4,6 +4,7 @@ this file and those that start clusters (`clusters`, `srun`, `tls`, `memory`) kn
 """
 
 import contextlib
+import functools
 import heapq
 import logging
 import multiprocessing
@@ -90,6 +91,25 @@ class LocalExecutor:
         """See Executor."""
         for job in jobs:
             yield job, call(job)
+
+
+class LateExecutor:
+    """Runs calls on workers that start with the first one: a run with nothing to do has none."""
+
+    def __init__(self, workers: int, start: Callable[[], Executor]) -> None:
+        self.workers = workers
+        self.start = functools.cache(start)
+
+    def run(self, call: Callable[[Any], Any], jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
+        """See Executor."""
+        if jobs:
+            yield from self.start().run(call, jobs)
+
+    def run_in_order(
+        self, call: Callable[[Any], Any], jobs: Iterable[SomeJob]
+    ) -> Iterator[tuple[SomeJob, Any]]:
+        """See Executor."""
+        yield from self.start().run_in_order(call, jobs)
 
 
 class _Running(dict[str, tuple[int, Job, Any]]):
@@ -289,13 +309,14 @@ def executor(
     settings = {"kind": "local", **(cluster or {})}
     if settings["kind"] == "local":
         workers = settings.get("workers") if workers is None else workers
-        with _local_workers(
-            automatic_workers(input_bytes) if workers is None else workers,
-            settings.get("minimum"),
-            settings.get("dashboard", False),
-            note,
-        ) as local:
-            yield local
+        workers = automatic_workers(input_bytes) if workers is None else workers
+        if workers == 0:
+            yield LocalExecutor()
+            return
+        least, dashboard = settings.get("minimum"), settings.get("dashboard", False)
+        with contextlib.ExitStack() as stack:
+            local = _local_workers(workers, least, dashboard, note)
+            yield LateExecutor(workers, lambda: stack.enter_context(local))
         return
     if workers is not None:
         raise ConfigError(
@@ -315,9 +336,6 @@ def executor(
 def _local_workers(
     workers: int, minimum: int | None, dashboard: bool, note: Note
 ) -> Iterator[Executor]:
-    if workers == 0:
-        yield LocalExecutor()
-        return
     check_semaphores(workers)
     if dashboard:
         clusters.needs("bokeh", "cluster.dashboard", "dashboard")

@@ -108,7 +108,8 @@ def test_a_missing_package_names_its_extra() -> None:
 def test_workers_follow_the_work() -> None:
     """One worker at first, two for many tasks."""
     settings = {"kind": "local", "workers": 2, "minimum": 1}
-    with executor(None, 0, settings) as running:
+    with executor(None, 0, settings) as late:
+        running = late.start()
         assert running._client.scheduler_info()["n_workers"] == 1
         assert len(set(run_all(running, where, 150))) == 2
 
@@ -117,7 +118,8 @@ def test_the_dashboard_is_where_the_note_says(tmp_path: Path) -> None:
     pytest.importorskip("bokeh")
     notes: list[str] = []
     settings = {"kind": "local", "workers": 1, "dashboard": True}
-    with executor(None, 0, settings, tmp_path, notes.append):
+    with executor(None, 0, settings, tmp_path, notes.append) as late:
+        late.start()
         (note,) = notes
         assert note.startswith("dashboard at http://127.0.0.1:")
         with urllib.request.urlopen(note.removeprefix("dashboard at ")) as page:

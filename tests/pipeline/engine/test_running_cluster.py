@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from distributed import LocalCluster, Scheduler, SpecCluster
 
+import pipeline
 from pipeline.engine.executor import executor
 from pipeline.stories.selection import demo_registry
 from tests.pipeline.trees import differences
@@ -56,6 +57,18 @@ def test_a_conversion_on_a_running_cluster(address: str, tmp_path: Path, prep: P
     assert ended.code == 2 and "tokenize text, and the input is hdf5" in ended.err
 
 
+def test_a_run_with_nothing_to_do_starts_no_workers(
+    corpus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.run(corpus.config, tmp_path / "run", 0)
+    monkeypatch.setattr("distributed.LocalCluster", None)
+    again = pipeline.run(corpus.config, tmp_path / "run", 2)
+    assert set(again.reused) == set(again.stages)
+    (tmp_path / "run/ledger.json").unlink()
+    with pytest.raises(TypeError, match="NoneType"):
+        pipeline.run(corpus.config, tmp_path / "run", 2)
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_workers_share_the_memory_of_the_machine(
     workers: int, monkeypatch: pytest.MonkeyPatch
@@ -65,7 +78,7 @@ def test_workers_share_the_memory_of_the_machine(
         monkeypatch.setattr(f"pipeline.engine.{module}.machine_memory", lambda: 12 << 30)
     monkeypatch.setattr("os.cpu_count", lambda: 64)
     with executor(workers, 0) as running:
-        info = running._client.scheduler_info()["workers"]
+        info = running.start()._client.scheduler_info()["workers"]
     assert [worker["memory_limit"] for worker in info.values()] == [(12 << 30) // workers] * workers
 
 
