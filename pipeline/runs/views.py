@@ -309,17 +309,28 @@ class SourcesOutput(StageOutput):
     table = _file(layout.SOURCES)
 
 
-class DocumentsOutput(StageOutput):
-    """The table of all records; `ends`: those of each part."""
+class _TableOutput(StageOutput):
+    """A table of parts."""
 
-    parts = _parts(layout.DOCUMENTS)
-    ends = _counter(list[Ends], "ends")
     _tasks = _optional_counter(list[int](), "tasks")
 
     def tasks_of_parts(self, clean: CleanOutput) -> list[range]:
         """The clean tasks of each part; the one file of an earlier version has those of all."""
         whole = [0, len(clean.records)]
         return [range(*(tasks or whole)) for tasks in self._tasks]
+
+
+class CutTableOutput(_TableOutput):
+    """The table of all that is cut."""
+
+    parts = _parts(layout.CUTS)
+
+
+class DocumentsOutput(_TableOutput):
+    """The table of all records; `ends`: those of each part."""
+
+    parts = _parts(layout.DOCUMENTS)
+    ends = _counter(list[Ends], "ends")
 
 
 class QuotasOutput(StageOutput):

@@ -33,7 +33,12 @@ TABLES = (
     "clusters.parquet",
     "evidence.parquet",
     "decisions.parquet",
+    "lines.parquet",
     "hdf5/train/inverse.parquet",
+)
+SETTINGS = (
+    "mixture={epochs: {Wiki: 1.5}}",
+    "lines={unit: line, min_characters: 10, min_documents: 2}",
 )
 
 
@@ -47,15 +52,23 @@ class Both:
 
 @pytest.fixture(scope="module")
 def both(
-    make_corpus: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+    make_corpus: Callable[..., Any],
+    new_shard: Callable[..., Any],
+    write_prose: Callable[..., str],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Both]:
     root = tmp_path_factory.mktemp("parts")
-    config = make_corpus(root / "corpus").config
-    pipeline.run(config, root / "whole", 0, overrides=("mixture={epochs: {Wiki: 1.5}}",))
+    corpus = make_corpus(root / "corpus")
+    writer = new_shard(corpus, "web", "lines.jsonl")
+    for number in range(3):
+        writer.add("line", f"A line that repeats.\n{write_prose(60_000 + number)}")
+    writer.write()
+    config = corpus.config
+    pipeline.run(config, root / "whole", 0, overrides=SETTINGS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "TASKS", 1)
         patch.setattr(parts, "RECORDS", 4)
-        pipeline.run(config, root / "parted", 0, overrides=("mixture={epochs: {Wiki: 1.5}}",))
+        pipeline.run(config, root / "parted", 0, overrides=SETTINGS)
         yield Both(root / "whole", root / "parted")
 
 
@@ -185,7 +198,7 @@ def test_a_newer_version_makes_parts_of_the_file(
     run = tmp_path / "run"
     shutil.copytree(older, run)
     config = both.whole.parent / "corpus" / "tiny.yaml"
-    pipeline.run(config, run, 0, overrides=("mixture={epochs: {Wiki: 1.5}}",))
+    pipeline.run(config, run, 0, overrides=SETTINGS)
     for table in TABLES:
         assert (run / table).is_dir()
         assert pq.read_table(run / table).equals(pq.read_table(both.whole / table))
