@@ -206,11 +206,21 @@ class DecisionsOutput(FindingsOutput):
     by_policy = _shards("decisions", layout.POLICY_SHARD)
 
 
-class SpreadOutput(StageOutput):
-    """Decisions taken over from other documents of a cluster, and how many each shard has."""
+class _DecidedOutput(StageOutput):
+    """Decisions, one shard per task."""
 
-    decisions = _shards("spread")
-    counts = _counter(int, "decisions")
+    @property
+    def decided(self) -> tuple[Shard, ...]:
+        """The shards that have some."""
+        return tuple(task.shards[0] for task in self.manifest.tasks if task.counters["decisions"])
+
+
+class GiversOutput(_DecidedOutput):
+    """What the policy decided of documents with candidates, sorted by later task."""
+
+
+class SpreadOutput(_DecidedOutput):
+    """Decisions taken over from other documents of a cluster."""
 
 
 class VerdictsOutput(StageOutput):
