@@ -151,15 +151,14 @@ def verify_run(
         return [*checks, _check_exported(directory, manifest)]
     ledger = ledger_from_dict(json.loads((directory / layout.LEDGER).read_bytes()))
     ledger.check()
-    documents = _read_ends(directory / layout.DOCUMENTS)
-    checks.append(_recount(ledger, documents))
+    checks.append(_recount(ledger, directory / layout.DOCUMENTS))
     if story_entry(manifest.get("story", "prepare")).records:
         checks.append(_records(directory, manifest, ledger))
     if ledger.splits and manifest.get("story") != "repack":
         checks.append(_straddling(directory))
     for name, split in ledger.splits.items():
         dataset = open_dataset(directory / "hdf5" / name)
-        checks += _split(dataset, name, split, documents, check_masked(directory, dataset))
+        checks += _split(dataset, name, split, check_masked(directory, dataset))
     if lineage:
         from pipeline.lineage.sample import check_spans
 
@@ -204,7 +203,7 @@ def _straddling(directory: Path) -> Check:
 
 
 def _read_ends(table: Path) -> pa.Table:
-    """State, split and tokens of every record, in six bytes each."""
+    """State, split and tokens of every record, in six bytes each, for a run without an inverse."""
     groups, code = RowGroups(table, ("state", "split")), pa.dictionary(pa.int8(), pa.string())
     parts = []
     for group in range(len(groups)):
@@ -214,18 +213,22 @@ def _read_ends(table: Path) -> pa.Table:
     return pa.concat_tables(parts).unify_dictionaries().combine_chunks()
 
 
-def _recount(ledger: Ledger, documents: pa.Table) -> Check:
-    kept_rows = documents.filter(pc.equal(documents["state"], "kept"))
+def _recount(ledger: Ledger, table: Path) -> Check:
+    groups, kept_rows, kept_tokens = RowGroups(table, ("state",)), 0, 0
+    for group in range(len(groups)):
+        rows = groups.read([group], ["state", "tokens"])
+        kept = rows.filter(pc.equal(rows["state"], "kept"))["tokens"]
+        kept_rows, kept_tokens = kept_rows + len(kept), kept_tokens + (pc.sum(kept).as_py() or 0)
     records = sum(s.records.documents for s in ledger.sources.values())
     tokens = sum(s.tokens for s in ledger.sources.values())
-    recount = (len(documents), pc.sum(kept_rows["tokens"]).as_py() or 0)
+    recount = (int(groups.starts[-1]), kept_tokens)
     if recount != (records, tokens):
         raise IntegrityError(
             f"ledger: {records, tokens} records and tokens, documents.parquet has {recount}"
         )
     return Check(
         "ledger",
-        f"{pluralise(records, 'record')}, {len(kept_rows):,} kept, {pluralise(tokens, 'token')}: "
+        f"{pluralise(records, 'record')}, {kept_rows:,} kept, {pluralise(tokens, 'token')}: "
         "balanced",
     )
 
@@ -276,9 +279,7 @@ def _check_exported(directory: Path, manifest: dict[str, Any]) -> Check:
     return Check("records", f"{pluralise(total, 'record')} in {pluralise(len(files), 'file')}")
 
 
-def _split(
-    dataset: SampleDataset, name: str, split: SplitLedger, documents: pa.Table, holes: Holes
-) -> Iterator[Check]:
+def _split(dataset: SampleDataset, name: str, split: SplitLedger, holes: Holes) -> Iterator[Check]:
     facts = check_split(dataset)
     counted = (facts.rows, facts.mask_sum + holes.masked_labels, facts.tokens)
     if counted != (split.rows, split.mask_sum, split.corpus_tokens):
@@ -286,7 +287,10 @@ def _split(
             f"hdf5/{name}: {facts.rows} rows, {facts.mask_sum} labels, {facts.tokens} tokens of a "
             "corpus; the ledger differs"
         )
-    spans, ends = check_lineage(dataset, name, documents, holes.labels)
+    entries, documents = check_inverse(dataset), None
+    if entries is None:
+        documents = _read_ends(dataset.directory.parent.parent / layout.DOCUMENTS)
+    spans, begins = check_lineage(dataset, holes.labels, documents)
     if split.segments and split.segments != spans:
         raise IntegrityError(
             f"hdf5/{name}: {pluralise(spans, 'segment')}; the ledger has {split.segments:,}"
@@ -295,7 +299,7 @@ def _split(
     if dataset.layout is SAMPLE and not holes.first_token:
         eos += _first_token_is_eos(dataset) if dataset.rows else split.tokens
     elif dataset.layout is VSL:
-        expected = ends - holes.copies
+        expected = begins - holes.copies
     if eos != expected:
         raise IntegrityError(
             f"hdf5/{name}: {eos:,} EOS tokens for {pluralise(expected, 'document')}"
@@ -304,7 +308,6 @@ def _split(
     yield Check(f"hdf5/{name}", f"{_size(dataset, facts)}, {eos:,} EOS{masked}")
     cover = f"{pluralise(spans, 'span')} {'covers' if spans == 1 else 'cover'}"
     yield Check(f"lineage/{name}", f"{cover} every token that is not padding")
-    entries = check_inverse(dataset)
     if entries is not None:
         yield Check(f"inverse/{name}", f"{pluralise(entries, 'entry')}, as lineage says")
 
