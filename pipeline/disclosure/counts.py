@@ -20,13 +20,13 @@ from pipeline.core.manifest import StageManifest
 from pipeline.core.mirror import fetch
 from pipeline.core.storage import hash_bytes
 from pipeline.disclosure import facts
-from pipeline.disclosure.match_counts import Matches, group_parts
+from pipeline.disclosure.match_counts import Matches
 from pipeline.hdf5.format import CORPUS
 from pipeline.hdf5.read import open_dataset
 from pipeline.lineage.shards import lineage_path
 from pipeline.runs import layout
 from pipeline.runs.events import EVENTS, verify_events
-from pipeline.runs.parts import RowGroups, list_parts
+from pipeline.runs.parts import RowGroups, group_parts, list_parts
 from pipeline.runs.records import map_arrow
 from pipeline.screening.evidence import DECISIONS
 

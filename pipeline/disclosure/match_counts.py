@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from pipeline.core.mirror import fetch
 from pipeline.disclosure.facts import EvidenceFacts, OptOutFacts, Passage, WorkFacts
 from pipeline.runs import layout
-from pipeline.runs.parts import list_parts
+from pipeline.runs.parts import group_parts, list_parts
 from pipeline.screening.detectors.catalogue import DECIDE_FOR_THEMSELVES, DETECTORS
 from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA
 
@@ -29,32 +29,6 @@ _QUOTES = {name: entry.quotes for name, entry in DETECTORS.items()} | dict.fromk
 """What evidence repeats, by detector; that of plug-ins may name people."""
 _TITLE_BEGINS = 30
 """Characters by which a title is known: reasons cut long ones."""
-
-
-_MERGED = 1 << 20
-Sums = Mapping[str, tuple[str, str]]
-"""Name of a column -> what is added up, and how: (column, function of `pa.TableGroupBy`)."""
-
-
-def group_parts(parts: Iterable[pa.Table], keys: list[str], sums: Sums) -> pa.Table:
-    """A table grouped by `keys` with these sums, of which one part is in memory at a time. What is
-    counted as distinct is in one part only."""
-    again = {
-        name: (name, how if how in ("min", "max") else "sum") for name, (_, how) in sums.items()
-    }
-    found: list[pa.Table] = []
-    for part in parts:
-        found.append(_aggregate(part, keys, sums))
-        if sum(map(len, found[1:])) > max(_MERGED, len(found[0])):
-            found = [_aggregate(pa.concat_tables(found), keys, again)]
-    return _aggregate(pa.concat_tables(found), keys, again)
-
-
-def _aggregate(rows: pa.Table, keys: list[str], sums: Sums) -> pa.Table:
-    columns: list[Any] = [(column or [], how) for column, how in sums.values()]
-    grouped = rows.group_by(keys, use_threads=False).aggregate(columns)
-    made = {n: grouped[f"{column}_{how}".lstrip("_")] for n, (column, how) in sums.items()}
-    return pa.table({**{key: grouped[key] for key in keys}, **made})
 
 
 @dataclass(frozen=True)

@@ -229,8 +229,7 @@ def _read_ends(table: Path) -> pa.Table:
     """State, split and tokens of every record, in six bytes each, for a run without an inverse."""
     groups, code = RowGroups(table, ("state", "split")), pa.dictionary(pa.int8(), pa.string())
     parts = []
-    for group in range(len(groups)):
-        rows = groups.read([group], ["state", "split", "tokens"])
+    for rows in groups.parts(["state", "split", "tokens"]):
         columns = {name: rows[name].cast(code) for name in ("state", "split")}
         parts.append(pa.table({**columns, "tokens": rows["tokens"]}))
     return pa.concat_tables(parts).unify_dictionaries().combine_chunks()
@@ -238,8 +237,7 @@ def _read_ends(table: Path) -> pa.Table:
 
 def _recount(ledger: Ledger, table: Path) -> Check:
     groups, kept_rows, kept_tokens = RowGroups(table, ("state",)), 0, 0
-    for group in range(len(groups)):
-        rows = groups.read([group], ["state", "tokens"])
+    for rows in groups.parts(["state", "tokens"]):
         kept = rows.filter(pc.equal(rows["state"], "kept"))["tokens"]
         kept_rows, kept_tokens = kept_rows + len(kept), kept_tokens + (pc.sum(kept).as_py() or 0)
     records = sum(s.records.documents for s in ledger.sources.values())
