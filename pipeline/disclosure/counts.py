@@ -47,9 +47,11 @@ class CountedDocuments:
         self._web = web if web and pa.types.is_string(schema.field(web).type) else None
 
     def parts(self, columns: Iterable[str]) -> Iterator[pa.Table]:
-        """These columns, one row group at a time."""
+        """These columns, one row group at a time; one empty table where there is none."""
         for group in range(len(self._groups)):
             yield self._read(columns, group)
+        if not len(self._groups):
+            yield self._read(columns)
 
     def _read(self, columns: Iterable[str], *groups: int) -> pa.Table:
         names = list(dict.fromkeys(columns))
@@ -72,7 +74,7 @@ class CountedDocuments:
             "bytes": ("text_bytes", "sum"),
             "tokens": ("tokens", "sum"),
         }
-        found = (part.filter(chosen) for part in (*self.parts(columns), self._read(columns)))
+        found = (part.filter(chosen) for part in self.parts(columns))
         order = [("tokens", "descending"), ("documents", "descending")]
         rows = group_parts(found, keys, sums)
         return list(rows.sort_by([*order, *((key, "ascending") for key in keys)]).to_pylist())
