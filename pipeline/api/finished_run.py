@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.api import AnyPath, questions, run_path
+from pipeline.core import ids
 from pipeline.core.errors import InputError
 from pipeline.core.ledger import Ledger, ledger_from_dict
 from pipeline.explain.explain import Explanation, explain_document
@@ -19,7 +20,7 @@ from pipeline.hdf5.format import DATA_PARAMS
 from pipeline.runs import layout
 from pipeline.runs.origin import texts_home
 from pipeline.runs.parts import read_schema, wrap_read_errors
-from pipeline.runs.records import map_arrow, select_texts
+from pipeline.runs.records import DocumentTable, map_arrow, select_texts
 from pipeline.runs.run_directory import read_committed
 
 
@@ -116,20 +117,22 @@ class FinishedRun:
         Texts that were taken down are left out. Raises InputError where the texts were deleted.
         """
         home = texts_home(self.directory)
-        table = self.documents(["doc_key", "state", "split"])
-        is_kept = pc.equal(table["state"], "kept")
+        chosen = pc.field("state") == "kept"
         if split is not None:
-            is_kept = pc.and_(is_kept, pc.equal(table["split"], split))
-        kept = table.filter(is_kept)["doc_key"].combine_chunks()
+            chosen &= pc.field("split") == split
+        parts = DocumentTable(self.directory).parts(["doc_key", "state", "split"])
         paths = sorted((home / "documents").glob("*.arrow"))
         if not paths:
             raise InputError(f"{home}: no documents/: the texts were deleted")
-        place = 0
+        kept = pa.array([], pa.binary(ids.KEY_BYTES))
         for path in paths:
             table = map_arrow(path)
+            while len(kept) < len(table) and (part := next(parts, None)) is not None:
+                more = part[1].filter(chosen)["doc_key"].combine_chunks()
+                kept = pa.concat_arrays([kept, more])
             # Both are in document order, so those of this shard are among the next ones.
-            nearby = kept.slice(place, len(table))
-            place += pc.sum(pc.is_in(table["doc_key"], nearby)).as_py() or 0
+            nearby = kept.slice(0, len(table))
+            kept = kept.slice(pc.sum(pc.is_in(table["doc_key"], nearby)).as_py() or 0)
             for key, text in select_texts(table, nearby, None).items():
                 yield key.hex(), text
 

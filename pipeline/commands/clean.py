@@ -19,8 +19,6 @@ from pipeline.runs import layout
 from pipeline.runs.views import CleanOutput
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from pipeline.stories.loop import Manifest
 
 
@@ -207,13 +205,9 @@ def _another_policy(runs: list[str], policy: str | None, as_json: bool) -> None:
 
 def show_decisions(manifest: "Manifest", as_json: bool) -> None:
     """A finished screening."""
-    import pyarrow.parquet as pq
-
     directory = manifest.directory
-    documents = pq.read_table(directory / layout.DOCUMENTS, columns=["decision", "rule"])
-    evidence = pq.read_table(directory / layout.EVIDENCE, columns=["detector", "kind"])
-    decided = _counts(documents, ["decision", "rule"])
-    findings = _counts(evidence, ["detector", "kind"])
+    decided = _counts(directory / layout.DOCUMENTS, ["decision", "rule"])
+    findings = _counts(directory / layout.EVIDENCE, ["detector", "kind"])
     if as_json:
         return print_json(
             {
@@ -231,12 +225,14 @@ def show_decisions(manifest: "Manifest", as_json: bool) -> None:
     )
 
 
-def _counts(table: "pa.Table", columns: list[str]) -> list[dict[str, object]]:
+def _counts(table: Path, columns: list[str]) -> list[dict[str, object]]:
     """Rows by the values of these columns, the largest count first."""
-    grouped = table.group_by(columns, use_threads=False).aggregate([([], "count_all")])
-    order = [("count_all", "descending"), *((name, "ascending") for name in columns)]
-    rows = grouped.sort_by(order).to_pylist()
-    return [{**{c: row[c] for c in columns}, "count": row["count_all"]} for row in rows]
+    from pipeline.runs.parts import RowGroups, group_parts
+
+    parts = RowGroups(table).parts(columns)
+    grouped = group_parts(parts, columns, {"count": ("", "count_all")})
+    order = [("count", "descending"), *((name, "ascending") for name in columns)]
+    return list(grouped.sort_by(order).to_pylist())
 
 
 def _print(title: str, columns: tuple[str, ...], rows: list[dict[str, object]]) -> None:

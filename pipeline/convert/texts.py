@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from dedup.arrays import Array
 from pipeline.convert.stream import Mark, StreamBlock, StreamFacts, StreamVocabulary, require
@@ -29,6 +28,7 @@ from pipeline.engine.executor import Executor
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import PROCESS_MEMORY
 from pipeline.runs import layout
+from pipeline.runs.parts import RowGroups
 from pipeline.runs.splits import TRAIN
 from pipeline.sources.files import HashingReader, InputFile, read_records
 from pipeline.sources.record import BAD_REASONS, BadRecord, Place, RecordRules
@@ -235,14 +235,18 @@ def open_run_source(directory: Path, split: str | None = None) -> RunSource:
     return source
 
 
-def _splits(run: TokenizedRun, names: tuple[str, ...]) -> list[npt.NDArray[np.int64]]:
-    """The place among `names` of the split of every kept document, shard by shard, or -1."""
-    table = pq.read_table(run.directory / layout.DOCUMENTS, columns=["split", "tokens"])
-    is_kept = table["tokens"].to_numpy() > 0
-    split = pc.index_in(table["split"], value_set=pa.array(names))
-    split = pc.fill_null(split, -1).to_numpy()
-    ends = np.cumsum([0, *run.clean.records])
-    return [split[a:b][is_kept[a:b]] for a, b in pairwise(ends)]
+def _splits(run: TokenizedRun, names: tuple[str, ...]) -> list[npt.NDArray[np.int8]]:
+    """The place among `names` of the split of every kept document, shard by shard, or -1; a byte
+    each."""
+    found = [np.zeros(0, np.int8)]
+    for part in RowGroups(run.directory / layout.DOCUMENTS).parts(["split", "tokens"]):
+        place = pc.fill_null(pc.index_in(part["split"], value_set=pa.array(names)), -1).to_numpy()
+        found.append(np.where(part["tokens"].to_numpy() > 0, place, _NOT_KEPT).astype(np.int8))
+    split, ends = np.concatenate(found), np.cumsum([0, *run.clean.records])
+    return [split[a:b][split[a:b] != _NOT_KEPT] for a, b in pairwise(ends)]
+
+
+_NOT_KEPT = -2
 
 
 def _vocabulary(run: TokenizedRun) -> StreamVocabulary:

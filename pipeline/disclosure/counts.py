@@ -4,15 +4,17 @@ documents.parquet and clusters.parquet; inputs, packed splits, registry and even
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.core import ids
 from pipeline.core.ledger import Ledger
 from pipeline.core.manifest import StageManifest
 from pipeline.core.mirror import fetch
@@ -24,184 +26,195 @@ from pipeline.hdf5.read import open_dataset
 from pipeline.lineage.shards import lineage_path
 from pipeline.runs import layout
 from pipeline.runs.events import EVENTS, verify_events
-from pipeline.runs.parts import read_schema
+from pipeline.runs.parts import RowGroups, group_parts, list_parts
 from pipeline.runs.records import map_arrow
 from pipeline.screening.evidence import DECISIONS
 
-_COLUMNS = (
-    "doc_key",
-    "source",
-    "path_id",
-    "licence",
-    "text_bytes",
-    "state",
-    "reason",
-    "decision",
-    "rule",
-    "split",
-    "tokens",
-)
 _WEB = ("meta_url", "meta_domain", "meta_host", "meta_uri")
 """Typed metadata columns that name where a document stood on the web, the first that is there."""
+_KEY = pa.binary(ids.KEY_BYTES)
 _HOST = r"(?i)^(?:[a-z][a-z0-9+.-]*:)?(?://)?(?:[^/@?#]*@)?(?P<host>[a-z0-9.-]+\.[a-z0-9-]+)"
 
 
-def read_counted_documents(directory: Path) -> pa.Table:
-    """documents.parquet with the columns that are counted; `host` (lower case, null for none) from
-    the metadata of the documents, where the run has kept any."""
-    path = directory / layout.DOCUMENTS
-    names = read_schema(path).names
-    web = next((name for name in _WEB if name in names), None)
-    table = pq.read_table(path, columns=[*_COLUMNS, *([web] if web else [])])
-    hosts: Any = pa.nulls(len(table), pa.string())
-    if web and pa.types.is_string(table[web].type):
-        hosts = pc.utf8_lower(pc.struct_field(pc.extract_regex(table[web], _HOST), "host"))
-    return table.select(list(_COLUMNS)).append_column("host", hosts)
+class CountedDocuments:
+    """documents.parquet, read part by part, with `host` (lower case, null for none) from the
+    metadata of the documents, where the run has kept any."""
+
+    def __init__(self, directory: Path) -> None:
+        self._groups = RowGroups(directory / layout.DOCUMENTS)
+        schema, self._last = self._groups.schema, 0
+        web = next((name for name in _WEB if name in schema.names), None)
+        self._web = web if web and pa.types.is_string(schema.field(web).type) else None
+
+    def parts(self, columns: Iterable[str]) -> Iterator[pa.Table]:
+        """These columns, one row group at a time; one empty table where there is none."""
+        for group in range(len(self._groups)):
+            yield self._read(columns, group)
+        if not len(self._groups):
+            yield self._read(columns)
+
+    def _read(self, columns: Iterable[str], *groups: int) -> pa.Table:
+        names = list(dict.fromkeys(columns))
+        own = [self._web if name == "host" else name for name in names]
+        table = self._groups.read(groups, [name for name in own if name])
+        if "host" in names:
+            hosts: Any = pa.nulls(len(table), pa.string())
+            if self._web:
+                extracted = pc.extract_regex(table[self._web], _HOST)
+                hosts = pc.utf8_lower(pc.struct_field(extracted, "host"))
+            table = table.append_column("host", hosts)
+        return table.select(names)
+
+    def group(self, keys: list[str], chosen: pc.Expression) -> list[dict[str, Any]]:
+        """Rows with `keys`, documents, bytes and tokens of those chosen by keys, state, decision or
+        rule; most tokens, then most documents first."""
+        columns = [*keys, "state", "decision", "rule", "text_bytes", "tokens"]
+        sums = {
+            "documents": ("", "count_all"),
+            "bytes": ("text_bytes", "sum"),
+            "tokens": ("tokens", "sum"),
+        }
+        found = (part.filter(chosen) for part in self.parts(columns))
+        order = [("tokens", "descending"), ("documents", "descending")]
+        rows = group_parts(found, keys, sums)
+        return list(rows.sort_by([*order, *((key, "ascending") for key in keys)]).to_pylist())
+
+    def look_up(self, keys: pa.ChunkedArray, column: str) -> pa.ChunkedArray:
+        """A column of the documents with these keys. Calls with keys in the order of documents read
+        the table once in all."""
+        found = pa.chunked_array([pa.nulls(len(keys), self._groups.schema.field(column).type)])
+        for step in range(len(self._groups)):
+            group = (self._last + step) % len(self._groups)
+            part = self._read(["doc_key", column], group)
+            place = pc.index_in(keys, value_set=part["doc_key"].combine_chunks())
+            found = pc.coalesce(found, part[column].take(place))
+            if not found.null_count:
+                self._last = group
+                break
+        return found
+
+
+_IS_KEPT = pc.field("state") == "kept"
 
 
 def count_sources(
-    documents: pa.Table, ledger: Ledger, directory: Path
+    documents: CountedDocuments, ledger: Ledger, directory: Path
 ) -> tuple[facts.SourceFacts, ...]:
     """The sources of the ledger, those with most tokens first."""
-    kept = _select_kept(documents)
     licences: dict[str, list[facts.LicenceFacts]] = {}
-    for row in _group(kept, ["source", "licence"]):
+    for row in documents.group(["source", "licence"], _IS_KEPT):
         licences.setdefault(row["source"], []).append(_make_licence(row))
-    paths = pq.read_table(directory / layout.SOURCES, columns=["path_id", "input"])
-    inputs = _find_inputs(documents, paths)
+    paths = pq.read_table(directory / layout.SOURCES, columns=["path_id", "input"]).to_pylist()
+    input_of_path = {row["path_id"]: row["input"] for row in paths}
+    inputs: dict[str, set[str]] = {}
+    for row in documents.group(["source", "path_id"], pc.scalar(True)):
+        inputs.setdefault(row["source"], set()).add(input_of_path[row["path_id"]])
     rows = [
         facts.SourceFacts.from_ledger(
-            name, s, inputs=inputs.get(name, ()), licences=tuple(licences.get(name, ()))
+            name,
+            s,
+            inputs=tuple(sorted(inputs.get(name, ()))),
+            licences=tuple(licences.get(name, ())),
         )
         for name, s in ledger.sources.items()
     ]
     return tuple(sorted(rows, key=lambda s: (-s.tokens, -s.bytes_kept, s.label)))
 
 
-def _find_inputs(documents: pa.Table, paths: pa.Table) -> dict[str, tuple[str, ...]]:
-    names = pc.take(
-        paths["input"],
-        pc.index_in(documents["path_id"], value_set=paths["path_id"].combine_chunks()),
-    )
-    pairs = pa.table({"source": documents["source"], "input": names})
-    rows = pairs.group_by(["source", "input"], use_threads=False).aggregate([]).to_pylist()
-    inputs: dict[str, set[str]] = {}
-    for row in rows:
-        inputs.setdefault(row["source"], set()).add(row["input"])
-    return {source: tuple(sorted(names)) for source, names in inputs.items()}
-
-
-def count_licences(documents: pa.Table) -> tuple[facts.LicenceFacts, ...]:
+def count_licences(documents: CountedDocuments) -> tuple[facts.LicenceFacts, ...]:
     """Licence statements of the kept documents, those with most tokens first."""
-    return tuple(_make_licence(row) for row in _group(_select_kept(documents), ["licence"]))
+    return tuple(_make_licence(row) for row in documents.group(["licence"], _IS_KEPT))
 
 
-def count_removed(documents: pa.Table) -> tuple[facts.RemovalFacts, ...]:
+def count_removed(documents: CountedDocuments) -> tuple[facts.RemovalFacts, ...]:
     """What left, by state and reason."""
-    removed = documents.filter(pc.not_equal(documents["state"], "kept"))
     return tuple(
         facts.RemovalFacts(row["state"], row["reason"], row["documents"], row["bytes"])
-        for row in _group(removed, ["state", "reason"])
+        for row in documents.group(["state", "reason"], pc.field("state") != "kept")
     )
 
 
-def count_screened(documents: pa.Table) -> tuple[tuple[str, int], ...]:
+def count_screened(documents: CountedDocuments) -> tuple[tuple[str, int], ...]:
     """Documents that were screened by decision, the mildest first."""
-    screened = documents.filter(pc.not_equal(documents["decision"], ""))
-    counts = {row["decision"]: row["documents"] for row in _group(screened, ["decision"])}
+    rows = documents.group(["decision"], pc.field("decision") != "")
+    counts = {row["decision"]: row["documents"] for row in rows}
     return tuple((name, counts[name]) for name in DECISIONS if name in counts)
 
 
-def count_decisions(documents: pa.Table, matches: Matches) -> tuple[facts.DecisionFacts, ...]:
+def count_decisions(
+    documents: CountedDocuments, matches: Matches
+) -> tuple[facts.DecisionFacts, ...]:
     """What each rule decided, the most documents first."""
-    decisions = matches.decisions
-    at = pc.index_in(decisions["doc_key"], value_set=documents["doc_key"].combine_chunks())
-    table = decisions.append_column("text_bytes", pc.take(documents["text_bytes"], at))
-    grouped = table.group_by(["rule", "decision"], use_threads=False).aggregate(
-        [
-            ("doc_key", "count"),
-            ("text_bytes", "sum"),
-            ("propagated_from", "count"),
-            ("reason", "min"),
-            ("reason", "max"),
-        ]
+    columns = ["rule", "decision", "reason", "doc_key", "propagated_from"]
+    tables = (
+        table.append_column("text_bytes", documents.look_up(table["doc_key"], "text_bytes"))
+        for table in matches.decisions(columns)
     )
+    sums = {
+        "documents": ("doc_key", "count"),
+        "bytes": ("text_bytes", "sum"),
+        "propagated": ("propagated_from", "count"),
+        "least": ("reason", "min"),
+        "most": ("reason", "max"),
+    }
+    grouped = group_parts(tables, ["rule", "decision"], sums)
     rows = grouped.sort_by(
-        [("doc_key_count", "descending"), ("rule", "ascending"), ("decision", "ascending")]
+        [("documents", "descending"), ("rule", "ascending"), ("decision", "ascending")]
     ).to_pylist()
+    quoted = matches.find_quoted({(row["rule"], row["least"]) for row in rows})
     return tuple(
         facts.DecisionFacts(
             rule=row["rule"],
             decision=row["decision"],
-            documents=row["doc_key_count"],
-            bytes=row["text_bytes_sum"] or 0,
-            propagated=row["propagated_from_count"],
-            reason=row["reason_min"] if row["reason_min"] == row["reason_max"] else "",
-            quotes=matches.is_quoted(row["rule"], row["reason_min"]),
+            documents=row["documents"],
+            bytes=row["bytes"] or 0,
+            propagated=row["propagated"],
+            reason=row["least"] if row["least"] == row["most"] else "",
+            quotes=(row["rule"], row["least"]) in quoted,
         )
         for row in rows
     )
 
 
-def count_flows(documents: pa.Table) -> tuple[facts.Flow, ...]:
+def count_flows(documents: CountedDocuments) -> tuple[facts.Flow, ...]:
     """Documents that a rule matched, from their source to what was decided."""
-    matched = documents.filter(pc.not_equal(documents["rule"], ""))
     return tuple(
         facts.Flow(row["source"], row["rule"], row["decision"], row["documents"])
-        for row in _group(matched, ["source", "rule", "decision"])
+        for row in documents.group(["source", "rule", "decision"], pc.field("rule") != "")
     )
 
 
-def count_hosts(documents: pa.Table) -> tuple[facts.HostFacts, ...]:
+def count_hosts(documents: CountedDocuments) -> tuple[facts.HostFacts, ...]:
     """Hosts of the kept documents, those with most text first."""
-    kept = _select_kept(documents)
-    with_host = kept.filter(pc.is_valid(kept["host"]))
-    rows = _group(with_host, ["host"])
+    rows = documents.group(["host"], _IS_KEPT & pc.field("host").is_valid())
     hosts = [facts.HostFacts(row["host"], row["documents"], row["bytes"]) for row in rows]
     return tuple(sorted(hosts, key=lambda h: (-h.bytes, h.host)))
 
 
-def count_clusters(directory: Path, documents: pa.Table, decisions: pa.Table) -> facts.ClusterFacts:
-    """Clusters of the run, and those that hold a document with a decision other than allow."""
+def count_clusters(
+    directory: Path, documents: CountedDocuments, propagated: int
+) -> facts.ClusterFacts:
+    """Clusters of the run, and those that hold a document with a decision other than allow; the
+    keys of such documents are in memory, all others only part by part."""
     path = directory / layout.CLUSTERS
-    propagated = decisions["propagated_from"].length() - decisions["propagated_from"].null_count
     if not path.exists():
         return facts.ClusterFacts(0, 0, 0, 0, propagated)
-    table = pq.read_table(path, columns=["kept", "member"])
-    matched = documents.filter(
-        pc.invert(pc.is_in(documents["decision"], value_set=pa.array(["", "allow"])))
-    )["doc_key"].combine_chunks()
-    hit = pc.or_(
-        pc.is_in(table["kept"], value_set=matched), pc.is_in(table["member"], value_set=matched)
-    )
-    affected = pc.unique(table.filter(hit)["kept"])
-    members = table.filter(pc.is_in(table["kept"], value_set=affected))
-    clusters = pc.count_distinct(table["kept"]).as_py()
-    return facts.ClusterFacts(
-        clusters, clusters + len(table), len(affected), len(affected) + len(members), propagated
-    )
-
-
-def _select_kept(documents: pa.Table) -> pa.Table:
-    return documents.filter(pc.equal(documents["state"], "kept"))
-
-
-def _group(table: pa.Table, keys: list[str]) -> list[dict[str, Any]]:
-    """Rows with `keys`, documents, bytes and tokens; most tokens, then most documents first."""
-    grouped = table.group_by(keys, use_threads=False).aggregate(
-        [("doc_key", "count"), ("text_bytes", "sum"), ("tokens", "sum")]
-    )
-    order = [("tokens_sum", "descending"), ("doc_key_count", "descending")]
-    rows = grouped.sort_by([*order, *((key, "ascending") for key in keys)]).to_pylist()
-    return [
-        {
-            **{key: row[key] for key in keys},
-            "documents": row["doc_key_count"],
-            "bytes": row["text_bytes_sum"] or 0,
-            "tokens": row["tokens_sum"] or 0,
-        }
-        for row in rows
-    ]
+    is_matched = ~pc.field("decision").isin(["", "allow"])
+    parts = (part.filter(is_matched) for part in documents.parts(["doc_key", "decision"]))
+    keys = pa.chunked_array([part["doc_key"].combine_chunks() for part in parts], _KEY)
+    matched = keys.combine_chunks()
+    counts = np.zeros(4, np.int64)
+    for file in list_parts(path):  # all of one kept document are in one part
+        table = pq.read_table(fetch(file), columns=["kept", "member"])
+        hit = pc.or_(
+            pc.is_in(table["kept"], value_set=matched), pc.is_in(table["member"], value_set=matched)
+        )
+        affected = pc.unique(table.filter(hit)["kept"])
+        members = pc.sum(pc.is_in(table["kept"], value_set=affected)).as_py() or 0
+        clusters = pc.count_distinct(table["kept"]).as_py()
+        counts += [clusters, clusters + len(table), len(affected), len(affected) + members]
+    clusters, members, affected, affected_members = counts.tolist()
+    return facts.ClusterFacts(clusters, members, affected, affected_members, propagated)
 
 
 def _make_licence(row: dict[str, Any]) -> facts.LicenceFacts:

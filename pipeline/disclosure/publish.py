@@ -1,5 +1,5 @@
-"""`prep disclose`: from the tables of a finished run, read once, and about.yaml to documents in a
-directory. Tables of runs made by earlier versions lack columns, which counts as not recorded.
+"""`prep disclose`: from the tables of a finished run, part by part, and about.yaml to documents in
+a directory. Tables of runs made by earlier versions lack columns, which counts as not recorded.
 """
 
 import importlib.metadata
@@ -78,9 +78,11 @@ def read_disclosure_facts(run: RunManifests) -> Facts:
     """All facts of a run. Raises IntegrityError when a published table is missing or damaged."""
     try:
         ledger = ledger_from_dict(json.loads((run.directory / layout.LEDGER).read_bytes()))
-        documents = counts.read_counted_documents(run.directory)
+        documents = counts.CountedDocuments(run.directory)
         registry = counts.read_registry(run.directory, run.stages.get("registry"))
         matches = match_counts.read_matches(run.directory, registry.works)
+        decisions = counts.count_decisions(documents, matches)
+        propagated = sum(decision.propagated for decision in decisions)
         return Facts(
             identity=_identify(run),
             ledger=ledger,
@@ -88,12 +90,12 @@ def read_disclosure_facts(run: RunManifests) -> Facts:
             sources=counts.count_sources(documents, ledger, run.directory),
             licences=counts.count_licences(documents),
             removed=counts.count_removed(documents),
-            decisions=counts.count_decisions(documents, matches),
+            decisions=decisions,
             flows=counts.count_flows(documents),
             evidence=match_counts.count_evidence(matches),
             works=match_counts.count_works(matches, documents, registry.works),
             optouts=match_counts.count_optouts(matches, documents),
-            clusters=counts.count_clusters(run.directory, documents, matches.decisions),
+            clusters=counts.count_clusters(run.directory, documents, propagated),
             splits=counts.count_splits(run.directory, ledger),
             hosts=counts.count_hosts(documents),
             lists=registry.lists,

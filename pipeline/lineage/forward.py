@@ -10,15 +10,18 @@ in a row), and a check of the inverse against the lineage of the shards.
 Shapes: B rows, S tokens (MSL), W windows, D documents.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from dedup.arrays import I16, I64
+from dedup.arrays import I16, I64, U64
 from pipeline.core.errors import IntegrityError
-from pipeline.hdf5.format import CORPUS, VSL
+from pipeline.core.rng import mix64
+from pipeline.hdf5.format import CORPUS, SAMPLE, VSL
 from pipeline.hdf5.read import SampleDataset
 from pipeline.lineage.shards import all_spans, stream_rows
 from pipeline.lineage.tables import (
@@ -179,6 +182,16 @@ def locate_documents(dataset: SampleDataset, docs_D: I64, tokens_D: I64) -> Spli
 def _locate_in_corpus(
     dataset: SampleDataset, inverse: pa.Table, docs_D: I64, tokens_D: I64
 ) -> pa.Table:
+    doc, shard, *spans = _find_corpus_spans(dataset, inverse, docs_D, tokens_D)
+    none = pa.nulls(len(doc), pa.int64())
+    return _make_places(dataset, doc, shard, none, tuple(spans), (none, none))
+
+
+def _find_corpus_spans(
+    dataset: SampleDataset, inverse: pa.Table, docs_D: I64, tokens_D: I64
+) -> tuple[I64, ...]:
+    """Document, file, [start, stop) of tokens in it, and the document's own token at start, of
+    every file that holds some of a copy, (N,) each."""
     start = inverse["stream_start"].to_numpy()
     doc = inverse["doc"].to_numpy().astype(np.int64)
     end = start + tokens_D[np.searchsorted(docs_D, doc)]
@@ -189,9 +202,7 @@ def _locate_in_corpus(
     begin = np.maximum(start[copy], dataset.starts[shard])
     stop = np.minimum(end[copy], dataset.starts[shard + 1])
     base = dataset.starts[shard]
-    none = pa.nulls(len(copy), pa.int64())
-    spans = (begin - base, stop - base, begin - start[copy])
-    return _make_places(dataset, doc[copy], shard, none, spans, (none, none))
+    return doc[copy], shard, begin - base, stop - base, begin - start[copy]
 
 
 def _make_places(
@@ -218,48 +229,84 @@ def _make_places(
 def check_inverse(dataset: SampleDataset) -> int | None:
     """How many entries the inverse has, None when the run was made before there was one.
 
-    Raises IntegrityError unless its entries are just the beginnings of documents (of `vsl` the
-    segments) of the lineage, and the rows of `sample` stand where their keyed permutation says.
+    Raises IntegrityError unless its documents are kept ones of this split, the spans of the lineage
+    are just those that follow from its entries and the tokens of these documents, and the rows of
+    `sample` stand where their keyed permutation says. Spans are not compared one by one, which
+    would take memory for all, but by a 64-bit sum over those of a shard.
     """
     path = inverse_path(dataset.directory)
     if not path.exists():
         return None
-    entries_by_shard = [_make_entries(dataset, index) for index in range(len(dataset.shards))]
-    width = 4 if dataset.layout is VSL else 2
-    entries = np.unique(np.concatenate([np.zeros((0, width), np.int64), *entries_by_shard]), axis=0)
-    parts = [_stack_columns(part.columns) for part in Inverse(dataset).parts()]
-    recorded = np.concatenate([np.zeros((0, width), np.int64), *parts])
-    if dataset.layout is not VSL:  # the last token of a stream is no input, so in no span
-        last = recorded[:, 1] == stream_tokens(dataset) - 1
-        recorded = recorded[~last]
-        entries = entries[entries[:, 1] != stream_tokens(dataset) - 1]
-    order = np.lexsort(recorded.T[::-1])
-    if not np.array_equal(recorded[order], entries) or (np.diff(recorded[:, 0]) < 0).any():
-        raise IntegrityError(f"{path}: differs from the lineage next to the shards")
-    return sum(map(len, parts))
+    table, split = DocumentTable(dataset.directory.parent.parent), dataset.directory.name
+    expected = np.zeros(len(dataset.shards), np.uint64)
+    entries, last = 0, 0
+    for part in Inverse(dataset).parts():
+        doc = part["doc"].to_numpy().astype(np.int64)
+        docs, entries = np.unique(doc), entries + len(doc)
+        if (np.diff(doc, prepend=last) < 0).any() or docs[-1:].max(initial=-1) >= len(table):
+            raise IntegrityError(f"{path}: differs from the lineage: documents do not ascend")
+        last = doc.max(initial=last)
+        about = table.take(docs, ["state", "split", "tokens"])
+        is_kept = pc.and_(pc.equal(about["state"], "kept"), pc.equal(about["split"], split))
+        if not pc.all(is_kept, min_count=0).as_py():
+            raise IntegrityError(f"{path}: names documents that were not kept in this split")
+        tokens = about["tokens"].to_numpy().astype(np.int64)
+        for first in range(0, len(doc), _ENTRIES):
+            shard, spans = _derive_spans(dataset, part.slice(first, _ENTRIES), docs, tokens)
+            np.add.at(expected, shard, _hash_spans(spans))
+    for index, info in enumerate(dataset.shards):
+        recorded = _hash_spans(_read_spans(dataset, index)).sum(dtype=np.uint64)
+        if recorded != expected[index]:
+            raise IntegrityError(f"{path}: differs from the lineage of {info.name}")
+    return entries
 
 
-def _stack_columns(columns: list[object]) -> I64:
-    return np.stack([np.asarray(column).astype(np.int64) for column in columns], axis=1)
+_ENTRIES = 1 << 12
+"""Entries of the inverse whose spans are derived at a time: a long document has many."""
 
 
-def _make_entries(dataset: SampleDataset, index: int) -> I64:
-    """The entries that the lineage of one shard asks for, each (N, 2), of `vsl` (N, 4)."""
-    spans = all_spans(dataset, index)
-    row = spans.row + int(dataset.starts[index])
-    if dataset.layout is VSL:
-        return np.stack([spans.doc, spans.doc_token_start, row, spans.token_start], axis=1)
+def _derive_spans(
+    dataset: SampleDataset, inverse: pa.Table, docs_D: I64, tokens_D: I64
+) -> tuple[I64, tuple[I64, ...]]:
+    """The spans of these entries, (N,) each: the shard; and row of the data set (0 in a corpus),
+    token_start, token_end, doc and doc_token_start."""
+    is_vsl = dataset.layout is VSL
+    first = inverse["row" if is_vsl else "stream_start"].to_numpy()
+    index = np.searchsorted(docs_D, inverse["doc"].to_numpy().astype(np.int64))
+    stop = first + (1 if is_vsl else tokens_D[index])
+    if (first < 0).any() or (stop > (dataset.rows if is_vsl else stream_tokens(dataset))).any():
+        path = inverse_path(dataset.directory)
+        raise IntegrityError(f"{path}: differs from the lineage: there are no such places")
     if dataset.layout is CORPUS:
-        base = dataset.starts[index : index + 1]
-    else:
+        doc, shard, *spans = _find_corpus_spans(dataset, inverse, docs_D, tokens_D)
+        return shard, (np.zeros_like(doc), spans[0], spans[1], doc, spans[2])
+    found = locate_windows(inverse, tokens_D, docs_D, dataset)
+    found = found.at(found.token_end > found.token_start)
+    shard = np.searchsorted(dataset.starts, found.position, side="right") - 1
+    doc, begin = docs_D[found.index], found.doc_token_start
+    return shard, (found.position, found.token_start, found.token_end, doc, begin)
+
+
+def _read_spans(dataset: SampleDataset, index: int) -> tuple[I64, ...]:
+    """The same of what the lineage of one shard says."""
+    spans = all_spans(dataset, index)
+    row = spans.row
+    if dataset.layout is not CORPUS:
+        row = row + int(dataset.starts[index])
+    if dataset.layout is SAMPLE:
         shard = dataset.directory / dataset.shards[index].name
-        stream_row = stream_rows(shard)
         seed, split = dataset.params["seed"], dataset.params["split"]
-        if not np.array_equal(stream_rows_at(row, dataset.rows, seed, split), stream_row):
+        if not np.array_equal(stream_rows_at(row, dataset.rows, seed, split), stream_rows(shard)):
             raise IntegrityError(f"{shard}: lineage: its rows are not where the seed puts them")
-        base = stream_row * dataset.max_sequence_length
-    start = base + spans.token_start - spans.doc_token_start
-    return np.unique(np.stack([spans.doc, start], axis=1), axis=0)
+    return row, spans.token_start, spans.token_end, spans.doc, spans.doc_token_start
+
+
+def _hash_spans(columns: Sequence[I64]) -> U64:
+    """A hash of every span, (N,)."""
+    hashes = np.ones(len(columns[0]), np.uint64)
+    for column in columns:
+        hashes = mix64(hashes ^ column.astype(np.uint64))
+    return hashes
 
 
 NO_SOURCE = -1

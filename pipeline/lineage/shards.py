@@ -71,34 +71,38 @@ def read_lineage(dataset: SampleDataset, index: int) -> pa.Table:
 
 def check_lineage(
     dataset: SampleDataset,
-    split: str,
-    documents: pa.Table,
     masked: Mapping[int, MaskedSpans] = _NONE,
+    documents: pa.Table | None = None,
 ) -> tuple[int, int]:
-    """Spans of the split, and those that end with the last label of their document.
+    """Spans of the split, and those that begin with the first token of a document.
 
-    `documents` has the columns state, split and tokens; `masked` names labels that a takedown
-    masked, by shard. Raises IntegrityError naming the shard unless its spans cover every token that
-    is not padding exactly once, of `vsl` one span per segment, and name kept documents of this
-    split and tokens that they have.
+    `masked` names labels that a takedown masked, by shard; `documents`, for a run without an
+    inverse, which else says the same, has the columns state, split and tokens. Raises
+    IntegrityError naming the shard unless its spans cover every token that is not padding exactly
+    once, of `vsl` one span per segment, and name kept documents of this split and tokens that they
+    have.
     """
-    spans = ends = 0
+    spans = begins = 0
     for index, shard in enumerate(dataset.shards):
         table = read_lineage(dataset, index)
-        rows = documents.take(table["doc"])
-        first = table["doc_token_start"].to_numpy()
-        last = first + table["token_end"].to_numpy() - table["token_start"].to_numpy()
-        tokens = rows["tokens"].to_numpy().astype(np.int64)
-        labelled = tokens - 1 if dataset.layout is VSL else tokens
-        is_kept = pc.and_(pc.equal(rows["state"], "kept"), pc.equal(rows["split"], split))
-        right = pc.all(is_kept, min_count=0).as_py() and bool((last <= labelled).all())
+        right = documents is None or _are_of(dataset, table, documents)
         if not right or not _covers(dataset, index, table, masked.get(index)):
             raise IntegrityError(
                 f"{dataset.directory / shard.name}: lineage does not cover its tokens exactly"
             )
         spans += len(table)
-        ends += int((last == labelled).sum())
-    return spans, ends
+        begins += int((table["doc_token_start"].to_numpy() == 0).sum())
+    return spans, begins
+
+
+def _are_of(dataset: SampleDataset, table: pa.Table, documents: pa.Table) -> bool:
+    """Whether spans are of kept documents of the split that have so many tokens."""
+    rows = documents.take(table["doc"])
+    last = pc.add(table["doc_token_start"], pc.subtract(table["token_end"], table["token_start"]))
+    labelled = rows["tokens"].to_numpy().astype(np.int64) - (dataset.layout is VSL)
+    split = dataset.directory.name
+    is_kept = pc.and_(pc.equal(rows["state"], "kept"), pc.equal(rows["split"], split))
+    return bool(pc.all(is_kept, min_count=0).as_py() and (last.to_numpy() <= labelled).all())
 
 
 def _covers(

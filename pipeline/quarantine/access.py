@@ -235,7 +235,7 @@ def purge_documents(
     array = make_key_array([bytes.fromhex(name) for name in names])
     refuse_held(directory, array, "purge")
     run = open_run_tables(directory)
-    taken = take_exactly(run, run.find_rows(array), "purged from quarantine")
+    taken = take_exactly(run, array, "purged from quarantine")
     taken = taken.set_column(
         taken.column_names.index("text_key"), "text_key", pa.nulls(len(taken), pa.binary(16))
     )

@@ -36,8 +36,8 @@ PLACES: Mapping[str, RunEntry] = {
     place.name: place
     for place in (
         *_intermediate("pieces", "screen", "overlap", "filters", "reviews", "decisions",
-                       "spread", "merged_spread", "verdicts", "shuffle", "merged", "stream",
-                       "rows", "merged_rows", holds_text=True),
+                       "givers", "merged_givers", "spread", "merged_spread", "verdicts", "shuffle",
+                       "merged", "stream", "rows", "merged_rows", holds_text=True),
         *_intermediate("signatures", "runs", "merged_runs", "bands", "components", "routes",
                        "merged_routes", "members", "merged_members", "clusters", "merged_choices",
                        "withheld", "keep", "edges", "merged_edges", "splits", "lines",
@@ -210,8 +210,12 @@ STAGES: Mapping[str, StageEntry] = {
                called_for_by=("duplicates",), speed=180,
                needs=("merged_routes", "merged_members"),
                instead={"merged_routes": "routes", "merged_members": "members"}),
-        _stage("spread", "one per shard of `clusters/`", "that shard, `decisions/`, the policy",
-               "spread", called_for_by=("decisions",), needs=("clusters", "decisions")),
+        _stage("givers", _PER_PART, "`decisions/`, `components/`", "givers",
+               called_for_by=("decisions",), needs=("decisions", "components")),
+        _merge("merge_givers", "later tasks", "givers", "merged_givers", "many parts"),
+        _stage("spread", "one per shard of `clusters/`", "that shard, `givers/`, keys, the policy",
+               "spread", called_for_by=("decisions",), needs=("clusters", "merged_givers"),
+               instead={"merged_givers": "givers"}),
         _merge("merge_spread", "documents", "spread", "merged_spread", "many clusters"),
         _stage("verdicts", _PER_PART, "`decisions/`, `spread/`, the policy", "verdicts",
                layout.DECISIONS, layout.POLICY, called_for_by=("decisions",),
@@ -247,8 +251,8 @@ STAGES: Mapping[str, StageEntry] = {
                called_for_by=("lines", "redactions"), changed_by_takedowns=True,
                needs=("lines", "merged_repeats", "redactions"),
                instead={"merged_repeats": "repeats"}),
-        _stage("cut_table", "1", "`cuts/`", layout.CUTS, called_for_by=("lines", "redactions"),
-               changed_by_takedowns=True,
+        _stage("cut_table", _PER_PART, "`cuts/`", layout.CUTS, changed_by_takedowns=True,
+               called_for_by=("lines", "redactions"),
                needs=("cuts",)),
         _stage("tokenize", _PER_SHARD, "text of kept documents, `cuts/`, the tokenizer", "tokens",
                speed=100, disk=0.7, changed_by_takedowns=True,
@@ -328,7 +332,7 @@ _JOIN = ("signatures", "merge_runs", "bands")
 _CHOOSE = ("components", "route", "members", "merge_members", "merge_routes", "clusters")
 _COMPARE = (*_JOIN, *_CHOOSE)
 _DECIDE = ("decisions", "evidence", "verdicts")
-_SPREAD = ("spread", "merge_spread", "verdicts")
+_SPREAD = ("givers", "merge_givers", "spread", "merge_spread", "verdicts")
 _KEEP = ("merge_choices", "keep", "merge_edges", "cluster_table")
 _TABLES = ("sources", "documents", "account")
 _FIND_DUPLICATES = ("pieces", "plan", "clean", *_COMPARE, *_KEEP, *_TABLES)

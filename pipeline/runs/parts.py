@@ -7,9 +7,10 @@ follow one another made, so that no task, and no reader that goes part by part, 
 In a run that an earlier version made the table is one file.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -130,9 +131,40 @@ class RowGroups:
                 tables.append(file.read_row_groups(numbers, names))
         return pa.concat_tables(tables) if tables else self._empty(names)
 
+    def parts(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """These columns, one row group at a time; one empty table where there is none."""
+        for group in range(max(1, len(self))):
+            yield self.read([group] if len(self) else [], columns)
+
     def _empty(self, names: Sequence[str]) -> pa.Table:
         fields = [self.schema.field(name) for name in names]
         labels = pa.dictionary(pa.int32(), pa.string())
         return pa.schema(
             [f.with_type(labels) if f.name in self._labels else f for f in fields]
         ).empty_table()
+
+
+_MERGED = 1 << 20
+Sums = Mapping[str, tuple[str, str]]
+"""Name of a column -> what is added up, and how: (column, function of `pa.TableGroupBy`)."""
+
+
+def group_parts(parts: Iterable[pa.Table], keys: list[str], sums: Sums) -> pa.Table:
+    """A table grouped by `keys` with these sums, of which one part is in memory at a time. What is
+    counted as distinct is in one part only."""
+    again = {
+        name: (name, how if how in ("min", "max") else "sum") for name, (_, how) in sums.items()
+    }
+    found: list[pa.Table] = []
+    for part in parts:
+        found.append(_aggregate(part, keys, sums))
+        if sum(map(len, found[1:])) > max(_MERGED, len(found[0])):
+            found = [_aggregate(pa.concat_tables(found), keys, again)]
+    return _aggregate(pa.concat_tables(found), keys, again)
+
+
+def _aggregate(rows: pa.Table, keys: list[str], sums: Sums) -> pa.Table:
+    columns: list[Any] = [(column or [], how) for column, how in sums.values()]
+    grouped = rows.group_by(keys, use_threads=False).aggregate(columns)
+    made = {n: grouped[f"{column}_{how}".lstrip("_")] for n, (column, how) in sums.items()}
+    return pa.table({**{key: grouped[key] for key in keys}, **made})

@@ -248,11 +248,22 @@ class DocumentTable:
             raise InputError(f"{escape_text(name)}: no such document in {self.directory}")
         return rows
 
-    def rows_of_keys(self, keys: Sequence[bytes]) -> I64:
+    def rows_of_file(self, path_id: int) -> I64:
+        """Rows of the records of a raw shard, ascending."""
+        groups = self._groups_of_file(path_id)
+        return self._rows(groups, ["path_id"], lambda t: t["path_id"].to_numpy() == path_id)
+
+    def rows_of_source(self, source: str) -> I64:
+        """Rows of the records of a source, ascending."""
+        every = self._groups_of_file(None)
+        return self._rows(every, ["source"], lambda t: pc.equal(t["source"], source).to_numpy())
+
+    def rows_of_keys(self, keys: Sequence[bytes] | pa.Array) -> I64:
         """Rows of the documents with these keys, ascending; unknown keys are left out."""
-        if not keys:
+        if not len(keys):
             return np.zeros(0, np.int64)
-        key_array = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
+        is_array = isinstance(keys, pa.Array)
+        key_array = keys if is_array else pa.array(keys, pa.binary(ids.KEY_BYTES))
         first = np.unique(ids.keys_as_u64(key_array)[:, 0])
 
         def chosen(table: pa.Table) -> Mask:

@@ -206,11 +206,21 @@ class DecisionsOutput(FindingsOutput):
     by_policy = _shards("decisions", layout.POLICY_SHARD)
 
 
-class SpreadOutput(StageOutput):
-    """Decisions taken over from other documents of a cluster, and how many each shard has."""
+class _DecidedOutput(StageOutput):
+    """Decisions, one shard per task."""
 
-    decisions = _shards("spread")
-    counts = _counter(int, "decisions")
+    @property
+    def decided(self) -> tuple[Shard, ...]:
+        """The shards that have some."""
+        return tuple(task.shards[0] for task in self.manifest.tasks if task.counters["decisions"])
+
+
+class GiversOutput(_DecidedOutput):
+    """What the policy decided of documents with candidates, sorted by later task."""
+
+
+class SpreadOutput(_DecidedOutput):
+    """Decisions taken over from other documents of a cluster."""
 
 
 class VerdictsOutput(StageOutput):
@@ -309,17 +319,28 @@ class SourcesOutput(StageOutput):
     table = _file(layout.SOURCES)
 
 
-class DocumentsOutput(StageOutput):
-    """The table of all records; `ends`: those of each part."""
+class _TableOutput(StageOutput):
+    """A table of parts."""
 
-    parts = _parts(layout.DOCUMENTS)
-    ends = _counter(list[Ends], "ends")
     _tasks = _optional_counter(list[int](), "tasks")
 
     def tasks_of_parts(self, clean: CleanOutput) -> list[range]:
         """The clean tasks of each part; the one file of an earlier version has those of all."""
         whole = [0, len(clean.records)]
         return [range(*(tasks or whole)) for tasks in self._tasks]
+
+
+class CutTableOutput(_TableOutput):
+    """The table of all that is cut."""
+
+    parts = _parts(layout.CUTS)
+
+
+class DocumentsOutput(_TableOutput):
+    """The table of all records; `ends`: those of each part."""
+
+    parts = _parts(layout.DOCUMENTS)
+    ends = _counter(list[Ends], "ends")
 
 
 class QuotasOutput(StageOutput):

@@ -25,7 +25,7 @@ _MOST_TOUCHED = 128 << 20
 _FAULT = 128 << 10
 """Bytes around a text that may come into memory with it."""
 
-Kind = Literal["documents", "signatures", "keep", "decisions", "by_policy"]
+Kind = Literal["documents", "signatures", "keep", "decisions"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,6 @@ class Batch:
     runs: tuple[Shard, ...] = ()
     keep: tuple[Shard, ...] = ()
     decisions: tuple[Shard, ...] = ()
-    by_policy: tuple[Shard, ...] = ()
 
     @property
     def total(self) -> int:

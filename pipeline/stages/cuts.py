@@ -15,7 +15,7 @@ from pipeline.core.manifest import Shard
 from pipeline.engine.levels import Bundle, single_ranges
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
-from pipeline.runs import layout, views
+from pipeline.runs import layout, parts, views
 from pipeline.screening.policy.propagation import find_redaction_spans
 from pipeline.stages.lines import REPEATS, slice_repeats
 
@@ -75,14 +75,14 @@ class CutsJob:
 def _cuts(job: CutsJob, inputs: Inputs) -> Result:
     """Columns doc_key, row, byte_start, byte_end, digest, first; by row and start. What is redacted
     has neither a digest nor a place where it stays; it can overlap a repeated line."""
-    parts = [_CUTS.empty_table()]
+    tables = [_CUTS.empty_table()]
     repeats = slice_repeats(
         job.repeats.value if job.repeats else (), job.index, job.index + 1, inputs
     )
-    parts += [part.drop_columns(["shard"]) for part in repeats]
+    tables += [part.drop_columns(["shard"]) for part in repeats]
     if job.redactions:
-        parts.append(inputs.table(job.redactions))
-    table = pa.concat_tables(parts)
+        tables.append(inputs.table(job.redactions))
+    table = pa.concat_tables(tables)
     order = np.lexsort((table["byte_start"].to_numpy(), table["row"].to_numpy()))
     table = table.take(pa.array(order))
     keys = inputs.table(job.keys, ["doc_key"])["doc_key"].take(table["row"])
@@ -135,19 +135,28 @@ def _apart(cuts: pa.Table) -> tuple["np.typing.NDArray[np.int64]", ...]:
 
 @dataclass(frozen=True)
 class CutTableJob:
-    """The cuts of all shards, in order."""
+    """The cuts of the shards of a part, which are those of these clean tasks, in order."""
 
+    part: int
+    tasks: tuple[int, int]
     cuts: tuple[Shard, ...]
 
 
 def _cut_table(job: CutTableJob, inputs: Inputs) -> Result:
     columns = ["doc_key", "byte_start", "byte_end", "digest", "first"]
     table = pa.concat_tables([inputs.table(shard, columns) for shard in job.cuts])
-    return Result((parquet_output(layout.CUTS, table),))
+    output = parquet_output(parts.part(layout.CUTS, job.part), table)
+    return Result((output,), {"tasks": list(job.tasks)})
 
 
 def cut_table_stage(cuts: views.CutsOutput) -> Stage:
-    """The stage that publishes every cut: document, bytes of its text, the unit's digest, and the
-    key of the document where the unit stays (both null for what was redacted)."""
-    task = Task("table of cuts", CutTableJob(cuts.cuts), cuts.cuts)
-    return Stage(name="cut_table", version=1, function=_cut_table, tasks=(task,))
+    """The stage that publishes every cut, a task for each part of the table: document, bytes of its
+    text, the unit's digest, and the key of the document where the unit stays (both null for what
+    was redacted)."""
+    tasks = []
+    for part, group in enumerate(parts.group_tasks(cuts.counts)):
+        shards = cuts.cuts[group.start : group.stop]
+        job = CutTableJob(part, (group.start, group.stop), shards)
+        work = sum(shard.size for shard in shards)
+        tasks.append(Task(f"part {part} of the table of cuts", job, shards, work))
+    return Stage(name="cut_table", version=2, function=_cut_table, tasks=tuple(tasks))

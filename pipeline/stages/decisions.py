@@ -8,13 +8,12 @@ policy.
 
 import itertools
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dedup.arrays import I64
 from pipeline.core.manifest import Shard, fingerprint_of
 from pipeline.core.storage import canonical_json
 from pipeline.engine.ranges import Ranges, Shards, merge_ranges, slice_range
@@ -34,8 +33,10 @@ from pipeline.runs.layout import KINDS
 from pipeline.runs.views import (
     CleanOutput,
     ClustersOutput,
+    ComponentsOutput,
     DecisionsOutput,
     FindingsOutput,
+    GiversOutput,
     SpreadOutput,
 )
 from pipeline.screening.evidence import DECISION_SCHEMA
@@ -43,6 +44,7 @@ from pipeline.screening.policy.evaluation import evaluate_policy
 from pipeline.screening.policy.propagation import number_decisions, propagate, select_worst
 from pipeline.screening.policy.rules import Policy, reads_documents
 from pipeline.stages.batches import Batches, Corpus
+from pipeline.stages.components import slice_components
 from pipeline.stages.keep import kinds
 
 
@@ -116,13 +118,75 @@ def decisions_stage(
     )
 
 
+_TASK = [pa.field("task", pa.uint32()), pa.field("member", pa.uint32())]
+_GIVERS = pa.schema([*_TASK, *DECISION_SCHEMA])
+
+
+@dataclass(frozen=True, kw_only=True)
+class GiversJob:
+    """The documents of some clean tasks, from dense index `first` on, what the policy decided of
+    them, and the shards that say which task of `clusters` had them."""
+
+    part: int
+    first: int
+    counts: tuple[int, ...]
+    documents: tuple[Shard, ...]
+    by_policy: tuple[Shard, ...]
+    components: Shared[tuple[Shard, ...]]
+
+
+def _givers(job: GiversJob, inputs: Inputs) -> Result:
+    """What the policy alone decided of documents with candidates, by task of `clusters`: these may
+    give it to others of their clusters. The columns are task, member (dense index), and those of
+    decisions."""
+    found, firsts = [_GIVERS.empty_table()], itertools.accumulate(job.counts, initial=job.first)
+    shards = zip(firsts, job.counts, job.documents, job.by_policy, strict=False)
+    for first, count, documents, by_policy in shards:
+        decisions = inputs.table(by_policy)
+        if len(decisions):
+            doc_id = inputs.table(documents, ["doc_id"])["doc_id"].to_numpy()
+            row = np.searchsorted(doc_id, decisions["doc_id"].to_numpy())
+            part = slice_components(job.components, first, first + count, inputs)
+            task = part["task"].to_numpy()[row]
+            routed = task - np.minimum(task, 1), (first + row).astype(np.uint32)
+            table = pa.table([*map(pa.array, routed), *decisions.columns], _GIVERS)
+            found.append(table.filter(pa.array(task > 0)))
+    table = pa.concat_tables(found)
+    order = pa.array(np.argsort(table["task"].to_numpy(), kind="stable"))
+    output = arrow_output(
+        layout.shard("givers", job.part, "arrow"), table.take(order).combine_chunks()
+    )
+    return Result((output,), {"decisions": len(table)})
+
+
+def givers_stage(decided: DecisionsOutput, batches: Batches, components: ComponentsOutput) -> Stage:
+    """One task per part of the run."""
+    own, shared, tasks = batches.all[-1], Shared(components.components), []
+    firsts = list(itertools.accumulate(own.counts, initial=batches.first_new))
+    for part, group in enumerate(parts.group_tasks(own.counts)):
+        at = slice(group.start, group.stop)
+        job = GiversJob(
+            part=part,
+            first=firsts[group.start],
+            counts=own.counts[at],
+            documents=own.documents[at],
+            by_policy=decided.by_policy[at],
+            components=shared,
+        )
+        read = (*job.documents, *job.by_policy)
+        memory = parts.RECORD_MEMORY * sum(job.counts)
+        tasks.append(Task(f"givers of part {part}", job, (*read, shared), memory=memory))
+    return Stage(name="givers", version=1, function=_givers, tasks=tuple(tasks), reads_texts=False)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SpreadJob:
-    """Choices among the documents of whole clusters, and the batches, which end with this run's,
-    with the decisions that the policy alone made; the channels; the policy as JSON."""
+    """Choices among the documents of whole clusters, and shards of what the policy decided of some
+    of them; the batches, which end with this run's; the channels; the policy as JSON."""
 
     index: int
     choices: Shard
+    givers: Shards
     batches: Shared[Batches]
     channels: tuple[str, ...]
     policy: str
@@ -130,32 +194,30 @@ class SpreadJob:
 
 def _spread(job: SpreadJob, inputs: Inputs) -> Result:
     """The decisions that documents take over from others of their clusters, by doc_id."""
-    corpus = Corpus(job.batches.value, inputs)
-    choices = inputs.table(job.choices)
-    member, kept = (choices[n].to_numpy().astype(np.int64) for n in ("member", "representative"))
-    first_new = job.batches.value.first_new
-    index = np.unique(np.concatenate([member, kept[kept >= first_new]]))
-    documents = corpus.take("documents", ["doc_id", "doc_key"], index)
-    decisions = _decided(corpus, index, documents["doc_id"])
-    if len(decisions):
-        clusters = _clusters(
-            job, choices, documents["doc_key"].take(np.searchsorted(index, member))
-        )
-        decisions = propagate(decisions, clusters, Policy.model_validate_json(job.policy))
-        decisions = decisions.filter(pc.is_valid(decisions["propagated_from"]))
-        decisions = number_decisions(decisions, documents)
+    bounds = job.index, job.index + 1
+    givers = slice_range(job.givers, "task", bounds, _GIVERS.empty_table(), inputs)
+    decisions = _take_over(job, givers, inputs) if len(givers) else DECISION_SCHEMA.empty_table()
     output = arrow_output(layout.shard("spread", job.index, layout.DECISIONS_SHARD), decisions)
     return Result((output,), {"decisions": len(decisions)})
 
 
-def _decided(corpus: Corpus, index: I64, doc_id: pa.ChunkedArray) -> pa.Table:
-    """What the policy decided of the documents with these ascending dense indices."""
-    found = [DECISION_SCHEMA.empty_table()]
-    for shard, place, _ in corpus.split_by_shard(index):
-        decisions = corpus.table("by_policy", shard)
-        ids_here = doc_id.slice(place.start, place.stop - place.start).combine_chunks()
-        found.append(decisions.filter(pc.is_in(decisions["doc_id"], ids_here)))
-    return pa.concat_tables(found)
+def _take_over(job: SpreadJob, givers: pa.Table, inputs: Inputs) -> pa.Table:
+    """Documents are read of those clusters alone of which the policy decided something."""
+    choices, given = inputs.table(job.choices), givers["member"].to_numpy()
+    ends = [choices[name].to_numpy() for name in ("member", "representative")]
+    stars = np.unique(ends[1][np.isin(ends[0], given) | np.isin(ends[1], given)])
+    choices = choices.filter(pa.array(np.isin(ends[1], stars)))
+    member, kept = (choices[n].to_numpy().astype(np.int64) for n in ("member", "representative"))
+    first_new = job.batches.value.first_new
+    index = np.unique(np.concatenate([member, kept[kept >= first_new]]))
+    decisions = givers.filter(pa.array(np.isin(given, index))).select(DECISION_SCHEMA.names)
+    if not len(decisions):
+        return decisions
+    documents = Corpus(job.batches.value, inputs).take("documents", ["doc_id", "doc_key"], index)
+    clusters = _clusters(job, choices, documents["doc_key"].take(np.searchsorted(index, member)))
+    decisions = propagate(decisions, clusters, Policy.model_validate_json(job.policy))
+    decisions = decisions.filter(pc.is_valid(decisions["propagated_from"]))
+    return number_decisions(decisions, documents)
 
 
 def _clusters(job: SpreadJob, choices: pa.Table, member_key: pa.ChunkedArray) -> pa.Table:
@@ -179,25 +241,28 @@ def _clusters(job: SpreadJob, choices: pa.Table, member_key: pa.ChunkedArray) ->
 
 def spread_stage(
     policy: Policy,
-    decided: DecisionsOutput,
+    givers: GiversOutput,
     batches: Batches,
     clusters: ClustersOutput,
     channels: tuple[str, ...],
+    run: RunStage,
 ) -> Stage:
-    """One task per shard of clusters, which are whole."""
-    own = replace(batches.all[-1], by_policy=decided.by_policy)
-    every = Shared(Batches((*batches.all[:-1], own)))
-    read = (Shared(own.documents), Shared(decided.by_policy))
+    """One task per shard of clusters, which are whole; what merges `givers/` for them runs at
+    once."""
+    every, documents = Shared(batches), Shared(batches.all[-1].documents)
+    numbers = tuple(range(len(clusters.choices) + 1))
+    (routed,) = merge_ranges("merge_givers", "task", [Ranges(givers.decided, numbers)], run)
     tasks = []
-    for index, shard in enumerate(clusters.choices):
+    for index, (shard, given) in enumerate(zip(clusters.choices, routed, strict=True)):
         job = SpreadJob(
             index=index,
             choices=shard,
+            givers=given,
             batches=every,
             channels=channels,
             policy=policy.model_dump_json(),
         )
-        tasks.append(Task(f"spread of {shard.path}", job, (shard, *read)))
+        tasks.append(Task(f"spread of {shard.path}", job, (shard, given, documents)))
     return Stage(name="spread", version=1, function=_spread, tasks=tuple(tasks), reads_texts=False)
 
 
@@ -246,8 +311,7 @@ def verdicts_stage(
 ) -> Stage:
     """One task per part of the run; what merges `spread/` for them runs at once."""
     text = policy.model_dump_json()
-    shards = zip(spread.decisions, spread.counts, strict=True) if spread else ()
-    taken_over = tuple(shard for shard, count in shards if count)
+    taken_over = spread.decided if spread else ()
     groups = parts.group_tasks(decided.counts)
     bounds = 0, *(group.stop << 32 for group in groups)
     (merged,) = merge_ranges("merge_spread", "doc_id", [Ranges(taken_over, bounds)], run)

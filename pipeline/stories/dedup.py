@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
 from pipeline.config import prep
 from pipeline.config.sections import InputConfig
 from pipeline.core.errors import InputError
 from pipeline.runs import layout
+from pipeline.runs.parts import RowGroups, group_parts
 from pipeline.runs.views import CleanOutput, DocumentsOutput, KeepOutput, SignaturesOutput
 from pipeline.stages.plan import Reading
 from pipeline.stages.records import records_stage
@@ -78,10 +79,9 @@ DEDUP = Story("dedup", _deduplicate)
 def count_duplicates_by_kind(directory: Path) -> dict[str, dict[str, int]]:
     """source -> kind (`exact`, `near`, `key`, `chain`) -> documents, of a finished run."""
     columns = ["source", "reason"]
-    table = pq.read_table(
-        directory / layout.DOCUMENTS, columns=columns, filters=[("state", "=", "duplicate")]
-    )
-    counts = table.group_by(columns, use_threads=False).aggregate([([], "count_all")])
+    parts = RowGroups(directory / layout.DOCUMENTS).parts([*columns, "state"])
+    duplicates = (part.filter(pc.field("state") == "duplicate") for part in parts)
+    counts = group_parts(duplicates, columns, {"count_all": ("", "count_all")})
     by_source: dict[str, dict[str, int]] = {}
     for row in counts.sort_by([(name, "ascending") for name in columns]).to_pylist():
         kind = row["reason"].removesuffix("_duplicate")

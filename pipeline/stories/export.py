@@ -6,7 +6,7 @@ finished one. The run it is made from is only read, also after `prep clean-up`.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -94,16 +94,14 @@ def open_source(directory: Path, request: ExportOptions) -> ExportSource:
                 "again the command that made this run"
             )
     documents = views.DocumentsOutput(read_stage(directory, "documents"))
-    ends = chain.from_iterable(
-        _rows(part, clean.records[group.start : group.stop])
-        for part, group in zip(documents.parts, documents.tasks_of_parts(clean), strict=True)
-    )
+    ends = _rows(documents.parts, documents.tasks_of_parts(clean), clean.records)
     stages = {stage["stage"] for stage in manifest["stages"]}
     nothing = [None] * len(clean.documents)
     cuts: Iterable[export.TableRows | None] = nothing
     if "cut_table" in stages:
         counts = views.CutsOutput(read_stage(directory, "cuts")).counts
-        cuts = _rows(read_stage(directory, "cut_table").find(layout.CUTS), counts)
+        table = views.CutTableOutput(read_stage(directory, "cut_table"))
+        cuts = _rows(table.parts, table.tasks_of_parts(clean), counts)
     copies: Iterable[Shard | None] = nothing
     if "mixture" in stages:
         copies = views.MixtureOutput(read_stage(directory, "mixture")).copies
@@ -132,10 +130,14 @@ def open_source(directory: Path, request: ExportOptions) -> ExportSource:
     return ExportSource(place, str(manifest["config"]), identity, splits, jobs)
 
 
-def _rows(table: Shard, counts: list[int]) -> Iterator[export.TableRows]:
-    """A table cut into so many rows for each documents shard."""
-    for end, count in zip(accumulate(counts), counts, strict=True):
-        yield export.TableRows(table, end - count, count)
+def _rows(
+    table: tuple[Shard, ...], tasks_of_parts: list[range], counts: list[int]
+) -> Iterator[export.TableRows]:
+    """The parts of a table cut into so many rows for each documents shard."""
+    for part, group in zip(table, tasks_of_parts, strict=True):
+        rows = counts[group.start : group.stop]
+        for end, count in zip(accumulate(rows), rows, strict=True):
+            yield export.TableRows(part, end - count, count)
 
 
 def _choose_splits(there: tuple[str, ...], requested: tuple[str, ...] | None) -> tuple[str, ...]:

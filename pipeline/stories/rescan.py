@@ -142,10 +142,8 @@ def _tell(request: RescanRequest, run: StageRecord) -> None:
 
 def list_matched_works(request: RescanRequest) -> list[MatchedWork]:
     """What a finished rescan found, by work, the one with most tokens first."""
-    evidence = pq.read_table(
-        request.out / layout.EVIDENCE, columns=["doc_key", "detector", "work_id"]
-    )
-    evidence = evidence.filter(pc.not_equal(evidence["work_id"], ""))
+    columns, is_of_work = ["doc_key", "detector", "work_id"], pc.field("work_id") != ""
+    evidence = pq.read_table(request.out / layout.EVIDENCE, columns=columns, filters=is_of_work)
     table = pq.read_table(
         request.directory / layout.DOCUMENTS,
         columns=["doc_key", "state", "tokens"],

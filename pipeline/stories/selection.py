@@ -47,7 +47,7 @@ from pipeline.stages.candidates import (
 )
 from pipeline.stages.clusters import ClusterRules, cluster_stage
 from pipeline.stages.components import components_stage, members_stage, route_stage
-from pipeline.stages.decisions import decisions_stage, spread_stage, verdicts_stage
+from pipeline.stages.decisions import decisions_stage, givers_stage, spread_stage, verdicts_stage
 from pipeline.stages.filters import (
     custom_detectors_stage,
     custom_filters_stage,
@@ -170,7 +170,7 @@ def deduplicate(
     rules = ClusterRules(preset, names, verify, config.dedup.threshold)
     stage = cluster_stage((members, routed), sizes, batches, rules, memory, run)
     clusters = views.ClustersOutput(run(stage))
-    batches = _judge(batches, screening, decided, run, clusters, names)
+    batches = _judge(batches, screening, decided, run, (components, clusters, names))
     keep = keep_documents(config, batches, run, clusters, names)
     check_alarm(config.dedup, keep)
     return keep
@@ -201,15 +201,17 @@ def _judge(
     screening: Screening | None,
     decided: views.DecisionsOutput | None,
     run: RunStage,
-    clusters: views.ClustersOutput | None = None,
-    names: tuple[str, ...] = (),
+    found: tuple[views.ComponentsOutput, views.ClustersOutput, tuple[str, ...]] | None = None,
 ) -> Batches:
-    """The batches, ours with the decisions that hold after they spread over its clusters."""
+    """The batches, ours with the decisions that hold after they spread over the clusters that were
+    found: components, choices and names of the channels."""
     if screening is None or decided is None:
         return batches
     policy, spread = screening.policy, None
-    if clusters is not None:
-        stage = spread_stage(policy, decided, batches, clusters, names)
+    if found is not None:
+        components, clusters, names = found
+        givers = views.GiversOutput(run(givers_stage(decided, batches, components)))
+        stage = spread_stage(policy, givers, batches, clusters, names, run)
         spread = views.SpreadOutput(run(stage))
     stage = verdicts_stage(policy, decided, run, spread)
     own = replace(batches.all[-1], decisions=views.VerdictsOutput(run(stage)).decisions)

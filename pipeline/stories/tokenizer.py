@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from pipeline.core import ids, rng
 from pipeline.core.errors import ConfigError, InputError, escape_text
@@ -17,6 +16,7 @@ from pipeline.core.manifest import read_manifest
 from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Inputs
 from pipeline.runs import layout
+from pipeline.runs.parts import RowGroups
 from pipeline.runs.views import CleanOutput
 from pipeline.tokenizers import training
 from pipeline.tokenizers.definition import GPT2
@@ -63,16 +63,26 @@ def _choose_keys(
     path = directory / layout.DOCUMENTS
     if not path.exists():
         raise InputError(f"{path}: missing; expected the directory of a finished `prep run`")
-    columns = ["doc_key", "source", "state", "text_bytes"]
-    table = pq.read_table(path, columns=columns)
-    table = table.filter(pc.equal(table["state"], "kept"))
-    all_sources = sorted(pc.unique(table["source"]).to_pylist())
+    all_sources: set[str] = set()
+    chosen: pa.Table | None = None
+    for part in RowGroups(path).parts(["doc_key", "source", "state", "text_bytes"]):
+        kept = part.filter(pc.equal(part["state"], "kept"))
+        all_sources.update(pc.unique(kept["source"]).to_pylist())
+        if sources:
+            kept = kept.filter(pc.is_in(kept["source"], pa.array(list(sources))))
+        # Who is not among the first of some documents is not among those of more.
+        rows = kept if chosen is None else pa.concat_tables([chosen, kept])
+        chosen = _take_first(rows, bytes_per_source, seed)
     missing = sorted(set(sources).difference(all_sources))
     if missing:
-        names = ", ".join(map(escape_text, all_sources))
+        names = ", ".join(map(escape_text, sorted(all_sources)))
         raise InputError(f"{directory}: no source {escape_text(missing[0])!r}; it has {names}")
-    if sources:
-        table = table.filter(pc.is_in(table["source"], pa.array(list(sources))))
+    assert chosen is not None, "a table has a part"
+    return chosen["doc_key"].combine_chunks()
+
+
+def _take_first(table: pa.Table, bytes_per_source: int, seed: int) -> pa.Table:
+    """So many bytes of each source, as they are drawn, in the order of the table."""
     keys = table["doc_key"].combine_chunks()
     order = np.argsort(rng.rank(ids.keys_as_u64(keys), seed, "sample"), kind="stable")
     names = table["source"].combine_chunks().dictionary_encode().indices.to_numpy()[order]
@@ -82,7 +92,7 @@ def _choose_keys(
         mine = np.flatnonzero(names == name)
         before = np.cumsum(sizes[mine]) - sizes[mine]
         chosen.append(order[mine[before < bytes_per_source]])
-    return keys.take(pa.array(np.sort(np.concatenate(chosen))))
+    return table.take(pa.array(np.sort(np.concatenate(chosen))))
 
 
 MEASURED_BYTES = 5_000_000

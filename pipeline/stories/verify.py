@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dedup.arrays import I64, U32
 from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
 from pipeline.core.ledger import Ledger, SplitLedger, ledger_from_dict
@@ -76,46 +77,68 @@ def find_straddling_pairs(directory: Path) -> StraddlingPairs | None:
     own = Batch(counts=counts, documents=clean.documents, keep=keep.states)
     corpus = Corpus(Batches((own,)), Inputs(directory))
     pair = PairJaccard(Preset(**signatures.preset))
-    pairs = set(_pairs(corpus, bands, _list_kept_splits(corpus, keep, assigned)))
-    similarity = [
-        pair.of(a, 0, len(a), b, 0, len(b))
-        for a, b in ((corpus.text(i), corpus.text(j)) for i, j in sorted(pairs))
-    ]
+    pairs = _find_pairs(corpus, bands, _KeptSplits(corpus, keep, assigned))
+    ends = ((corpus.text(first), corpus.text(other)) for first, other in pairs.tolist())
+    similarity = np.array([pair.of(a, 0, len(a), b, 0, len(b)) for a, b in ends])
     threshold = float(clusters.threshold)
-    reached = sum(s >= threshold for s in similarity)
+    reached = int((similarity >= threshold).sum())
     promised = clusters.verify == "exact" and not any(clusters.cut_short)
-    return StraddlingPairs(len(pairs), max(similarity, default=0.0), reached, threshold, promised)
+    return StraddlingPairs(
+        len(pairs), float(similarity.max(initial=0.0)), reached, threshold, promised
+    )
 
 
-def _list_kept_splits(
-    corpus: Corpus, keep: views.KeepOutput, assigned: views.SplitsOutput
-) -> npt.NDArray[np.int8]:
-    """Per document the split it is in, -1 where it is not kept."""
-    splits = []
-    for states, shard in zip(keep.states, assigned.splits, strict=True):
-        is_kept = corpus.inputs.table(states)["state"].to_numpy() == STATES.index("kept")
-        split = corpus.inputs.table(shard)["split"].to_numpy().astype(np.int8)
-        splits.append(np.where(is_kept, split, np.int8(-1)))
-    return np.concatenate(splits)
+class _KeptSplits:
+    """The split that each document is kept in: a bit for those in training, which are most, and the
+    dense indices of all others."""
+
+    def __init__(
+        self, corpus: Corpus, keep: views.KeepOutput, assigned: views.SplitsOutput
+    ) -> None:
+        self._in_train = np.zeros(corpus.batches.total // 8 + 1, np.uint8)
+        others, splits, first = [np.zeros(0, np.int64)], [np.zeros(0, np.int8)], 0
+        for states, shard in zip(keep.states, assigned.splits, strict=True):
+            state = corpus.inputs.table(states)["state"].to_numpy()
+            split = corpus.inputs.table(shard)["split"].to_numpy()
+            kept = np.flatnonzero(state == STATES.index("kept"))
+            index, split, first = kept + first, split[kept].astype(np.int8), first + len(state)
+            train = index[split == 0]
+            np.bitwise_or.at(
+                self._in_train, train >> 3, np.uint8(1) << (train & 7).astype(np.uint8)
+            )
+            others.append(index[split != 0])
+            splits.append(split[split != 0])
+        self._others, self._splits = np.concatenate(others), np.concatenate(splits)
+
+    def of(self, index_N: I64) -> npt.NDArray[np.int8]:
+        """The number of the split, 0 for training, -1 where a document is not kept, (N,)."""
+        bits = self._in_train[index_N >> 3] >> (index_N & 7).astype(np.uint8) & np.uint8(1)
+        splits = bits.astype(np.int8) - np.int8(1)
+        if len(self._others):
+            place = np.minimum(np.searchsorted(self._others, index_N), len(self._others) - 1)
+            splits = np.where(self._others[place] == index_N, self._splits[place], splits)
+        return np.asarray(splits)
 
 
-def _pairs(
-    corpus: Corpus, bands: views.BandsOutput, split: npt.NDArray[np.int8]
-) -> Iterator[tuple[int, int]]:
-    """Pairs of kept documents of one bucket: one not in training, one in another split than it."""
-    train = 0
+def _find_pairs(corpus: Corpus, bands: views.BandsOutput, kept: _KeptSplits) -> U32:
+    """Pairs of kept documents of one bucket, (P, 2), each once and ascending: one not in training,
+    one in another split than it."""
+    pairs = np.zeros(0, np.uint64)
     for shard in bands.memberships:
         table = corpus.inputs.table(shard)
         member = table["member"].to_numpy().astype(np.int64) - bands.first_new
         bucket = table["bucket"].to_numpy()[member >= 0]
         member = member[member >= 0]
-        bucket, member = bucket[split[member] >= 0], member[split[member] >= 0]
-        for held_out in np.flatnonzero(split[member] != train).tolist():
+        split = kept.of(member)
+        bucket, member, split = bucket[split >= 0], member[split >= 0], split[split >= 0]
+        found = [pairs]
+        for held_out in np.flatnonzero(split).tolist():
             start, stop = np.searchsorted(bucket, [bucket[held_out], bucket[held_out] + 1])
-            one = int(member[held_out])
-            others = member[start:stop]
-            for other in others[split[others] != split[one]][:LOOKED_AT].tolist():
-                yield min(one, other), max(one, other)
+            others = member[start:stop][split[start:stop] != split[held_out]][:LOOKED_AT]
+            ends = np.minimum(others, member[held_out]), np.maximum(others, member[held_out])
+            found.append((ends[0] << 32 | ends[1]).astype(np.uint64))
+        pairs = np.unique(np.concatenate(found))
+    return pairs.astype(">u8").view(">u4").reshape(-1, 2).astype(np.uint32)
 
 
 @dataclass(frozen=True)
@@ -151,15 +174,14 @@ def verify_run(
         return [*checks, _check_exported(directory, manifest)]
     ledger = ledger_from_dict(json.loads((directory / layout.LEDGER).read_bytes()))
     ledger.check()
-    documents = _read_ends(directory / layout.DOCUMENTS)
-    checks.append(_recount(ledger, documents))
+    checks.append(_recount(ledger, directory / layout.DOCUMENTS))
     if story_entry(manifest.get("story", "prepare")).records:
         checks.append(_records(directory, manifest, ledger))
     if ledger.splits and manifest.get("story") != "repack":
         checks.append(_straddling(directory))
     for name, split in ledger.splits.items():
         dataset = open_dataset(directory / "hdf5" / name)
-        checks += _split(dataset, name, split, documents, check_masked(directory, dataset))
+        checks += _split(dataset, name, split, check_masked(directory, dataset))
     if lineage:
         from pipeline.lineage.sample import check_spans
 
@@ -204,28 +226,30 @@ def _straddling(directory: Path) -> Check:
 
 
 def _read_ends(table: Path) -> pa.Table:
-    """State, split and tokens of every record, in six bytes each."""
+    """State, split and tokens of every record, in six bytes each, for a run without an inverse."""
     groups, code = RowGroups(table, ("state", "split")), pa.dictionary(pa.int8(), pa.string())
     parts = []
-    for group in range(len(groups)):
-        rows = groups.read([group], ["state", "split", "tokens"])
+    for rows in groups.parts(["state", "split", "tokens"]):
         columns = {name: rows[name].cast(code) for name in ("state", "split")}
         parts.append(pa.table({**columns, "tokens": rows["tokens"]}))
     return pa.concat_tables(parts).unify_dictionaries().combine_chunks()
 
 
-def _recount(ledger: Ledger, documents: pa.Table) -> Check:
-    kept_rows = documents.filter(pc.equal(documents["state"], "kept"))
+def _recount(ledger: Ledger, table: Path) -> Check:
+    groups, kept_rows, kept_tokens = RowGroups(table, ("state",)), 0, 0
+    for rows in groups.parts(["state", "tokens"]):
+        kept = rows.filter(pc.equal(rows["state"], "kept"))["tokens"]
+        kept_rows, kept_tokens = kept_rows + len(kept), kept_tokens + (pc.sum(kept).as_py() or 0)
     records = sum(s.records.documents for s in ledger.sources.values())
     tokens = sum(s.tokens for s in ledger.sources.values())
-    recount = (len(documents), pc.sum(kept_rows["tokens"]).as_py() or 0)
+    recount = (int(groups.starts[-1]), kept_tokens)
     if recount != (records, tokens):
         raise IntegrityError(
             f"ledger: {records, tokens} records and tokens, documents.parquet has {recount}"
         )
     return Check(
         "ledger",
-        f"{pluralise(records, 'record')}, {len(kept_rows):,} kept, {pluralise(tokens, 'token')}: "
+        f"{pluralise(records, 'record')}, {kept_rows:,} kept, {pluralise(tokens, 'token')}: "
         "balanced",
     )
 
@@ -276,9 +300,7 @@ def _check_exported(directory: Path, manifest: dict[str, Any]) -> Check:
     return Check("records", f"{pluralise(total, 'record')} in {pluralise(len(files), 'file')}")
 
 
-def _split(
-    dataset: SampleDataset, name: str, split: SplitLedger, documents: pa.Table, holes: Holes
-) -> Iterator[Check]:
+def _split(dataset: SampleDataset, name: str, split: SplitLedger, holes: Holes) -> Iterator[Check]:
     facts = check_split(dataset)
     counted = (facts.rows, facts.mask_sum + holes.masked_labels, facts.tokens)
     if counted != (split.rows, split.mask_sum, split.corpus_tokens):
@@ -286,7 +308,10 @@ def _split(
             f"hdf5/{name}: {facts.rows} rows, {facts.mask_sum} labels, {facts.tokens} tokens of a "
             "corpus; the ledger differs"
         )
-    spans, ends = check_lineage(dataset, name, documents, holes.labels)
+    entries, documents = check_inverse(dataset), None
+    if entries is None:
+        documents = _read_ends(dataset.directory.parent.parent / layout.DOCUMENTS)
+    spans, begins = check_lineage(dataset, holes.labels, documents)
     if split.segments and split.segments != spans:
         raise IntegrityError(
             f"hdf5/{name}: {pluralise(spans, 'segment')}; the ledger has {split.segments:,}"
@@ -295,7 +320,7 @@ def _split(
     if dataset.layout is SAMPLE and not holes.first_token:
         eos += _first_token_is_eos(dataset) if dataset.rows else split.tokens
     elif dataset.layout is VSL:
-        expected = ends - holes.copies
+        expected = begins - holes.copies
     if eos != expected:
         raise IntegrityError(
             f"hdf5/{name}: {eos:,} EOS tokens for {pluralise(expected, 'document')}"
@@ -304,7 +329,6 @@ def _split(
     yield Check(f"hdf5/{name}", f"{_size(dataset, facts)}, {eos:,} EOS{masked}")
     cover = f"{pluralise(spans, 'span')} {'covers' if spans == 1 else 'cover'}"
     yield Check(f"lineage/{name}", f"{cover} every token that is not padding")
-    entries = check_inverse(dataset)
     if entries is not None:
         yield Check(f"inverse/{name}", f"{pluralise(entries, 'entry')}, as lineage says")
 

@@ -36,7 +36,7 @@ from pipeline.stages.report import report_stage
 from pipeline.takedown.claims import refuse_held
 from pipeline.takedown.copies import RunTables
 from pipeline.takedown.data_set import mask_split
-from pipeline.takedown.plan import TakedownPlan, mark_taken
+from pipeline.takedown.plan import TakedownPlan, list_taken
 from pipeline.takedown.record import (
     MASK,
     PURGE,
@@ -269,9 +269,9 @@ def finish_takedown(directory: Path, name: str) -> Takedown:
     storage.remove(directory / layout.MANIFEST)
     storage.remove_tree(directory / JOURNAL / "records")
     if takedown.mode == MASK:
-        gone, tokens = mark_taken(run, taken)
+        docs, tokens = list_taken(run, taken)
         for split in run.list_splits():
-            mask_split(directory, split, name, gone, tokens)
+            mask_split(directory, split, name, docs, tokens)
     removed = _delete_intermediates(directory, value["run"]["removed"])
     Scrubbing(directory, name, keys).run(STORES)
     scrub_written(run, name, taken)

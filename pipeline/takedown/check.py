@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dedup.arrays import Mask
+from dedup.arrays import I64
 from pipeline.core.errors import IntegrityError
 from pipeline.core.ids import table_hash
 from pipeline.core.words import pluralise
@@ -88,9 +87,8 @@ def _check_evidence(directory: Path, keys: pa.Array) -> None:
     if not path.exists():
         return
     with wrap_read_errors(path):
-        in_text = pc.field("byte_length") > 0
-        table = pq.read_table(path, columns=["doc_key", "seen"], filters=in_text)
-    quoted = table.filter(pc.is_in(table["doc_key"], keys))["seen"]
+        chosen = (pc.field("byte_length") > 0) & pc.field("doc_key").isin(keys)
+        quoted = pq.read_table(path, columns=["seen"], filters=chosen)["seen"]
     if pc.any(pc.greater(pc.binary_length(quoted), 0)).as_py():
         raise IntegrityError(f"{path}: quotes documents that were taken down")
 
@@ -100,9 +98,9 @@ def count_kept_but_taken(directory: Path) -> int:
     takedowns = read_takedowns(directory)
     if not takedowns:
         return 0
-    run = RunTables(directory, {})
-    rows = run.find_rows(read_taken_keys(directory, takedowns))
-    ends = run.documents["state"].take(pa.array(rows))
+    documents = RunTables(directory, {}).documents
+    rows = documents.rows_of_keys(read_taken_keys(directory, takedowns))
+    ends = documents.take(rows, ["state"])["state"]
     return int(pc.sum(pc.equal(ends, "kept")).as_py() or 0)
 
 
@@ -119,10 +117,8 @@ def check_masked(directory: Path, dataset: SampleDataset) -> Holes:
     if not done:
         return Holes()
     run = RunTables(directory, {})
-    gone = np.zeros(len(run.documents), np.bool_)
-    gone[run.find_rows(read_taken_keys(directory, done))] = True
-    tokens = run.documents["tokens"].to_numpy().astype(np.int64)
-    places = find_document_places(dataset, gone, tokens)
+    docs = run.documents.rows_of_keys(read_taken_keys(directory, done))
+    places = find_document_places(dataset, docs, run.count_tokens(docs))
     for shard in places:
         file = dataset.files.open(shard.index)
         data = file.read(0, file.rows)
@@ -137,11 +133,11 @@ def check_masked(directory: Path, dataset: SampleDataset) -> Holes:
         sum(p.labels.columns for p in places),
         sum(p.inputs.columns for p in places) if is_corpus else 0,
         sum(len(p.first_docs) for p in places),
-        any(_check_first_document(dataset, gone)),
+        any(_check_first_document(dataset, docs)),
     )
 
 
-def _check_first_document(dataset: SampleDataset, gone: Mask) -> Iterator[bool]:
+def _check_first_document(dataset: SampleDataset, docs: I64) -> Iterator[bool]:
     """For the shard with the first row of the stream: whether its first document is gone."""
     if dataset.layout is CORPUS:
         return
@@ -149,4 +145,4 @@ def _check_first_document(dataset: SampleDataset, gone: Mask) -> Iterator[bool]:
         table = read_lineage(dataset, index)
         first = pc.and_(pc.equal(table["stream_row"], 0), pc.equal(table["token_start"], 0))
         for doc in table.filter(first)["doc"].to_pylist():
-            yield bool(gone[doc])
+            yield doc in docs

@@ -221,10 +221,8 @@ def _find_works(directory: Path, keys: pa.Array, works: list[str]) -> list[tuple
     if not works or not path.exists() or "work_id" not in read_schema(path).names:
         return []
     with wrap_read_errors(path):
-        table = pq.read_table(
-            path, columns=["doc_key", "work_id"], filters=pc.field("work_id").isin(works)
-        )
-    table = table.filter(pc.is_in(table["doc_key"], keys))
+        chosen = pc.field("work_id").isin(works) & pc.field("doc_key").isin(keys)
+        table = pq.read_table(path, columns=["doc_key", "work_id"], filters=chosen)
     return list(zip(table["doc_key"].to_pylist(), table["work_id"].to_pylist(), strict=True))
 
 

@@ -21,10 +21,7 @@ from pipeline.core.mirror import fetch
 from pipeline.runs import layout
 from pipeline.runs.catalogue import TEXT_INTERMEDIATES, story_entry
 from pipeline.runs.held_texts import keys_of, quarantine_path, read_held_shard, with_texts
-from pipeline.runs.parts import wrap_read_errors
-from pipeline.runs.records import map_arrow, read_file_names
-
-_COLUMNS = ["doc_key", "source", "path_id", "byte_offset", "byte_length", "state", "tokens"]
+from pipeline.runs.records import DocumentTable, map_arrow
 
 
 @dataclass(frozen=True)
@@ -35,24 +32,14 @@ class RunTables:
     manifest: Mapping[str, Any]
 
     @cached_property
-    def documents(self) -> pa.Table:
-        """The table of documents, the columns that a takedown needs; row = dense index."""
-        with wrap_read_errors(self.directory / layout.DOCUMENTS) as path:
-            return pq.read_table(path, columns=_COLUMNS)
+    def documents(self) -> DocumentTable:
+        """The table of documents; row = dense index."""
+        return DocumentTable(self.directory)
 
-    @cached_property
-    def files(self) -> list[str]:
-        """Input and path of every raw shard, by path_id."""
-        return read_file_names(self.directory / layout.SOURCES)
-
-    def find_rows(self, keys: pa.Array) -> I64:
-        """Rows of the documents with these keys, ascending; keys of no document are left out."""
-        is_among = pc.is_in(self.documents["doc_key"], keys).to_numpy()
-        return np.flatnonzero(is_among).astype(np.int64)
-
-    def take_keys(self, rows: I64) -> pa.Array:
-        """The keys of these rows, fixed_size_binary(16)."""
-        return self.documents["doc_key"].take(pa.array(rows)).combine_chunks()
+    def count_tokens(self, rows: I64) -> I64:
+        """The tokens of the documents in these rows."""
+        tokens = self.documents.take(rows, ["tokens"])["tokens"]
+        return np.asarray(tokens.to_numpy().astype(np.int64))
 
     def open_text_shards(self) -> Iterator[pa.Table]:
         """Every shard of documents/ that is there, memory-mapped; and, once more, those of its rows

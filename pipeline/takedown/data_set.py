@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dedup.arrays import I64, Array, Mask
+from dedup.arrays import I64, Array
 from pipeline.core import storage
 from pipeline.core.ids import array_hash
 from pipeline.core.manifest import (
@@ -70,12 +70,10 @@ class ShardPlaces:
         return np.unique(np.concatenate([self.inputs.row, self.labels.row]))
 
 
-def find_document_places(dataset: SampleDataset, gone: Mask, tokens: I64) -> list[ShardPlaces]:
-    """The places of the documents that are `gone`, (documents,) bool; `tokens`, as many int64, are
-    the tokens that each document has. They are looked up in the inverse of the split's lineage.
-    Raises InputError when the run has none."""
-    docs = np.flatnonzero(gone)
-    places = locate_documents(dataset, docs, tokens[docs]).places
+def find_document_places(dataset: SampleDataset, docs: I64, tokens: I64) -> list[ShardPlaces]:
+    """The places of documents, by ascending dense index, that have so many tokens. They are looked
+    up in the inverse of the split's lineage. Raises InputError when the run has none."""
+    places = locate_documents(dataset, docs, tokens).places
     names = [f"{dataset.directory.name}/{info.name}" for info in dataset.shards]
     shard = pc.index_in(places["file"], value_set=pa.array(names, pa.string())).to_numpy()
     columns = {name: pc.fill_null(places[name], 0).to_numpy().astype(np.int64) for name in _COLUMNS}
@@ -136,13 +134,13 @@ KIND = "mask"
 _PACK, _PARAMS = "pack", "params"
 
 
-def mask_split(directory: Path, split: str, name: str, gone: Mask, tokens: I64) -> None:
+def mask_split(directory: Path, split: str, name: str, docs: I64, tokens: I64) -> None:
     """Mask documents in one split of a run, as takedown `name`; what is done already is not done
-    again. `gone`, `tokens`: see `find_document_places`. A split without them stays as it is."""
+    again. `docs`, `tokens`: see `find_document_places`. A split without them stays as it is."""
     place = directory / "hdf5" / split
     dataset = open_dataset(place)
     if name not in dataset.takedowns:
-        shard_places = find_document_places(dataset, gone, tokens)
+        shard_places = find_document_places(dataset, docs, tokens)
         if not shard_places:
             return
         files = [_publish_version(dataset, places) for places in shard_places]

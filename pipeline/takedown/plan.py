@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dedup.arrays import I64, Mask
+from dedup.arrays import I64
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.engine.stage import Output, parquet_output
@@ -190,22 +190,20 @@ def _find_home(run: RunTables, loaded: LoadedClaim) -> RunTables:
     return run if home == run.directory else open_run_tables(home)
 
 
-def mark_taken(run: RunTables, taken: pa.Table) -> tuple[Mask, I64]:
-    """What `find_document_places` needs: which rows of documents.parquet are taken, and the tokens
-    of all."""
-    gone = np.zeros(len(run.documents), np.bool_)
-    gone[taken["doc"].to_numpy()] = True
-    return gone, run.documents["tokens"].to_numpy().astype(np.int64)
+def list_taken(run: RunTables, taken: pa.Table) -> tuple[I64, I64]:
+    """What `find_document_places` needs: the rows of documents that are taken, and their tokens."""
+    docs = taken["doc"].to_numpy().astype(np.int64)
+    return docs, run.count_tokens(docs)
 
 
 def _find_places(
     run: RunTables, taken: pa.Table
 ) -> Iterator[tuple[SampleDataset, list[ShardPlaces]]]:
     """The splits that hold one of the documents, and where."""
-    gone, tokens = mark_taken(run, taken)
+    docs, tokens = list_taken(run, taken)
     for split in run.list_splits():
         dataset = open_dataset(run.directory / "hdf5" / split)
-        places = find_document_places(dataset, gone, tokens)
+        places = find_document_places(dataset, docs, tokens)
         if places:
             yield dataset, places
 
@@ -224,7 +222,7 @@ def _plan_split(run: RunTables, dataset: SampleDataset, places: list[ShardPlaces
         of_rows=dataset.rows,
         labels=sum(_choose_spans(dataset, p).columns for p in places),
         of_labels=int(statistics.get("non_pad_tokens", statistics["stream_tokens"])),
-        document_tokens=pc.sum(run.documents["tokens"].take(pa.array(first_docs))).as_py() or 0,
+        document_tokens=int(run.count_tokens(first_docs).sum()),
         shards=len(places),
         of_shards=len(dataset.shards),
     )
@@ -293,7 +291,6 @@ def _make_outputs(plan: TakedownPlan) -> Iterator[Output]:
 
 
 def _list_rows(plan: TakedownPlan, dataset: SampleDataset, places: list[ShardPlaces]) -> pa.Table:
-    keys = plan.run.documents["doc_key"]
     parts = []
     for shard in places:
         spans = _choose_spans(dataset, shard)
@@ -307,7 +304,7 @@ def _list_rows(plan: TakedownPlan, dataset: SampleDataset, places: list[ShardPla
             whole,
             pa.array(spans.start),
             pa.array(spans.stop),
-            keys.take(pa.array(spans.doc)),
+            plan.run.documents.take(spans.doc, ["doc_key"])["doc_key"],
         ]
         parts.append(pa.table(columns, schema=_ROWS))
     return pa.concat_tables(parts).combine_chunks()

@@ -21,7 +21,6 @@ from pipeline.lineage.tables import describe_documents
 from pipeline.runs import layout
 from pipeline.runs.clusters import find_siblings
 from pipeline.runs.parts import read_schema, wrap_read_errors
-from pipeline.runs.records import DocumentTable
 from pipeline.screening.evidence import find_screenings
 from pipeline.takedown.claims import LoadedClaim
 from pipeline.takedown.copies import RunTables, make_key_array
@@ -66,23 +65,22 @@ class ClaimResolution:
 
 
 @dataclass
-class _FoundRows:
-    """Documents as they are found: row -> (role, because, via, similarity)."""
+class _FoundDocuments:
+    """Documents as they are found: key -> (role, because, via, similarity)."""
 
-    because: dict[int, tuple[str, str, bytes | None, float | None]] = field(default_factory=dict)
+    because: dict[bytes, tuple[str, str, bytes | None, float | None]] = field(default_factory=dict)
     related: dict[bytes, str] = field(default_factory=dict)
     nothing: list[str] = field(default_factory=list)
 
-    def add(self, rows: I64, role: str, why: str) -> int:
-        """Rows that are not yet there; returns how many were."""
-        before = len(self.because)
-        for row in rows.tolist():
-            self.because.setdefault(row, (role, why, None, None))
-        return len(self.because) - before
+    def add(self, keys: pa.Array | pa.ChunkedArray, role: str, why: str) -> None:
+        """Documents that are not yet there."""
+        reason = role, why, None, None
+        for key in keys.to_pylist():
+            self.because.setdefault(key, reason)
 
     @property
-    def rows(self) -> I64:
-        return np.array(sorted(self.because), np.int64)
+    def keys(self) -> pa.Array:
+        return make_key_array(list(self.because))
 
 
 def resolve_claim(run: RunTables, loaded: LoadedClaim) -> ClaimResolution:
@@ -91,7 +89,7 @@ def resolve_claim(run: RunTables, loaded: LoadedClaim) -> ClaimResolution:
     Raises InputError when an entry of `documents` is unknown or ambiguous, and when works are named
     but the run has no evidence of works.
     """
-    resolution = _FoundRows()
+    resolution = _FoundDocuments()
     for name, item in loaded.claim.what.items():
         if name not in ("urls", "texts"):
             _FINDERS[name](run, item, resolution)
@@ -102,26 +100,27 @@ def resolve_claim(run: RunTables, loaded: LoadedClaim) -> ClaimResolution:
     return ClaimResolution(_make_table(run, resolution), tuple(related), tuple(resolution.nothing))
 
 
-def take_exactly(run: RunTables, rows: I64, why: str) -> pa.Table:
+def take_exactly(run: RunTables, keys: pa.Array, why: str) -> pa.Table:
     """These documents and no others, as `TAKEN_SCHEMA`."""
-    resolution = _FoundRows()
-    resolution.add(rows, NAMED, why)
+    resolution = _FoundDocuments()
+    resolution.add(keys, NAMED, why)
     return _make_table(run, resolution)
 
 
-def _add_document(run: RunTables, item: str, resolution: _FoundRows) -> None:
-    rows = DocumentTable(run.directory).find(item)
-    resolution.add(rows, NAMED, f"document {escape_text(item)}")
+def _add_document(run: RunTables, item: str, resolution: _FoundDocuments) -> None:
+    keys = run.documents.take(run.documents.find(item), ["doc_key"])["doc_key"]
+    resolution.add(keys, NAMED, f"document {escape_text(item)}")
 
 
-def _add_source(run: RunTables, item: str, resolution: _FoundRows) -> None:
-    rows = np.flatnonzero(pc.equal(run.documents["source"], item).to_numpy()).astype(np.int64)
+def _add_source(run: RunTables, item: str, resolution: _FoundDocuments) -> None:
+    rows = run.documents.rows_of_source(item)
     if not len(rows):
         resolution.nothing.append(f"sources: {item}")
-    resolution.add(rows, NAMED, f"source {escape_text(item)}")
+    keys = run.documents.take(rows, ["doc_key"])["doc_key"]
+    resolution.add(keys, NAMED, f"source {escape_text(item)}")
 
 
-def _add_work(run: RunTables, item: str, resolution: _FoundRows) -> None:
+def _add_work(run: RunTables, item: str, resolution: _FoundDocuments) -> None:
     tables = []
     for place in find_screenings(run.directory):
         path = place / layout.EVIDENCE
@@ -140,7 +139,7 @@ def _add_work(run: RunTables, item: str, resolution: _FoundRows) -> None:
         resolution.nothing.append(f"works: {item}")
     by_text = pc.equal(table["detector"], "text_match")
     keys = pc.unique(table.filter(by_text)["doc_key"])
-    resolution.add(run.find_rows(keys), NAMED, text_of_work(item))
+    resolution.add(keys, NAMED, text_of_work(item))
     others = table.filter(pc.invert(pc.is_in(table["doc_key"], keys)))
     for row in others.to_pylist():
         why = f"{row['detector']} evidence of work {escape_text(item)}, no text match"
@@ -150,7 +149,7 @@ def _add_work(run: RunTables, item: str, resolution: _FoundRows) -> None:
 _FINDERS = {"works": _add_work, "documents": _add_document, "sources": _add_source}
 
 
-def _search_shards(run: RunTables, loaded: LoadedClaim, resolution: _FoundRows) -> None:
+def _search_shards(run: RunTables, loaded: LoadedClaim, resolution: _FoundDocuments) -> None:
     """Everything that only the shards of documents/ tell: addresses and texts."""
     urls, texts = loaded.claim.what.urls, loaded.texts
     if not urls and not texts:
@@ -170,14 +169,10 @@ def _search_shards(run: RunTables, loaded: LoadedClaim, resolution: _FoundRows) 
     for table in run.open_text_shards():
         for url in urls:
             rows = _find_address(table["meta"], url)
-            hits[url] += _add_shard_rows(
-                run, resolution, table, rows, f"address {escape_text(url)}"
-            )
+            hits[url] += _add_shard_rows(resolution, table, rows, f"address {escape_text(url)}")
         for (name, _), keys in zip(texts, text_keys, strict=True):
             rows = np.flatnonzero(pc.is_in(table["text_key"], keys).to_numpy())
-            hits[name] += _add_shard_rows(
-                run, resolution, table, rows, f"text of {escape_text(name)}"
-            )
+            hits[name] += _add_shard_rows(resolution, table, rows, f"text of {escape_text(name)}")
         for number, passage in passages.find(table) if passages else ():
             name, words = texts[number][0], passage["longest_run_words"]
             hits[name] += 1
@@ -187,7 +182,7 @@ def _search_shards(run: RunTables, loaded: LoadedClaim, resolution: _FoundRows) 
                 f"{passage['work_fraction']:.1%} of the text match"
             )
             if words >= LEAST_RUN_WORDS and passage["document_fraction"] >= LEAST_FRACTION:
-                _add_shard_rows(run, resolution, table, np.array([passage["row"]]), why)
+                _add_shard_rows(resolution, table, np.array([passage["row"]]), why)
             else:
                 resolution.related.setdefault(table["doc_key"][passage["row"]].as_py(), why)
     resolution.nothing += [item for item, count in hits.items() if not count]
@@ -225,27 +220,20 @@ class _PassageFinder:
             yield number, row
 
 
-def _add_taken_before(run: RunTables, loaded: LoadedClaim, resolution: _FoundRows) -> None:
+def _add_taken_before(run: RunTables, loaded: LoadedClaim, resolution: _FoundDocuments) -> None:
     """What this very claim took from the run before: their texts are gone, nothing finds them."""
     for takedown in read_takedowns(run.directory):
         if takedown.value["claim_digest"] != loaded.digest:
             continue
         resolution.nothing.clear()
-        taken = takedown.documents(run.directory)
-        place = pc.index_in(run.documents["doc_key"], taken["doc_key"].combine_chunks())
-        for row in np.flatnonzero(place.is_valid()).tolist():
-            why = taken.slice(place[row].as_py(), 1).to_pylist()[0]
-            reason = (why["role"], why["because"], why["via"], why["similarity"])
-            resolution.because.setdefault(row, reason)
+        columns = ["doc_key", "role", "because", "via", "similarity"]
+        for row in takedown.documents(run.directory, columns).to_pylist():
+            key = row.pop("doc_key")
+            resolution.because.setdefault(key, tuple(row[name] for name in columns[1:]))
 
 
-def _add_shard_rows(
-    run: RunTables, resolution: _FoundRows, table: pa.Table, rows: I64, why: str
-) -> int:
-    if not len(rows):
-        return 0
-    keys = table["doc_key"].take(pa.array(rows)).combine_chunks()
-    resolution.add(run.find_rows(keys), NAMED, why)
+def _add_shard_rows(resolution: _FoundDocuments, table: pa.Table, rows: I64, why: str) -> int:
+    resolution.add(table["doc_key"].take(pa.array(rows)), NAMED, why)
     return len(rows)
 
 
@@ -274,7 +262,7 @@ def _has_address(value: object, url: str) -> bool:
     return isinstance(value, str) and value.startswith(url)
 
 
-def _add_related(run: RunTables, resolution: _FoundRows) -> None:
+def _add_related(run: RunTables, resolution: _FoundDocuments) -> None:
     """Add documents of the same text and cluster siblings until there are no more."""
     clusters = run.directory / layout.CLUSTERS
     if not clusters.exists():
@@ -285,13 +273,10 @@ def _add_related(run: RunTables, resolution: _FoundRows) -> None:
     while size != len(resolution.because):
         size = len(resolution.because)
         _add_same_text(run, resolution)
-        siblings = find_siblings(
-            clusters, run.take_keys(resolution.rows).to_pylist(), only_verified=True
-        )
+        siblings = find_siblings(clusters, list(resolution.because), only_verified=True)
         for sibling in siblings.tied:
             reason = (SIBLING, f"{sibling.kind} duplicate", sibling.via, sibling.similarity)
-            for row in run.find_rows(make_key_array([sibling.key])).tolist():
-                resolution.because.setdefault(row, reason)
+            resolution.because.setdefault(sibling.key, reason)
     for sibling in siblings.elsewhere:
         resolution.related[sibling.key] = (
             f"was kept instead of {sibling.via.hex()}, in the earlier index "
@@ -302,13 +287,13 @@ def _add_related(run: RunTables, resolution: _FoundRows) -> None:
         resolution.related.setdefault(sibling.key, why)
 
 
-def _add_same_text(run: RunTables, resolution: _FoundRows) -> None:
-    text_keys = pc.unique(_read_text_keys(run, run.take_keys(resolution.rows))["text_key"])
+def _add_same_text(run: RunTables, resolution: _FoundDocuments) -> None:
+    text_keys = pc.unique(_read_text_keys(run, resolution.keys)["text_key"])
     for table in run.open_text_shards():
         same = pc.and_(pc.is_in(table["text_key"], text_keys), pc.greater(table["text_bytes"], 0))
         keys = table["doc_key"].filter(same)
         if len(keys):
-            resolution.add(run.find_rows(keys.combine_chunks()), SAME_TEXT, "the same text")
+            resolution.add(keys, SAME_TEXT, "the same text")
 
 
 def _read_text_keys(run: RunTables, keys: pa.Array) -> pa.Table:
@@ -321,15 +306,15 @@ def _read_text_keys(run: RunTables, keys: pa.Array) -> pa.Table:
     return pa.concat_tables([schema.empty_table(), *parts])
 
 
-def _make_table(run: RunTables, resolution: _FoundRows) -> pa.Table:
-    rows = resolution.rows
-    keys = run.take_keys(rows)
+def _make_table(run: RunTables, resolution: _FoundDocuments) -> pa.Table:
+    rows = run.documents.rows_of_keys(resolution.keys)
+    keys = run.documents.take(rows, ["doc_key"])["doc_key"].combine_chunks()
     texts = _read_text_keys(run, keys)
     place = pc.index_in(keys, value_set=texts["doc_key"].combine_chunks())
-    reasons = [resolution.because[row] for row in rows.tolist()]
+    reasons = [resolution.because[key] for key in keys.to_pylist()]
     roles, because, via, similarity = zip(*reasons, strict=True) if reasons else ((), (), (), ())
     columns = ["state", "split", "text_bytes", "tokens"]
-    about = describe_documents(DocumentTable(run.directory), rows, columns)
+    about = describe_documents(run.documents, rows, columns)
     values = {
         "doc": pa.array(rows, pa.uint32()),
         "doc_key": keys,

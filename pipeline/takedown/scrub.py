@@ -234,16 +234,17 @@ def _make_records_scrub(run: RunTables, name: str, docs: I64) -> Scrub:
 
 def _drop_rows(run: RunTables, path: Path, raw: str, docs: I64, before: I64) -> bytes | None:
     """The file without the records of these documents; those of `before` are not in it."""
-    ends = [file.endswith(f"/{raw}") for file in run.files]
-    here = pc.equal(run.documents["path_id"], ends.index(True))
-    kept = pc.and_(here, pc.equal(run.documents["state"], "kept")).to_numpy()
-    rows = np.setdiff1d(np.flatnonzero(kept), before)
-    rows = rows[np.argsort(run.documents["byte_offset"].to_numpy()[rows], kind="stable")]
+    ends = [file.endswith(f"/{raw}") for file in run.documents.files]
+    rows = np.setdiff1d(run.documents.rows_of_file(ends.index(True)), before)
+    about = run.documents.take(rows, ["state", "byte_offset", "byte_length"])
+    kept = np.flatnonzero(pc.equal(about["state"], "kept"))
+    order = kept[np.argsort(about["byte_offset"].to_numpy()[kept], kind="stable")]
+    rows = rows[order]
     stays = ~np.isin(rows, docs)
     if stays.all():
         return None
     file = InputFile("", raw, path.stat().st_size, str(fetch(path)))
-    sizes = run.documents["byte_length"].to_numpy()[rows].astype(np.int64)
+    sizes = about["byte_length"].to_numpy()[order].astype(np.int64)
     starts = np.arange(len(rows))
     if not file.has_rows:
         whole = sizes + trailing_bytes(file)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.disclosure.counts import read_counted_documents
+from pipeline.disclosure.counts import CountedDocuments
 from pipeline.disclosure.facts import Facts
 from pipeline.disclosure.publish import read_disclosure_facts, read_run_manifests
 
@@ -66,7 +66,8 @@ def test_hosts_are_those_of_one_column(tmp_path: Path) -> None:
         "meta_uri": ["https://c.example"] * 4, "meta_domain": hosts,
     })  # fmt: skip
     pq.write_table(table, tmp_path / "documents.parquet")
-    found = read_counted_documents(tmp_path)["host"].to_pylist()
+    (part,) = CountedDocuments(tmp_path).parts(["host"])
+    found = part["host"].to_pylist()
     assert found == ["a.example.co.uk", "b.example.co.uk", None, None]
 
 
@@ -152,5 +153,5 @@ def test_what_is_no_finished_run(small_run: Any, tmp_path: Path) -> None:
     directory = tmp_path / "run"
     shutil.copytree(small_run.directory, directory)
     (directory / "documents.parquet/000000.parquet").write_bytes(b"PAR1")
-    with pytest.raises(IntegrityError, match="a table of the run is missing or damaged"):
+    with pytest.raises(IntegrityError, match=r"000000\.parquet: missing or damaged"):
         read_disclosure_facts(read_run_manifests(directory))

@@ -34,7 +34,7 @@ def directory(request: pytest.FixtureRequest, corpus: Any, tmp_path_factory: Any
     out = tmp_path_factory.mktemp("sampled") / "run"
     pipeline.run(corpus.config, out, 0, overrides=VARIANTS[request.param])
     if request.param == "cut":
-        assert pq.read_metadata(out / "lines.parquet").num_rows
+        assert pq.read_table(out / "lines.parquet").num_rows
     return out
 
 
@@ -129,6 +129,39 @@ def test_an_inverse_that_differs_is_found(copy: Path) -> None:
         check_inverse(dataset)
     shutil.rmtree(path.parent)
     assert check_inverse(dataset) is None
+
+
+@pytest.mark.parametrize("name", ["token_end", "doc", "doc_token_start"])
+def test_one_span_that_differs_is_found(copy: Path, name: str) -> None:
+    """`token_start` follows from the span before."""
+
+    def change(values: Any) -> Any:
+        values[len(values) // 2] += 1
+        return values
+
+    change_lineage(copy / "hdf5/train", name, change)
+    with pytest.raises(IntegrityError, match=r"differs from the lineage of examples_\d+\.h5"):
+        check_inverse(open_dataset(copy / "hdf5/train"))
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("split", "validation", "not kept in this split"),
+        ("state", "duplicate", "not kept in this split"),
+        ("tokens", 7, "differs from the lineage"),
+    ],
+)
+def test_documents_that_differ_are_found(copy: Path, column: str, value: Any, said: str) -> None:
+    doc = pq.read_table(copy / "hdf5/train/inverse.parquet")["doc"][3].as_py()
+    path = copy / "documents.parquet/000000.parquet"
+    table = pq.read_table(path)
+    values = table[column].to_pylist()
+    values[doc] = value
+    place = table.column_names.index(column)
+    pq.write_table(table.set_column(place, column, pa.array(values, table[column].type)), path)
+    with pytest.raises(IntegrityError, match=said):
+        check_inverse(open_dataset(copy / "hdf5/train"))
 
 
 def test_rows_that_stand_elsewhere_are_found(copy: Path) -> None:

@@ -37,14 +37,13 @@ def table_of(documents: list[tuple[int, list[int]]], split: str = "train") -> pa
 
 def test_sound_lineage(made: tuple[Path, Any]) -> None:
     root, found = made
-    spans, ends = check_lineage(
-        open_dataset(root / "hdf5/train"), "train", table_of(found.documents)
-    )
+    dataset = open_dataset(root / "hdf5/train")
+    spans, begins = check_lineage(dataset, documents=table_of(found.documents))
     assert spans == len(found.spans)
     one_token = sum(len(tokens) == 1 for _, tokens in found.documents)
     last_of_the_stream = len(found.documents[-1][1]) if found.params["format"] == "sample" else 0
-    expected = {"vsl": len(found.documents) - one_token, "corpus": len(found.documents)}
-    assert ends == expected.get(found.params["format"], len(found.documents) - 1)
+    is_vsl = found.params["format"] == "vsl"
+    assert begins == len(found.documents) - (one_token if is_vsl else 0)
     assert last_of_the_stream != 1
 
 
@@ -101,14 +100,13 @@ def test_damage(made: tuple[Path, Any], change: Change, formats: str, tmp_path: 
     try:
         pq.write_table(pa.table(columns).cast(table.schema), path)
         with pytest.raises(IntegrityError, match=r"examples_000000\.h5: lineage does not cover"):
-            check_lineage(open_dataset(root / "hdf5/train"), "train", table_of(found.documents))
+            check_lineage(open_dataset(root / "hdf5/train"), documents=table_of(found.documents))
     finally:
         path.write_bytes(before)
 
 
 def test_documents_of_another_split(made: tuple[Path, Any]) -> None:
     root, found = made
+    documents = table_of(found.documents, "validation")
     with pytest.raises(IntegrityError, match="lineage does not cover"):
-        check_lineage(
-            open_dataset(root / "hdf5/train"), "train", table_of(found.documents, "validation")
-        )
+        check_lineage(open_dataset(root / "hdf5/train"), documents=documents)

@@ -157,6 +157,7 @@ def test_tasks_read_the_scratch_that_the_catalogue_says(every_run: list[Path]) -
         ("redactions", "decisions"), ("redactions", "verdicts"), ("pack", "stream"),
         ("merge_repeats", "repeats"), ("cuts", "merged_repeats"),
         ("merge_spread", "spread"), ("verdicts", "merged_spread"),
+        ("merge_givers", "givers"), ("spread", "merged_givers"),
     }  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 wrote each table as one file."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +35,12 @@ TABLES = (
     "clusters.parquet",
     "evidence.parquet",
     "decisions.parquet",
+    "lines.parquet",
     "hdf5/train/inverse.parquet",
+)
+SETTINGS = (
+    "mixture={epochs: {Wiki: 1.5}}",
+    "lines={unit: line, min_characters: 10, min_documents: 2}",
 )
 
 
@@ -47,15 +54,23 @@ class Both:
 
 @pytest.fixture(scope="module")
 def both(
-    make_corpus: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+    make_corpus: Callable[..., Any],
+    new_shard: Callable[..., Any],
+    write_prose: Callable[..., str],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Both]:
     root = tmp_path_factory.mktemp("parts")
-    config = make_corpus(root / "corpus").config
-    pipeline.run(config, root / "whole", 0, overrides=("mixture={epochs: {Wiki: 1.5}}",))
+    corpus = make_corpus(root / "corpus")
+    writer = new_shard(corpus, "web", "lines.jsonl")
+    for number in range(3):
+        writer.add("line", f"A line that repeats.\n{write_prose(60_000 + number)}")
+    writer.write()
+    config = corpus.config
+    pipeline.run(config, root / "whole", 0, overrides=SETTINGS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "TASKS", 1)
         patch.setattr(parts, "RECORDS", 4)
-        pipeline.run(config, root / "parted", 0, overrides=("mixture={epochs: {Wiki: 1.5}}",))
+        pipeline.run(config, root / "parted", 0, overrides=SETTINGS)
         yield Both(root / "whole", root / "parted")
 
 
@@ -185,7 +200,7 @@ def test_a_newer_version_makes_parts_of_the_file(
     run = tmp_path / "run"
     shutil.copytree(older, run)
     config = both.whole.parent / "corpus" / "tiny.yaml"
-    pipeline.run(config, run, 0, overrides=("mixture={epochs: {Wiki: 1.5}}",))
+    pipeline.run(config, run, 0, overrides=SETTINGS)
     for table in TABLES:
         assert (run / table).is_dir()
         assert pq.read_table(run / table).equals(pq.read_table(both.whole / table))
@@ -249,3 +264,43 @@ def test_row_groups_of_several_files(tmp_path: Path) -> None:
     (directory / "000001.parquet").unlink()
     with pytest.raises(IntegrityError, match=r"000001\.parquet: missing or damaged"):
         groups.read([3])
+
+
+PEAK = """
+import sys
+from pathlib import Path
+import pyarrow as pa, pyarrow.compute as pc, pyarrow.parquet as pq
+from pipeline.disclosure.counts import CountedDocuments
+from pipeline.runs.records import DocumentTable
+
+run, parts, rows = Path(sys.argv[1]), int(sys.argv[2]), 20_000
+names = ["source", "licence", "state", "reason", "decision", "rule", "split"]
+(run / "documents.parquet").mkdir(parents=True)
+pq.write_table(pa.table({"input": ["web"], "path": ["a.jsonl"]}), run / "sources.parquet")
+for part in range(parts):
+    keys = [(part * rows + row).to_bytes(16, "little") for row in range(rows)]
+    numbers = {n: pa.array(range(rows), pa.uint32()) for n in ("path_id", "text_bytes", "tokens")}
+    texts = {name: [f"{name} {row % 7}" for row in range(rows)] for name in names}
+    table = pa.table({"doc_key": pa.array(keys, pa.binary(16)), **texts, **numbers})
+    pq.write_table(table, run / f"documents.parquet/{part:06d}.parquet")
+    del table, keys, numbers, texts
+few = pa.array([b"\\1" + bytes(15), (parts * rows - 1).to_bytes(16, "little")], pa.binary(16))
+before = pa.default_memory_pool().max_memory()
+for _ in range(2):
+    counted, documents = CountedDocuments(run), DocumentTable(run)
+    assert len(counted.group(["source", "licence"], pc.field("state") != "kept")) == 7
+    assert len(counted.look_up(pa.chunked_array([few]), "decision")) == 2
+    assert len(documents.rows_of_keys(few)) == 2
+    assert len(documents.rows_of_source("kept")) == 0
+print(before, pa.default_memory_pool().max_memory())
+"""
+
+
+def test_readers_hold_one_part_at_a_time(tmp_path: Path) -> None:
+    """Peaks of Arrow's memory in fresh processes: writing one part took as much as reading may."""
+    for parts_of_run in (2, 16):
+        arguments = [str(tmp_path / f"{parts_of_run}"), str(parts_of_run)]
+        command = [sys.executable, "-c", PEAK, *arguments]
+        ended = subprocess.run(command, capture_output=True, check=True, text=True)
+        written, peak = map(int, ended.stdout.split())
+        assert peak < 1.5 * written, parts_of_run

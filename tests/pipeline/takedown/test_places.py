@@ -86,9 +86,7 @@ def test_every_document(run: Path, split: str) -> None:
     inputs, labels = stream_owners(dataset)
     docs = np.flatnonzero(here & (tokens > 0))
     for doc in [*docs[:40].tolist(), *docs[40::5].tolist()]:
-        gone = np.zeros(len(tokens), bool)
-        gone[doc] = True
-        places = find_document_places(dataset, gone, tokens)
+        places = find_document_places(dataset, np.array([doc]), tokens[[doc]])
         assert np.array_equal(marked(dataset, places, "inputs"), inputs == doc), doc
         if dataset.layout.name != "corpus":
             assert np.array_equal(marked(dataset, places, "labels"), labels == doc), doc
@@ -98,12 +96,13 @@ def test_every_document(run: Path, split: str) -> None:
 def test_many_documents_at_once(run: Path, share: float) -> None:
     """The places of all, each with its document, and which copies begin in which shard."""
     tokens = pq.read_table(run / "documents.parquet", columns=["tokens"])["tokens"].to_numpy()
+    tokens = tokens.astype(np.int64)
     gone = np.random.default_rng(3).random(len(tokens)) < share
     for split in ("train", "validation"):
         dataset = open_dataset(run / "hdf5" / split)
         owners = stream_owners(dataset)
         begun = first_documents(dataset)
-        places = find_document_places(dataset, gone, tokens.astype(np.int64))
+        places = find_document_places(dataset, np.flatnonzero(gone), tokens[gone])
         which = ("inputs",) if dataset.layout.name == "corpus" else ("inputs", "labels")
         for name, owner in zip(which, owners, strict=False):
             assert np.array_equal(marked(dataset, places, name), (owner >= 0) & gone[owner])
@@ -140,20 +139,18 @@ def test_a_run_without_an_inverse(small_run: Any, tmp_path: Path) -> None:
     count = len(small_run.table("documents.parquet"))
     with pytest.raises(InputError, match=r"inverse\.parquet: missing"):
         find_document_places(
-            open_dataset(copy / "hdf5/train"), np.ones(count, bool), np.ones(count, np.int64)
+            open_dataset(copy / "hdf5/train"), np.arange(count), np.ones(count, np.int64)
         )
 
 
 def test_prep_trace_names_the_same_places(run: Path) -> None:
     table = pq.read_table(run / "documents.parquet", columns=["state", "tokens"])
     docs = np.flatnonzero(np.array(table["state"].to_pylist()) == "kept")[::5]
-    tokens = table["tokens"].to_numpy().astype(np.int64)
-    gone = np.zeros(len(tokens), bool)
-    gone[docs] = True
+    tokens = table["tokens"].to_numpy().astype(np.int64)[docs]
     told = trace_documents(run, docs).places.to_pylist()
     for split in ("train", "validation"):
         dataset = open_dataset(run / "hdf5" / split)
-        places = find_document_places(dataset, gone, tokens)
+        places = find_document_places(dataset, docs, tokens)
         for which, first, last in (("inputs", "token_start", "token_end"),
                                    ("labels", "label_start", "label_end")):  # fmt: skip
             if which == "labels" and dataset.layout.name == "corpus":
