@@ -10,6 +10,7 @@ says it. Of one in a bucket a sparse file keeps the blocks that were read, and m
 import fcntl
 import mmap
 import os
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -39,15 +40,33 @@ _REMEMBERED = 1 << 12
 """Files whose marks a process keeps."""
 
 
-def add_hashes(file: memoryview) -> tuple[list[memoryview | bytes], ShardEnd | None]:
+def add_hashes(
+    pieces: Sequence[memoryview],
+) -> tuple[Sequence[memoryview | bytes], ShardEnd | None]:
     """An Arrow file with the hashes of its blocks, in pieces; what the shard has to say of it."""
-    footer = len(file) - _TRAILER - int.from_bytes(file[-_TRAILER:][:4], "little")
-    if footer < LEAST:
-        return [file], None
-    starts = range(0, footer, BLOCK)
-    hashes = (xxhash.xxh3_128_digest(file[i : min(i + BLOCK, footer)]) for i in starts)
-    end = b"".join((*hashes, file[footer:]))
-    return [file[:footer], end], ShardEnd(len(end), hash_bytes(end))
+    data, behind = list(pieces), b""
+    while (cut := len(behind) - _TRAILER - int.from_bytes(behind[-_TRAILER:][:4], "little")) < 0:
+        behind = bytes(data.pop()) + behind
+    data.append(memoryview(behind)[:cut])
+    if sum(map(len, data)) < LEAST:
+        return pieces, None
+    end = b"".join((*_hash_blocks(data), behind[cut:]))
+    return [*data, end], ShardEnd(len(end), hash_bytes(end))
+
+
+def _hash_blocks(pieces: Iterable[memoryview]) -> Iterator[bytes]:
+    digest, room = xxhash.xxh3_128(), BLOCK
+    for piece in pieces:
+        for start in (0, *range(room, len(piece), BLOCK)):
+            part = piece[start : start + room]
+            digest.update(part)
+            room -= len(part)
+            if not room:
+                yield digest.digest()
+                digest.reset()
+                room = BLOCK
+    if room < BLOCK:
+        yield digest.digest()
 
 
 class _Marks:
