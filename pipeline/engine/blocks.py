@@ -152,9 +152,9 @@ class BlockFile:
         """Verify bytes [start, stop) of N ranges of the data, at these addresses."""
         if len(start_N) == 1:  # for one range numpy takes longer than the work
             start, stop = int(start_N[0]) - self._address, int(stop_N[0]) - self._address
-            last = -(-stop // BLOCK) if stop > start else 0
-            if not self._marks.known[start // BLOCK : last].all():
-                self._require(np.arange(start // BLOCK, last))
+            blocks = slice(start // BLOCK, -(-stop // BLOCK) if stop > start else 0)
+            if not self._marks.known[blocks].all():
+                self._require(np.arange(blocks.start, blocks.stop))
             return
         is_any = stop_N > start_N
         first = (start_N[is_any] - self._address) // BLOCK
