@@ -41,18 +41,8 @@ def buckets(digests: Sequence[U64], documents: Sequence[U32], new_from: int = 0)
     at least one document >= new_from, all their members included. ValueError for a run that is not
     sorted and for arrays that do not fit each other.
     """
-    if len(digests) != len(documents):
-        raise ValueError(f"{len(digests)} arrays of digests, {len(documents)} of documents")
-    runs = list(zip(digests, documents, strict=True))
-    for run in runs:
-        check_entries(*run)
-    runs = [run for run in runs if len(run[0])]
-    if not runs:
-        return np.empty(0, np.uint32), np.empty(0, np.uint32)
-    low = min(int(run[0][0]) for run in runs)
-    high = max(int(run[0][-1]) for run in runs)
-    batches = _Batches(runs, low, max(low, high))
-    members, numbers, count = [], [], 0
+    batches = _Batches(digests, documents)
+    members, numbers, count = [np.empty(0, np.uint32)], [np.empty(0, np.uint32)], 0
     for number in range(batches.count):
         member, bucket = batches.join(number, new_from)
         members.append(member)
@@ -61,21 +51,43 @@ def buckets(digests: Sequence[U64], documents: Sequence[U32], new_from: int = 0)
     return np.concatenate(members), np.concatenate(numbers)
 
 
-class _Batches:
-    """The entries of all runs in batches of consecutive digests, with scratch for one batch."""
+def merge(digests: Sequence[U64], documents: Sequence[U32]) -> tuple[U64, U32]:
+    """All entries of sorted runs, given as for `buckets`, in ascending order of (digest, document).
+    ValueError for a run that is not sorted and for arrays that do not fit each other."""
+    batches = _Batches(digests, documents)
+    merged = np.empty(batches.entries, np.uint64), np.empty(batches.entries, np.uint32)
+    stop = 0
+    for number in range(batches.count):
+        ordered, owners = batches.sort(number)
+        start, stop = stop, stop + len(ordered)
+        merged[0][start:stop], merged[1][start:stop] = ordered, owners
+    return merged
 
-    def __init__(self, runs: list[tuple[U64, U32]], low: int, high: int) -> None:
-        entries = sum(len(digests) for digests, _ in runs)
+
+class _Batches:
+    """The entries of all runs in batches of consecutive digests, with scratch for one batch.
+    ValueError as for `buckets`."""
+
+    def __init__(self, digests: Sequence[U64], documents: Sequence[U32]) -> None:
+        if len(digests) != len(documents):
+            raise ValueError(f"{len(digests)} arrays of digests, {len(documents)} of documents")
+        runs = list(zip(digests, documents, strict=True))
+        for run in runs:
+            check_entries(*run)
+        runs = [run for run in runs if len(run[0])]
+        low = min((int(run[0][0]) for run in runs), default=0)
+        high = max((low, *(int(run[0][-1]) for run in runs)))
+        self.entries = entries = sum(len(digests) for digests, _ in runs)
         batches = max(1, entries // max(_BATCH, _BATCH_PER_RUN * len(runs)))
         self._runs = runs
         self._cuts = [low + (high - low + 1) * i // batches for i in range(batches + 1)]
         inner = np.array(self._cuts[1:-1], np.uint64)
         self._places = np.array(
-            [[0, *np.searchsorted(digests, inner), len(digests)] for digests, _ in runs]
-        )
+            [[0, *np.searchsorted(digests, inner), len(digests)] for digests, _ in runs], np.int64
+        ).reshape(-1, batches + 1)
         """Row r: where each batch of run r starts, and the end."""
         sizes = np.diff(self._places)
-        if sizes.min() < 0:
+        if (sizes < 0).any():
             raise ValueError(_UNSORTED)
         largest = int(sizes.sum(axis=0).max())
         self._digests = np.empty((2, largest), np.uint64)
@@ -85,8 +97,9 @@ class _Batches:
     def count(self) -> int:
         return len(self._cuts) - 1
 
-    def join(self, number: int, new_from: int) -> tuple[U32, U32]:
-        """Buckets of one batch, numbered from 0."""
+    def _copy(self, number: int) -> tuple[U64, U32, list[int]]:
+        """Digests and documents of one batch, each in two rows: the entries of every run, one after
+        the other, and scratch; where those of each run start, and the end."""
         begins, ends = self._places[:, number].tolist(), self._places[:, number + 1].tolist()
         starts = [0]
         for (digests, documents), begin, end in zip(self._runs, begins, ends, strict=True):
@@ -94,9 +107,24 @@ class _Batches:
             self._digests[0, start:stop] = digests[begin:end]
             self._documents[0, start:stop] = documents[begin:end]
             starts.append(stop)
+        return self._digests[:, : starts[-1]], self._documents[:, : starts[-1]], starts
+
+    def sort(self, number: int) -> tuple[U64, U32]:
+        """The entries of one batch, in order, until the next one is asked for."""
+        digests, documents, _ = self._copy(number)
+        ordered, owners = sort_entries(
+            digests[0], documents[0], digests[1], documents[1], digests[0], documents[0]
+        )
+        low, stop = self._cuts[number], self._cuts[number + 1]
+        if len(ordered) and not low <= int(ordered[0]) <= int(ordered[-1]) < stop:
+            raise ValueError(_UNSORTED)
+        return ordered, owners
+
+    def join(self, number: int, new_from: int) -> tuple[U32, U32]:
+        """Buckets of one batch, numbered from 0."""
+        digests, documents, starts = self._copy(number)
         size, low = starts[-1], self._cuts[number]
         span = max(0, self._cuts[number + 1] - 1 - low)
-        digests, documents = self._digests[:, :size], self._documents[:, :size]
         count = keep_shared(
             digests[0],
             documents[0],

@@ -29,7 +29,7 @@ def export_lazily(
 
 
 @contextmanager
-def without(name: str) -> Iterator[None]:
+def hide_package(name: str) -> Iterator[None]:
     """Within the block a package that was not imported yet cannot be."""
 
     def refuse(wanted: str, *_: Any) -> None:

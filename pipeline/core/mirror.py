@@ -78,7 +78,10 @@ def _bucket(scheme: str, name: str) -> Bucket:
 
 def locate(path: Path) -> tuple[Bucket, str] | None:
     """The bucket and key that a local path mirrors; None for a path that mirrors nothing."""
-    text = os.path.abspath(path)
+    text = str(path)
+    if text.startswith("/") and "/buckets/" not in text:
+        return None
+    text = os.path.abspath(text)
     if "/buckets/" not in text or (top := mirrors_top()) is None or not text.startswith(top):
         return None
     scheme, name, *parts = text[len(top) :].split("/")

@@ -113,14 +113,20 @@ class ArrowShard:
 
 def _count_below(numbers: npt.NDArray[Any], number: int) -> int:
     """How many of these, which ascend, are smaller than a number."""
-    if number > np.iinfo(numbers.dtype).max:
+    if number > _largest(numbers.dtype):
         return len(numbers)
     return int(np.searchsorted(numbers, numbers.dtype.type(number)))
 
 
+@lru_cache
+def _largest(kind: np.dtype[np.integer]) -> int:
+    return int(np.iinfo(kind).max)
+
+
 def map_table(path: Path) -> pa.Table:
     """An Arrow IPC file of which all was verified."""
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    # As one buffer: a file would be read by another thread, which takes longer than all else here.
+    return pa.ipc.open_file(pa.memory_map(str(path)).read_buffer()).read_all()
 
 
 def map_blocks(blocks: BlockFile) -> pa.Table:

@@ -7,12 +7,10 @@ known to all processes of the host. Of a file that is here, the table of `pipeli
 says it. Of one in a bucket a sparse file keeps the blocks that were read, and marks of them behind.
 """
 
-import contextlib
 import fcntl
 import mmap
 import os
-import weakref
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -42,52 +40,65 @@ _REMEMBERED = 1 << 12
 """Files whose marks a process keeps."""
 
 
-def add_hashes(file: memoryview) -> tuple[list[memoryview | bytes], ShardEnd | None]:
+def add_hashes(
+    pieces: Sequence[memoryview],
+) -> tuple[Sequence[memoryview | bytes], ShardEnd | None]:
     """An Arrow file with the hashes of its blocks, in pieces; what the shard has to say of it."""
-    footer = len(file) - _TRAILER - int.from_bytes(file[-_TRAILER:][:4], "little")
-    if footer < LEAST:
-        return [file], None
-    starts = range(0, footer, BLOCK)
-    hashes = (xxhash.xxh3_128_digest(file[i : min(i + BLOCK, footer)]) for i in starts)
-    end = b"".join((*hashes, file[footer:]))
-    return [file[:footer], end], ShardEnd(len(end), hash_bytes(end))
+    data, behind = list(pieces), b""
+    while (cut := len(behind) - _TRAILER - int.from_bytes(behind[-_TRAILER:][:4], "little")) < 0:
+        behind = bytes(data.pop()) + behind
+    data.append(memoryview(behind)[:cut])
+    if sum(map(len, data)) < LEAST:
+        return pieces, None
+    end = b"".join((*_hash_blocks(data), behind[cut:]))
+    return [*data, end], ShardEnd(len(end), hash_bytes(end))
 
 
-_OpenStore = Callable[[int], contextlib.AbstractContextManager[int]]
+def _hash_blocks(pieces: Iterable[memoryview]) -> Iterator[bytes]:
+    digest, room = xxhash.xxh3_128(), BLOCK
+    for piece in pieces:
+        for start in (0, *range(room, len(piece), BLOCK)):
+            part = piece[start : start + room]
+            digest.update(part)
+            room -= len(part)
+            if not room:
+                yield digest.digest()
+                digest.reset()
+                room = BLOCK
+    if room < BLOCK:
+        yield digest.digest()
 
 
 class _Marks:
     """Which blocks of a file are verified, as all processes of the host see it: one entry per
-    block, of the file's stamp and its number, from byte `place` of what `open_store` opens. Without
-    that no other process sees it."""
+    block, of the file's stamp and its number, from byte `place` of `entries` on. Without these no
+    other process sees it."""
 
     def __init__(
-        self, stamp: bytes, count: int, place: int = 0, open_store: _OpenStore | None = None
+        self, stamp: bytes, count: int, place: int = 0, entries: verified.Entries | None = None
     ) -> None:
         self.known = np.zeros(count, bool)
         self._stamp = stamp
         self._place = place
-        self._open_store = open_store
+        self._entries = entries
 
     def look(self) -> None:
         """Learn what other processes have verified."""
-        if self._open_store is None:
+        if self._entries is None:
             return
-        with contextlib.suppress(OSError), self._open_store(os.O_RDONLY) as store:
-            data = os.pread(store, len(self.known) * _HASH_BYTES, self._place)
-            found = np.frombuffer(data, np.uint32, len(data) // 16 * 4).reshape(-1, 4)
-            expected = self._make_entries(np.arange(len(found)))
-            self.known[: len(found)] |= (found == expected).all(axis=1)
+        data = self._entries.read(len(self.known) * _HASH_BYTES, self._place)
+        found = np.frombuffer(data, np.uint32, len(data) // 16 * 4).reshape(-1, 4)
+        expected = self._make_entries(np.arange(len(found)))
+        self.known[: len(found)] |= (found == expected).all(axis=1)
 
     def add(self, blocks: I64) -> None:
         """Note that these, which ascend, are verified."""
         self.known[blocks] = True
-        if self._open_store is None:
+        if self._entries is None:
             return
-        with contextlib.suppress(OSError), self._open_store(os.O_WRONLY | os.O_CREAT) as store:
-            for run in _find_runs(blocks):
-                entries = self._make_entries(run).tobytes()
-                os.pwrite(store, entries, self._place + int(run[0]) * _HASH_BYTES)
+        for run in _find_runs(blocks):
+            place = self._place + int(run[0]) * _HASH_BYTES
+            self._entries.write(self._make_entries(run).tobytes(), place)
 
     def _make_entries(self, blocks: I64) -> U32:
         entries = np.empty((len(blocks), 4), np.uint32)
@@ -105,8 +116,9 @@ def _find_runs(blocks: I64, most: int = 1 << 62) -> list[I64]:
 @lru_cache(_REMEMBERED)
 def _find_marks(stamp: bytes, count: int, whole: bytes) -> _Marks:
     """Those of a file in this state, which has the stamp `whole` where all of it was verified."""
-    marks = _Marks(stamp, count, verified.find_place(stamp, count), verified.open_table)
-    marks.known[:] = verified.is_known(whole)
+    table = verified.open_table()
+    marks = _Marks(stamp, count, verified.find_place(stamp, count), table)
+    marks.known[:] = verified.is_known(whole, table)
     return marks
 
 
@@ -121,8 +133,10 @@ class BlockFile:
         self._count = _count_blocks(shard, end)
         mapped = mmap.mmap(handle, shard.size, prot=mmap.PROT_READ)
         self.buffer = pa.py_buffer(mapped)
+        self._address: int = self.buffer.address
         self._bytes = memoryview(mapped)
-        self._require(np.array([self._count]))
+        if not marks.known[self._count]:
+            self._require(np.array([self._count]))
 
     @property
     def is_verified(self) -> bool:
@@ -136,12 +150,15 @@ class BlockFile:
 
     def verify(self, start_N: I64, stop_N: I64) -> None:
         """Verify bytes [start, stop) of N ranges of the data, at these addresses."""
-        is_any = stop_N > start_N
-        first = (start_N[is_any] - self.buffer.address) // BLOCK
-        last = (stop_N[is_any] - 1 - self.buffer.address) // BLOCK
-        if len(first) == 1:
-            self._require(np.arange(first[0], last[0] + 1))
+        if len(start_N) == 1:  # for one range numpy takes longer than the work
+            start, stop = int(start_N[0]) - self._address, int(stop_N[0]) - self._address
+            blocks = slice(start // BLOCK, -(-stop // BLOCK) if stop > start else 0)
+            if not self._marks.known[blocks].all():
+                self._require(np.arange(blocks.start, blocks.stop))
             return
+        is_any = stop_N > start_N
+        first = (start_N[is_any] - self._address) // BLOCK
+        last = (stop_N[is_any] - 1 - self._address) // BLOCK
         begun = np.bincount(first, minlength=self._count + 1)
         ended = np.bincount(last + 1, minlength=self._count + 1)
         self._require(np.flatnonzero(np.cumsum(begun - ended)))
@@ -189,11 +206,10 @@ class _FarBlockFile(BlockFile):
 
     def __init__(self, path: Path, shard: Shard, end: ShardEnd) -> None:
         count = _count_blocks(shard, end) + 1
-        self._handle = mirror.open_parts(path, end.hash, shard.size + count * _HASH_BYTES)
-        weakref.finalize(self, os.close, self._handle)
+        handle = mirror.open_parts(path, end.hash, shard.size + count * _HASH_BYTES)
+        self._handle = handle
         stamp = xxhash.xxh3_128_digest(f"{end.hash} {verified.name_boot()}".encode())
-        handle = self._handle
-        marks = _Marks(stamp, count, shard.size, lambda flags: contextlib.nullcontext(handle))
+        marks = _Marks(stamp, count, shard.size, verified.Entries(handle))
         super().__init__(path, shard, end, handle, marks)
 
     def _check(self, blocks: I64) -> None:

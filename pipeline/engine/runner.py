@@ -27,7 +27,7 @@ from pipeline.engine.executor import Executor, LocalExecutor
 from pipeline.engine.progress import Progress
 from pipeline.engine.shared import Shared, shorten_call, to_plain_data
 from pipeline.engine.stage import Inputs, Output, Stage, Task, TaskFunction, top_directory
-from pipeline.engine.verified import verify_files
+from pipeline.engine.verified import is_verified, open_table, verify_files
 
 TOP_MANIFEST = "manifest.json"
 STAGE_MANIFESTS = "manifests"
@@ -244,11 +244,13 @@ class Runner:
     def _check(self, stage: Stage, records: Sequence[TaskRecord]) -> list[bool]:
         """Whether what each record names is there and as it was; several files at a time."""
         still_valid = stage.still_valid or (lambda counters: True)
+        table = open_table()
         files = [
             (number, shard)
             for number, record in enumerate(records)
             for shard in record.shards
             if top_directory(shard) not in self.removed
+            and not is_verified(f"{self.root}/{shard.path}", shard.hash, table)
         ]
         found = verify_files((self.root / shard.path, shard.hash) for _, shard in files)
         valid = [still_valid(record.counters) for record in records]

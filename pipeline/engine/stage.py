@@ -146,19 +146,27 @@ def arrow_output(path: str, table: "pa.Table") -> Output:
     from pipeline.core.ids import table_hash
     from pipeline.engine.blocks import add_hashes
 
-    counter = pa.MockOutputStream()
-    _write_ipc(counter, table)
-    buffer = pa.allocate_buffer(counter.size())  # at once: one that grows is copied as it does
-    _write_ipc(pa.FixedSizeBufferWriter(buffer), table)
-    pieces, end = add_hashes(memoryview(buffer))
+    sink = _Pieces()
+    with pa.ipc.new_file(pa.PythonFile(sink, "w"), table.schema) as writer:
+        writer.write_table(table)
+    pieces, end = add_hashes(sink.pieces)
     return Output(path, pieces, table_hash(table), end)
 
 
-def _write_ipc(sink: "pa.NativeFile", table: "pa.Table") -> None:
-    import pyarrow as pa
+class _Pieces:
+    """What Arrow writes, in pieces: the buffers of a table themselves, not copies of them."""
 
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
+    closed = False
+
+    def __init__(self) -> None:
+        self.pieces: list[memoryview] = []
+
+    def write(self, data: Any) -> None:
+        """Called by Arrow."""
+        self.pieces.append(memoryview(data))
+
+    def flush(self) -> None:
+        """Called by Arrow."""
 
 
 PLAIN, DELTA = "PLAIN", "DELTA_BINARY_PACKED"

@@ -9,10 +9,10 @@ restart. Without a cache that can be written, each process remembers for itself.
 """
 
 import contextlib
-import errno
 import functools
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -35,9 +35,32 @@ _BATCH = 32
 _own: set[bytes] = set()
 
 
+class Entries:
+    """A file in which processes of this host leave entries for each other, by its descriptor. What
+    cannot be read is not there; what cannot be written is lost."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        weakref.finalize(self, os.close, handle)
+
+    def read(self, size: int, place: int) -> bytes:
+        """Bytes from `place` on; fewer where the file ends."""
+        with contextlib.suppress(OSError):
+            return os.pread(self.handle, size, place)
+        return b""
+
+    def write(self, data: bytes, place: int) -> None:
+        """Put bytes at `place`."""
+        with contextlib.suppress(OSError):
+            os.pwrite(self.handle, data, place)
+
+
 def verify_once(path: Path, expected: str) -> None:
     """Check the hash of a file, once on this host while the file stays the same; of one that is in
     a bucket only, what the store says. Raises IntegrityError naming file and hashes."""
+    table = open_table()
+    if is_verified(path, expected, table):
+        return
     if mirror.is_absent(path):
         mirror.check_stored(path, expected)
         return
@@ -45,13 +68,21 @@ def verify_once(path: Path, expected: str) -> None:
         status = os.stat(path)
     except OSError as error:
         raise IntegrityError(f"{path}: missing; run again the command that made it") from error
-    digest = make_stamp(expected, status)
-    if is_known(digest):
-        return
     verify_file(path, expected)
     if is_settled(status):
+        digest = make_stamp(expected, status)
         _own.add(digest)
-        _remember(digest)
+        if table is not None:
+            table.write(digest, find_place(digest))
+
+
+def is_verified(path: str | Path, expected: str, table: Entries | None) -> bool:
+    """Whether the file at this path, as it is now, was found to have this hash on this host."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return is_known(make_stamp(expected, status), table)
 
 
 def make_stamp(expected: str, status: os.stat_result) -> bytes:
@@ -67,9 +98,11 @@ def is_settled(status: os.stat_result) -> bool:
     return 0 <= last <= time.time_ns() - _SETTLED_NS
 
 
-def is_known(stamp: bytes) -> bool:
+def is_known(stamp: bytes, table: Entries | None) -> bool:
     """Whether the file in this state was verified, whole, on this host."""
-    return stamp in _own or _recall(stamp)
+    if stamp in _own:
+        return True
+    return table is not None and table.read(len(stamp), find_place(stamp)) == stamp
 
 
 def verify_files(
@@ -105,27 +138,17 @@ def find_place(digest: bytes, count: int = 1) -> int:
     return int.from_bytes(digest[:4], "little") % max(1, _PLACES - count) * _DIGEST_BYTES
 
 
-def _recall(digest: bytes) -> bool:
-    with contextlib.suppress(OSError), open_table(os.O_RDONLY) as table:
-        return os.pread(table, len(digest), find_place(digest)) == digest
-    return False
-
-
-def _remember(digest: bytes) -> None:
-    with contextlib.suppress(OSError), open_table(os.O_WRONLY | os.O_CREAT) as table:
-        os.pwrite(table, digest, find_place(digest))
-
-
-@contextlib.contextmanager
-def open_table(flags: int) -> Iterator[int]:
-    """A descriptor of the table. Raises OSError without a cache."""
+def open_table() -> Entries | None:
+    """The table; None without a cache."""
     cache = user_cache()
-    if cache is None:
-        raise FileNotFoundError(errno.ENOENT, "no cache")
-    if flags & os.O_CREAT:
-        cache.mkdir(parents=True, exist_ok=True)
-    table = os.open(cache / "verified", flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        yield table
-    finally:
-        os.close(table)
+    return None if cache is None else _open_table(cache)
+
+
+@functools.lru_cache(1)
+def _open_table(cache: Path) -> Entries | None:
+    for flags in (os.O_RDWR | os.O_CREAT, os.O_RDONLY):
+        with contextlib.suppress(OSError):
+            cache.mkdir(parents=True, exist_ok=True)
+            flags |= os.O_CLOEXEC | os.O_NOFOLLOW
+            return Entries(os.open(cache / "verified", flags, 0o600))
+    return None

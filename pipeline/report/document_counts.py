@@ -102,7 +102,7 @@ class DocumentCounts:
             yield state, reason, self._losses[state, reason]
 
 
-def count_decisions(parts: Iterable[pa.Table]) -> Iterator[Decision]:
+def count_reasons(parts: Iterable[pa.Table]) -> Iterator[Decision]:
     """How many documents every rule decided on and why, the most frequent first. Reasons can say
     something of a single document, so those of one rule beyond the first are summed up."""
     reasons: dict[tuple[str, str], Counter[str]] = {}

@@ -192,9 +192,11 @@ class MergeRunsJob:
 
 def _merge_runs(job: MergeRunsJob, inputs: Inputs) -> Result:
     """The columns of the channel, of which CHANNEL_row has dense indices."""
-    digests, members = _read_runs(job, inputs)
-    merged = {job.channel: (np.concatenate(digests), np.concatenate(members))}
-    return Result((_runs(layout.shard("merged_runs", job.index, "arrow"), merged),))
+    from dedup.join import merge
+
+    digests, members = merge(*_read_runs(job, inputs))
+    table = pa.table({job.channel: digests, f"{job.channel}_row": members})
+    return Result((arrow_output(layout.shard("merged_runs", job.index, "arrow"), table),))
 
 
 def join_runs(

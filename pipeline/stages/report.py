@@ -23,7 +23,7 @@ from pipeline.report.document_counts import (
     DECISION_COLUMNS,
     DocumentCounts,
     Row,
-    count_decisions,
+    count_reasons,
 )
 from pipeline.report.model import Sample, excerpt
 from pipeline.report.side_by_side import find_first_difference
@@ -267,7 +267,7 @@ def _report_page(job: ReportJob, tables: _Tables) -> model.Report:
         sources=tuple(model.SourceRow.from_ledger(*source) for source in ledger.sources.items()),
         reasons=tuple(_reasons(job, tables)),
         clusters=tables.clusters.summarize(),
-        decisions=tuple(count_decisions(decisions)),
+        decisions=tuple(count_reasons(decisions)),
         document_bytes=documents.bytes.bins(),
         document_tokens=documents.tokens.bins(),
         splits=ledger.splits,

@@ -158,13 +158,17 @@ def test_slices_part_a_run(digests: list[int], parts: int) -> None:
 
 
 def joined(runs: Runs, new_from: int = 0, batch: int = 1 << 17) -> list[list[int]]:
-    """Buckets of the runs, with batches and windows of so many entries."""
+    """Buckets of the runs, with batches and windows of so many entries; merged, they are sorted."""
+    digests, documents = [one for one, _ in runs], [one for _, one in runs]
     with pytest.MonkeyPatch.context() as patch:
         for name in ("_BATCH", "_WINDOW"):
             patch.setattr(join, name, batch)
         for name in ("_BATCH_PER_RUN", "_WINDOW_PER_RUN"):
             patch.setattr(join, name, 1)
-        found = buckets([one for one, _ in runs], [one for _, one in runs], new_from=new_from)
+        found = buckets(digests, documents, new_from=new_from)
+        merged = join.merge(digests, documents)
+    entries = [np.concatenate(arrays) for arrays in (digests, documents)]
+    assert np.array_equal(merged, [one[np.lexsort(entries[::-1])] for one in entries])
     return lists_of(*found)
 
 
@@ -249,7 +253,8 @@ def test_unsorted_run_is_refused() -> None:
     digests = np.random.default_rng(0).integers(0, LAST, 20_000, np.uint64)
     documents = np.arange(20_000, dtype=np.uint32)
     for unsorted in (digests, np.sort(digests)[::-1].copy()):
-        with pytest.raises(ValueError, match="sorted_run"):
-            buckets([unsorted], [documents])
+        for function in (buckets, join.merge):
+            with pytest.raises(ValueError, match="sorted_run"):
+                function([unsorted], [documents])
     with pytest.raises(ValueError, match="1 arrays of digests, 2 of documents"):
         buckets([np.sort(digests)], [documents, documents])

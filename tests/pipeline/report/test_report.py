@@ -27,7 +27,7 @@ from pipeline.report.cluster_summary import (
     SimilarityBin,
     SizeBin,
 )
-from pipeline.report.document_counts import DocumentCounts, count_decisions
+from pipeline.report.document_counts import DocumentCounts, count_reasons
 from pipeline.report.html import render_report
 from pipeline.report.page import ChartColumn, chart
 
@@ -403,7 +403,7 @@ def test_reasons_that_name_a_document_do_not_fill_the_page() -> None:
             }
         )
 
-    found = list(count_decisions([part(0, False), part(5000, False), part(0, True)]))
+    found = list(count_reasons([part(0, False), part(5000, False), part(0, True)]))
     assert len(found) == 20 and sum(decision.documents for decision in found) == 3 * 5050
     by_reason = {decision.reason: decision.documents for decision in found}
     assert by_reason["the usual"] == 100
