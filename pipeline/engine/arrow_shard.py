@@ -57,16 +57,31 @@ class ArrowShard:
     ) -> pa.Table:
         """Rows [first, stop) of these columns, without a copy."""
         table = self._table if columns is None else self._table.select(columns)
+        if columns is None and self._blocks is not None:
+            self._blocks.read_in_order()
         table = table.slice(first, None if stop is None else stop - first)
-        if self._blocks is not None and not self._blocks.is_verified:
+        if self._blocks is not None and (self._blocks.is_large or not self._blocks.is_verified):
             self._verify(_all_rows(chunk) for column in table.columns for chunk in column.chunks)
         return table
 
     def take(self, columns: Sequence[str], rows: npt.NDArray[np.integer]) -> pa.Table:
-        """These rows, in this order, copied."""
+        """These rows, in this order, copied; batch by batch, as Arrow joins all batches before it
+        takes texts of one."""
         table, row_N = self._table.select(columns), rows.astype(np.int64)
         self._verify(part for column in table.columns for part in _single_rows(column, row_N))
-        return table.take(pa.array(rows))
+        order = np.argsort(row_N, kind="stable")
+        taken, base = [table.slice(0, 0)], 0
+        for batch in table.to_batches():
+            low, high = np.searchsorted(row_N, (base, base + len(batch)), sorter=order)
+            here = pa.array(row_N[order[low:high]] - base)
+            taken.append(pa.Table.from_batches([batch.take(here)]))
+            base += len(batch)
+        found = pa.concat_tables(taken).combine_chunks()
+        if np.array_equal(order, np.arange(len(order))):
+            return found
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        return found.take(pa.array(place))
 
     def find(
         self, column: str, low: int, high: int, first: int = 0, stop: int | None = None

@@ -29,6 +29,12 @@ from pipeline.engine import verified
 BLOCK = 1 << 16
 LEAST = 16 * BLOCK
 """A smaller file is verified, and brought, whole: that takes no longer than a part of it."""
+_LARGE = 4 << 20
+"""Of a larger file the system is told what will be read. It would read megabytes around every page
+that is touched, and nothing ahead."""
+_IN_ORDER = 1 << 20
+_ADVISED = 1 << 17
+"""Bytes that every system reads ahead at once."""
 _HASH_BYTES = 16
 _TRAILER = 10
 """Bytes behind the footer of an Arrow file: its length and ARROW1."""
@@ -132,6 +138,10 @@ class BlockFile:
         self._data_size = shard.size - end.size
         self._count = _count_blocks(shard, end)
         mapped = mmap.mmap(handle, shard.size, prot=mmap.PROT_READ)
+        self.is_large = shard.size > _LARGE
+        if self.is_large:
+            mapped.madvise(mmap.MADV_RANDOM)
+        self._advise = mapped.madvise
         self.buffer = pa.py_buffer(mapped)
         self._address: int = self.buffer.address
         self._bytes = memoryview(mapped)
@@ -153,6 +163,7 @@ class BlockFile:
         if len(start_N) == 1:  # for one range numpy takes longer than the work
             start, stop = int(start_N[0]) - self._address, int(stop_N[0]) - self._address
             blocks = slice(start // BLOCK, -(-stop // BLOCK) if stop > start else 0)
+            self._read_ahead(blocks.start, blocks.stop)
             if not self._marks.known[blocks].all():
                 self._require(np.arange(blocks.start, blocks.stop))
             return
@@ -161,7 +172,27 @@ class BlockFile:
         last = (stop_N[is_any] - 1 - self._address) // BLOCK
         begun = np.bincount(first, minlength=self._count + 1)
         ended = np.bincount(last + 1, minlength=self._count + 1)
-        self._require(np.flatnonzero(np.cumsum(begun - ended)))
+        touched = np.flatnonzero(np.cumsum(begun - ended))
+        for run in _find_runs(touched) if self.is_large and len(touched) else ():
+            self._read_ahead(int(run[0]), int(run[-1]) + 1)
+        self._require(touched)
+
+    def read_in_order(self) -> None:
+        """From now on what is around a page is wanted too, by other tasks."""
+        if self.is_large:
+            self._advise(mmap.MADV_NORMAL)
+            self.is_large = False
+
+    def _read_ahead(self, first: int, stop: int) -> None:
+        """Have these blocks read: of a few all at once, of many as the reader goes on."""
+        if not self.is_large or first >= stop:
+            return
+        start, end = first * BLOCK, min(stop * BLOCK, self._size)
+        if end - start > _IN_ORDER:
+            self._advise(mmap.MADV_NORMAL, start, end - start)
+            return
+        for place in range(start, end, _ADVISED):
+            self._advise(mmap.MADV_WILLNEED, place, min(_ADVISED, end - place))
 
     def _require(self, blocks: I64) -> None:
         left = blocks[~self._marks.known[blocks]]

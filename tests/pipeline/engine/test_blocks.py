@@ -1,5 +1,6 @@
 """What a task reads of a shard, and no more, is verified, and brought from a bucket."""
 
+import mmap
 import os
 import random
 import shutil
@@ -343,3 +344,36 @@ def test_damage_in_the_bucket_is_named_where_it_is_read(run: Path, far: Path, s3
     shutil.rmtree(run.parent / "other/buckets/.parts")
     with pytest.raises(IntegrityError, match=r"3.arrow: missing"):
         gather_bucket(far, 7)
+
+
+@pytest.mark.parametrize("columns", [["number"], ["text"], ["number", "tokens"]])
+def test_the_system_is_told_to_read_what_is_read(
+    run: Path, monkeypatch: pytest.MonkeyPatch, columns: list[str]
+) -> None:
+    """Of a large file, verified or not, not the columns around it."""
+    monkeypatch.setattr(blocks, "_LARGE", 4 * BLOCK)
+    monkeypatch.setattr(blocks, "BLOCK", mmap.ALLOCATIONGRANULARITY)
+    table = make_table(20_000, 3)
+    shard = publish(run, "a.arrow", table)
+    asked: list[tuple[int, int]] = []
+    for _ in range(2):
+        opened = Inputs(run).open(shard)
+        assert opened._blocks is not None and opened._blocks.is_large
+        asked.clear()
+        opened._blocks._advise = lambda _, start, size: asked.append((start, size))
+        read = opened.read(columns)
+        assert read.equals(table.select(columns))
+        wanted = {
+            (buffer.address - opened._blocks.buffer.address) // blocks.BLOCK + block
+            for column in read.columns
+            for buffer in column.chunk(0).buffers()
+            if buffer is not None
+            for block in range(-(-buffer.size // blocks.BLOCK))
+        }
+        told = {
+            block
+            for start, size in asked
+            for block in range(start // blocks.BLOCK, -(-(start + size) // blocks.BLOCK))
+        }
+        assert wanted <= told and len(told) < len(wanted) + 8 * len(columns)
+        assert sum(size for _, size in asked) < shard.size / 2
