@@ -27,9 +27,8 @@ from pipeline.core.lazy import hide_package
 
 KEY_BYTES = 16
 
-with hide_package(
-    "pandas"
-):  # which pyarrow looks for, once, when it makes an array; it takes 0.2 s
+# pyarrow looks for pandas once, when it makes an array, and importing that takes 0.2 s.
+with hide_package("pandas"):
     pa.array([0])
 
 

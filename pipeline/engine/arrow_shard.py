@@ -60,7 +60,7 @@ class ArrowShard:
         if columns is None and self._blocks is not None:
             self._blocks.read_in_order()
         table = table.slice(first, None if stop is None else stop - first)
-        if self._blocks is not None and (self._blocks.is_large or not self._blocks.is_verified):
+        if self._blocks is not None and (self._blocks.is_advised or not self._blocks.is_verified):
             self._verify(_all_rows(chunk) for column in table.columns for chunk in column.chunks)
         return table
 

@@ -7,6 +7,7 @@ known to all processes of the host. Of a file that is here, the table of `pipeli
 says it. Of one in a bucket a sparse file keeps the blocks that were read, and marks of them behind.
 """
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -137,14 +138,14 @@ class BlockFile:
         self._size = shard.size
         self._data_size = shard.size - end.size
         self._count = _count_blocks(shard, end)
-        mapped = mmap.mmap(handle, shard.size, prot=mmap.PROT_READ)
-        self.is_large = shard.size > _LARGE
-        if self.is_large:
-            mapped.madvise(mmap.MADV_RANDOM)
-        self._advise = mapped.madvise
-        self.buffer = pa.py_buffer(mapped)
+        self._mapped = mmap.mmap(handle, shard.size, prot=mmap.PROT_READ)
+        self.is_advised = shard.size > _LARGE
+        """Whether the system is told what will be read."""
+        if self.is_advised:
+            self._advise(mmap.MADV_RANDOM, 0, shard.size)
+        self.buffer = pa.py_buffer(self._mapped)
         self._address: int = self.buffer.address
-        self._bytes = memoryview(mapped)
+        self._bytes = memoryview(self._mapped)
         if not marks.known[self._count]:
             self._require(np.array([self._count]))
 
@@ -173,19 +174,19 @@ class BlockFile:
         begun = np.bincount(first, minlength=self._count + 1)
         ended = np.bincount(last + 1, minlength=self._count + 1)
         touched = np.flatnonzero(np.cumsum(begun - ended))
-        for run in _find_runs(touched) if self.is_large and len(touched) else ():
+        for run in _find_runs(touched) if self.is_advised and len(touched) else ():
             self._read_ahead(int(run[0]), int(run[-1]) + 1)
         self._require(touched)
 
     def read_in_order(self) -> None:
         """From now on what is around a page is wanted too, by other tasks."""
-        if self.is_large:
-            self._advise(mmap.MADV_NORMAL)
-            self.is_large = False
+        if self.is_advised:
+            self._advise(mmap.MADV_NORMAL, 0, self._size)
+            self.is_advised = False
 
     def _read_ahead(self, first: int, stop: int) -> None:
         """Have these blocks read: of a few all at once, of many as the reader goes on."""
-        if not self.is_large or first >= stop:
+        if not self.is_advised or first >= stop:
             return
         start, end = first * BLOCK, min(stop * BLOCK, self._size)
         if end - start > _IN_ORDER:
@@ -193,6 +194,10 @@ class BlockFile:
             return
         for place in range(start, end, _ADVISED):
             self._advise(mmap.MADV_WILLNEED, place, min(_ADVISED, end - place))
+
+    def _advise(self, advice: int, start: int, size: int) -> None:
+        with contextlib.suppress(OSError):  # not every system listens
+            self._mapped.madvise(advice, start, size)
 
     def _require(self, blocks: I64) -> None:
         left = blocks[~self._marks.known[blocks]]

@@ -102,3 +102,19 @@ def test_a_command_imports_what_it_needs(
     code, *loaded = json.loads(done.stderr.splitlines()[-1])
     assert not code, done.stderr
     assert not set(heavy) & set(loaded)
+
+
+def test_pyarrow_imports_no_pandas_and_still_can() -> None:
+    code = """
+import sys
+import pyarrow as pa
+from pipeline.core import ids
+table = pa.table({"a": [1, 2], "b": ["x", None]})
+assert "pandas" not in sys.modules
+import pandas
+assert table.to_pandas().equals(pandas.DataFrame({"a": [1, 2], "b": ["x", None]}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,5 +1,6 @@
 """What a task reads of a shard, and no more, is verified, and brought from a bucket."""
 
+import errno
 import mmap
 import os
 import random
@@ -358,7 +359,7 @@ def test_the_system_is_told_to_read_what_is_read(
     asked: list[tuple[int, int]] = []
     for _ in range(2):
         opened = Inputs(run).open(shard)
-        assert opened._blocks is not None and opened._blocks.is_large
+        assert opened._blocks is not None and opened._blocks.is_advised
         asked.clear()
         opened._blocks._advise = lambda _, start, size: asked.append((start, size))
         read = opened.read(columns)
@@ -377,3 +378,31 @@ def test_the_system_is_told_to_read_what_is_read(
         }
         assert wanted <= told and len(told) < len(wanted) + 8 * len(columns)
         assert sum(size for _, size in asked) < shard.size / 2
+
+
+def test_a_system_that_takes_no_advice(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class DeafMap(mmap.mmap):
+        asked = 0
+
+        def madvise(self, *_: int) -> None:
+            DeafMap.asked += 1
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(blocks, "_LARGE", 4 * BLOCK)
+    monkeypatch.setattr(blocks.mmap, "mmap", DeafMap)
+    table = make_table(2_000, 4)
+    opened = Inputs(run).open(publish(run, "a.arrow", table))
+    assert opened.read(["number", "tokens"]).equals(table.select(["number", "tokens"]))
+    assert opened.read().equals(table) and DeafMap.asked
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_are_taken_in_any_order(run: Path, seed: int) -> None:
+    """From several batches, repeated ones and none."""
+    rng = np.random.default_rng(seed)
+    parts = [make_table(rows, seed) for rows in (700, 1, 900)]
+    table = pa.concat_tables(parts).unify_dictionaries()
+    opened = Inputs(run).open(publish(run, "a.arrow", table))
+    for rows in (rng.permutation(len(table)), rng.integers(0, len(table), 50), np.arange(0)):
+        expected = table.take(pa.array(rows.astype(np.int64)))
+        assert opened.take(table.column_names, rows).equals(expected)
