@@ -257,6 +257,13 @@ def test_kept_in_an_earlier_index(small_run: Any, second: Any, tmp_path: Path, p
     assert f"index {name}" in prep("inspect", tmp_path).out
     page = (tmp_path / "clusters.html").read_text()
     assert f"<bdi>{name}</bdi>" in page and "Its text is not in this run." in page
+    documents = pq.read_table(tmp_path / "documents.parquet").to_pylist()
+    sources = {row["doc_key"]: row["source"] for row in documents}
+    rows = pq.read_table(tmp_path / "clusters.parquet").to_pylist()
+    assert {row["index"] for row in rows} == {"", name}
+    for row in rows:
+        assert row["source"] == sources[row["member"]]
+        assert row["kept_source"] == (None if row["index"] else sources[row["kept"]])
 
 
 def test_hostile_texts_are_shown_as_text(unverified: Path, prep: Prep) -> None:
