@@ -15,6 +15,8 @@ STAGES = stages_by_default()
 
 pytestmark = pytest.mark.crash
 NORMALLY = "clean"
+IN_DRIVER = "components"
+"""The stage whose task is no worker's: killing it kills prep, and the same command resumes."""
 
 
 def kill_at_random(start: Any, out: Path, rng: random.Random, spent: list[float]) -> bool:
@@ -92,6 +94,9 @@ def test_a_killed_worker_is_survived(
     killed = tmp_path / "killed"
     outcome = start(tmp_path / "run", 2, f"task.start.{stage}@1=killonce:{killed}").finish()
     assert killed.exists()
+    if stage == IN_DRIVER:
+        assert outcome.code == -9
+        outcome = start(tmp_path / "run", 2).finish()
     assert outcome.code == 0, outcome.err
     undamaged(tmp_path / "run")
 
