@@ -159,7 +159,7 @@ class Coordinator:
         def run_leaf(wafer: Wafer, leaf: Leaf) -> None:
             loss = wafer.train(leaf, scale, strict=strict)
             check_same_kind([*losses[:1], loss], step)
-            losses.append(loss.without_graph())
+            losses.append(loss)
             between_leaves()
 
         with self._reducing(self._spans(batch), batch.leaves) as spans:

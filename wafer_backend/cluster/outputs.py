@@ -10,7 +10,7 @@ floats are means weighted by samples, 0-d integers are added, everything else mu
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -84,10 +84,6 @@ class LeafLoss:
     def loss_sum(self) -> float:
         """The share of the loss sum, float64."""
         return float(self.value.detach()) * self.weight
-
-    def without_graph(self) -> "LeafLoss":
-        """The same, for the record."""
-        return replace(self, value=self.value.detach())
 
     def backward(self, scale: float) -> None:
         """Backward of `scale` times the share of the loss sum."""
@@ -239,7 +235,7 @@ class GlobalOutput:
                 f"an output had the shape {tuple(share.shape)}, and {tuple(value.shape)} when its "
                 "forward ran again"
             )
-        return share.to(value.dtype)
+        return share.to(value.device, value.dtype)
 
 
 def join_outputs(outputs: Sequence[Any], samples: Sequence[int], *, scalars: Join) -> GlobalOutput:

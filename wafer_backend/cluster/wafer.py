@@ -9,7 +9,7 @@ module's own parameters, or on copies cast once per leaf; leaves, tree and bits 
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -205,6 +205,7 @@ class Wafer:
 
     def train(self, leaf: Leaf, scale: float, *, strict: bool) -> LeafLoss:
         """Forward and at once backward, with output gradient `scale`; gradients leave on the way.
+        What it returns has no graph.
 
         Raises OtherPath when the module returns something else, unless `strict`: then StepError.
         """
@@ -214,7 +215,10 @@ class Wafer:
             loss.backward(scale)
         self._send_resident()
         self._finish(leaf, loss)
-        return loss
+        done: LeafLoss = replace(
+            loss, value=self._home(loss.value.detach()), counted=self._home(loss.counted)
+        )
+        return done
 
     def evaluate(self, leaf: Leaf) -> None:
         """Forward without a graph; only the loss leaves."""
@@ -223,9 +227,9 @@ class Wafer:
         self._finish(leaf, loss)
 
     def forward(self, leaf: Leaf) -> Any:
-        """Forward without a graph; returns what the module returns."""
+        """Forward without a graph; returns what the module returns, where its weights are."""
         with torch.no_grad(), self._running(leaf):
-            return self._forward(leaf)
+            return self._home(self._forward(leaf))
 
     def replay(self, leaf: Leaf, gradients: OutputGradients) -> None:
         """Forward again with a graph, then backward from the gradients of its outputs.
@@ -260,6 +264,11 @@ class Wafer:
         args, kwargs = leaf.arguments
         with use_precision(self._rule.precision, self._rule.device):
             return self._module(*args, **kwargs)
+
+    def _home(self, output: Any) -> Any:
+        """Tensors in the memory that the weights are in: the host's where they stream to a device,
+        so that a program sees the same devices as without one."""
+        return output if self.link is None else map_tensors(lambda t: t.cpu(), output)
 
     def _read_loss(self, output: Any, leaf: Leaf, strict: bool) -> LeafLoss:
         if strict:
