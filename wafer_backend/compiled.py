@@ -328,7 +328,8 @@ def _link_rule(config: BackendConfig, device: torch.device, memoryx: MemoryX) ->
     memoryx.stage(pinned=device.type == "cuda")
     largest = sum(sorted(map(memoryx.streamed_bytes, memoryx.parameters))[-2:])
     ahead = largest if config.prefetch_bytes is None else config.prefetch_bytes
-    return LinkRule(device, largest, ahead, config.seed)
+    beside = config.transport == "inline"
+    return LinkRule(device, largest, ahead, beside, config.seed)
 
 
 _LEAST_BYTES = {"wafer_memory": 1, "prefetch_bytes": 0}

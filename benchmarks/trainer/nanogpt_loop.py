@@ -5,6 +5,8 @@
     python -m benchmarks.trainer.nanogpt_loop --target GPU --precision bfloat16 --shape 111M
         --sequences 8 --leaves 4 --peak 989e12
 
+With `--target CSX` weights stream to a GPU, and the optimizer runs on the host.
+
 Both train the same model on rows of the same tokens with the same threads and dtype, AdamW without
 `fused` on both sides, the gradients of as many micro-batches (leaves) added up: here in the
 canonical tree, so that any number of systems gives the same bits, there by autograd in `.grad`. A
@@ -100,7 +102,12 @@ def write_params(directory: Path, shape: Shape, options: argparse.Namespace) -> 
             "weight_decay": 0.1,
             "max_gradient_norm": 1.0,
         },
-        "runconfig": {"max_steps": 10**6, "threads": options.threads, "seed": 1},
+        "runconfig": {
+            "max_steps": 10**6,
+            "threads": options.threads,
+            "seed": 1,
+            "device": "cuda" if options.target == "CSX" else "cpu",
+        },
     }
     path = directory / "params.yaml"
     path.write_text(yaml.safe_dump(value))
@@ -143,7 +150,7 @@ def measured(
         for step in (ours, theirs) if number % 2 else (theirs, ours):
             started = clock()
             step()
-            if options.target == "GPU":
+            if options.target != "CPU":
                 torch.cuda.synchronize()
             spent[step] = clock() - started
         if number >= WARM_UP:
@@ -181,7 +188,7 @@ def compare(directory: Path, options: argparse.Namespace) -> None:
     write_data(directory, shape)
     loop = Loop(
         shape, directory / "tokens.bin", options.sequences, options.leaves,
-        "cuda" if options.target == "GPU" else "cpu", half,
+        "cpu" if options.target == "CPU" else "cuda", half,
     )  # fmt: skip
     with prepared(directory, options) as (training, ahead):
 
@@ -205,7 +212,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=10.0, help="at most")
-    parser.add_argument("--target", choices=["CPU", "GPU"], default="CPU")
+    parser.add_argument("--target", choices=["CPU", "GPU", "CSX"], default="CPU")
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--peak", type=float, default=0.0, help="FLOP/s of the device, for MFU")
     parser.add_argument("--cpu-time", action="store_true", help="compare seconds of the processor")

@@ -6,7 +6,8 @@
 Without `--cap-gb` all contenders run; with it the process may take so many GB of device memory
 only, which weights and optimizer state must exceed, and contenders that keep them there are
 expected to run out of memory. Every contender runs in a process of its own, in turns, `--rounds`
-times; ratios are those of medians. All train the same decoder in bf16 on the same random tokens:
+times; ratios are those of medians. Memory that one frees stays with its process, as `train` has it.
+All train the same decoder in bf16 on the same random tokens:
 
 - plain: a PyTorch loop, everything on the device
 - resident: this backend, target GPU
@@ -30,6 +31,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from trainer.cli import keep_freed_memory
 from trainer.config import ModelConfig
 from trainer.model import GPT
 from wafer_backend.compiled import BackendConfig, CompiledModule
@@ -187,6 +189,7 @@ CONTENDERS: dict[str, Callable[[argparse.Namespace], Run]] = {
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Medians of one contender in this process: seconds of the leaves and of the update."""
+    keep_freed_memory()
     if args.device == "cuda":
         torch.cuda.init()  # type: ignore[no-untyped-call]
         if args.cap_gb:

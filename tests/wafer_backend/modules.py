@@ -67,7 +67,9 @@ class GPT2(nn.Module):
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         ids_BS = batch["ids"]
-        x_BSD = self.tokens(ids_BS) + self.positions(torch.arange(ids_BS.shape[1], device=ids_BS.device))
+        x_BSD = self.tokens(ids_BS) + self.positions(
+            torch.arange(ids_BS.shape[1], device=ids_BS.device)
+        )
         x_BSD = self.dropout(x_BSD)
         for block in self.blocks:
             x_BSD = block(x_BSD)

@@ -1,6 +1,7 @@
 """`cstorch.profiler` in scripts."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def test_some_steps_given_to_the_executor(tmp_path: Path, outside: bool) -> None
     last = "step 3, backward" if outside else "step 3"
     assert last in names
     assert last.replace("3", "4") not in names
-    assert ".bwd" in prof.get_summary()
+    assert re.search(r"\.(fwd|bwd)\b", prof.get_summary())  # which ten took longest differs
 
 
 def test_as_a_context(tmp_path: Path) -> None:

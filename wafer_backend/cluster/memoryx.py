@@ -153,11 +153,12 @@ class MemoryX:
     def receive_gradient(self, leaf: int, name: str, gradient: torch.Tensor) -> None:
         """Take one gradient of one leaf; a weight used several times arrives several times.
 
-        One in half precision is copied before this returns, any other is kept by reference, and
-        never written to.
+        One in half precision is copied before this returns. Any other is kept by reference, and
+        never written to, unless copies are staged: then what comes back is a copy too, given up.
         """
         wide = widen(gradient)
-        own = set() if wide is gradient else {name}
+        given_up = self.staging is not None and gradient.layout is torch.strided
+        own = {name} if given_up or wide is not gradient else set()
         so_far = self._leaf_gradients.get(leaf, Partial())
         self._leaf_gradients[leaf] = merge(so_far, Partial({name: wide}, own=own))
 

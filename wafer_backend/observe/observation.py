@@ -85,8 +85,8 @@ class _MethodWatch:
         self.timeline = timeline
         self._stack = stack
 
-    def replace(self, target: Any, name: str, make: Callable[[Method], Method]) -> None:
-        """Give the object `make(method)` in the place of its method."""
+    def replace(self, target: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Give the object `make(attribute)` in the place of its method, or of a plain value."""
         own = vars(target).get(name, _ABSENT)
         setattr(target, name, make(getattr(target, name)))
         if own is _ABSENT:
@@ -196,6 +196,8 @@ def _watch_wafer(watch: _MethodWatch, wafer: Wafer, memoryx: MemoryX) -> None:
     if source is None:
         watch.timed(wafer, "_send", sends, _by_name, up=True)
         return
+    if wafer.link is not None:  # spans of a role nest, so it does one thing at a time
+        watch.replace(wafer.link, "beside", lambda _: False)
     # `_fetch` was bound before the transport was watched.
     watch.replace(source, "_fetch", lambda method: wafer._transport.fetch_weight)
     watch.timed(source, "_fetch", _SpanOwner(role, "stall"), _by_name, down=True)

@@ -1,6 +1,6 @@
 """The link between a wafer's device and the other roles: weights ahead, gradients behind.
 
-It stands between a wafer and a transport; rings and streams live as long as a pass over a batch.
+It stands between a wafer and a transport; ring and streams live as long as a pass over a batch.
 Leaves take weights in the same order, so the first leaf of a kind (with a graph, or without)
 teaches it, and from then on the next weights are copied ahead, up to `budget` bytes. A leaf that
 takes another order gets its weights one by one and teaches the new order. Gradients, and finished
@@ -11,6 +11,7 @@ depend on any of this.
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from wafer_backend.streaming.device_stream import (
     DeviceStream,
     RingBuffer,
     Slot,
+    StreamEvent,
     align_size,
 )
 from wafer_backend.streaming.weights import Fetch, Transport
@@ -141,71 +143,99 @@ class WeightPrefetcher:
         self._ahead_bytes = 0
 
 
-_WIDENED = frozenset({torch.bfloat16, torch.float16})
+_HALVES = frozenset({torch.bfloat16, torch.float16})
 
 
 class _Message(NamedTuple):
-    """Something to tell MemoryX, when the copy into `slot` is done if there is one."""
+    """Something to tell MemoryX: the bytes that wait for it, whether it can be told without
+    waiting, and how."""
 
-    slot: Slot | None
-    tell: Callable[[], None]
+    nbytes: int
+    ready: Callable[[], bool]
+    tell: Callable[[], object]
 
 
 class GradientOffload:
-    """Sends gradients through `ring`, which is host memory, to `transport`."""
+    """Copies gradients to host memory on `stream` and hands them on, in the order of sending.
 
-    def __init__(self, transport: Transport, ring: RingBuffer) -> None:
+    They leave as fp32, which the device widens to: memory of the host is what takes longest. At
+    most `limit` bytes wait, or one gradient. With `beside`, a thread hands them on, so that adding
+    them up there does not hold up who computes; the transport must allow that.
+    """
+
+    def __init__(
+        self, transport: Transport, stream: DeviceStream, limit: int, *, beside: bool
+    ) -> None:
         self._transport = transport
-        self._ring = ring
+        self._stream = stream
+        self._limit = limit
+        self._thread = ThreadPoolExecutor(1, "gradients") if beside else None
         self._waiting: deque[_Message] = deque()
+        self._waiting_bytes = 0
 
     def send(self, leaf: int, name: str, gradient: torch.Tensor) -> None:
-        """Queue the copy of one gradient; blocks only while the ring is full."""
-        slot = None
-        if gradient.layout is torch.strided:
-            gradient = _dense(gradient)
-            slot = self._ring.load(gradient)
-            while slot is None and self._waiting:
-                self._tell_next()
-                slot = self._ring.load(gradient)
-        if slot is None:
-            self.flush()
-            self._transport.send_gradient(leaf, name, gradient.to(self._ring.device, copy=True))
+        """Queue the copy of one gradient; blocks only while too many wait."""
+        if gradient.layout is not torch.strided:
+            copy = gradient.to("cpu", copy=True)
+            self._queue(0, None, lambda: self._transport.send_gradient(leaf, name, copy))
             return
-        copied = slot
-        self._waiting.append(_Message(slot, lambda: self._hand_on(leaf, name, copied)))
-        self._tell_finished()
+        with torch.inference_mode(False), torch.no_grad():
+            source = _dense(gradient)
+            source = source.float() if source.dtype in _HALVES else source
+            slot = Slot(start=0, stop=source.nbytes, tensor=self._room(source), source=source)
+            self._stream.copy_async(source, slot)
+        slot.ready = self._stream.record()
+        self._queue(source.nbytes, slot.ready, lambda: self._hand_on(leaf, name, slot))
 
     def finish_leaf(self, system: int, leaf: int, loss_sum: float, n_counted: int) -> None:
         """Say that a leaf is complete, behind its gradients."""
-
-        def tell() -> None:
-            self._transport.finish_leaf(system, leaf, loss_sum, n_counted)
-
-        self._waiting.append(_Message(None, tell))
-        self._tell_finished()
+        self._queue(0, None, lambda: self._transport.finish_leaf(system, leaf, loss_sum, n_counted))
 
     def flush(self) -> None:
         """Block until everything has been handed on."""
         while self._waiting:
             self._tell_next()
 
-    def _tell_finished(self) -> None:
-        while self._waiting:
-            slot = self._waiting[0].slot
-            if slot is not None and slot.ready is not None and not slot.ready.query():
-                return
+    def close(self) -> None:
+        """Forget what was not handed on."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _room(self, like: torch.Tensor) -> torch.Tensor:
+        """Host memory for a dense tensor, with its strides."""
+        return (
+            self._stream.allocate(like.nbytes)
+            .view(like.dtype)
+            .as_strided(like.shape, like.stride())
+        )
+
+    def _queue(self, nbytes: int, copied: StreamEvent | None, tell: Callable[[], None]) -> None:
+        if self._thread is not None:
+            future = self._thread.submit(tell)
+            self._waiting.append(_Message(nbytes, future.done, future.result))
+        else:
+            ready = _at_once if copied is None else copied.query
+            self._waiting.append(_Message(nbytes, ready, tell))
+        self._waiting_bytes += nbytes
+        while self._waiting and (
+            self._waiting_bytes > max(self._limit, nbytes) or self._waiting[0].ready()
+        ):
             self._tell_next()
 
     def _tell_next(self) -> None:
-        self._waiting.popleft().tell()
+        message = self._waiting.popleft()
+        self._waiting_bytes -= message.nbytes
+        message.tell()
 
     def _hand_on(self, leaf: int, name: str, slot: Slot) -> None:
-        """MemoryX keeps an fp32 gradient, so it gets a copy; it widens a half one by itself."""
-        gradient = self._ring.read(slot)
-        kept = gradient if gradient.dtype in _WIDENED else gradient.clone()
-        self._transport.send_gradient(leaf, name, kept)
-        self._ring.release(slot)
+        assert slot.ready is not None
+        self._stream.wait(slot.ready)
+        slot.source = None
+        self._transport.send_gradient(leaf, name, slot.tensor)
+
+
+def _at_once() -> bool:
+    return True
 
 
 def _dense(gradient: torch.Tensor) -> torch.Tensor:
@@ -221,17 +251,19 @@ class LinkRule:
     """How links work; the same for all wafers.
 
     `largest`: bytes of the two largest weights as they travel; `ahead`: bytes of weights copied
-    ahead. Either ring holds both sums. `seed`: of the delays of a CPU stream.
+    ahead. The ring holds both sums, and as many bytes of gradients wait. `beside`: a thread hands
+    gradients on. `seed`: of the delays of a CPU stream.
     """
 
     device: torch.device
     largest: int
     ahead: int
+    beside: bool
     seed: int
 
     @property
     def capacity(self) -> int:
-        """Bytes of a ring; every weight may lose some to alignment."""
+        """Bytes of the ring; every weight may lose some to alignment."""
         return align_size(self.largest) + align_size(self.ahead) + align_size(1)
 
 
@@ -244,6 +276,7 @@ class DeviceLink:
         self._orders = Orders()
         self._weights: WeightPrefetcher | None = None
         self._gradients: GradientOffload | None = None
+        self.beside = rule.beside
         self.peak_bytes = 0
         self.retired_bytes = 0
 
@@ -260,14 +293,15 @@ class DeviceLink:
         """
         down, up = self._streams()
         weights = RingBuffer(down, self._rule.capacity, own_storages=True)
-        gradients = RingBuffer(up, self._rule.capacity, own_storages=False)
+        gradients = GradientOffload(self._transport, up, self._rule.capacity, beside=self.beside)
         fetch = self._transport.fetch_weight
         self._weights = WeightPrefetcher(fetch, weights, self._orders, self._rule.ahead)
-        self._gradients = GradientOffload(self._transport, gradients)
+        self._gradients = gradients
         try:
             yield
-            self._gradients.flush()
+            gradients.flush()
         finally:
+            gradients.close()
             down.close()
             up.close()
             self.peak_bytes = max(self.peak_bytes, weights.peak_bytes)

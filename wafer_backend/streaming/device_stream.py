@@ -208,8 +208,8 @@ class CpuStream:
         self._last.set_result(None)
 
     def allocate(self, nbytes: int) -> torch.Tensor:
-        """Bytes of host memory."""
-        return torch.empty(nbytes, dtype=torch.uint8)
+        """Bytes of host memory, NaN until something is copied there."""
+        return torch.full((nbytes,), _POISON, dtype=torch.uint8)
 
     def copy_async(self, source: torch.Tensor, slot: Slot) -> None:
         """Queue a copy after what is queued already."""
@@ -249,7 +249,8 @@ class _PendingCopy:
 class CudaStream:
     """Copies on a side stream of a CUDA device: to the device, or (`to_host`) from it.
 
-    Who reads and releases is the current stream of the calling thread; with `to_host`, the host.
+    Who reads and releases is the current stream of the calling thread; with `to_host`, the host
+    reads, and nothing is released: what is copied there is its own.
     """
 
     def __init__(self, device: torch.device, *, to_host: bool) -> None:
@@ -285,9 +286,9 @@ class CudaStream:
             current = torch.cuda.current_stream(self._device)
             current.wait_event(event)  # type: ignore[arg-type]
 
-    def release(self, slot: Slot) -> StreamEvent | None:
-        """An event behind what the current stream was given so far; none for the host."""
-        return None if self._to_host else self._computed()
+    def release(self, slot: Slot) -> StreamEvent:
+        """An event behind what the current stream was given so far."""
+        return self._computed()
 
     def close(self) -> None:
         """Block the host until all copies are done."""

@@ -14,7 +14,7 @@ from wafer_backend.compiled import BackendConfig
 from wafer_backend.errors import StepError
 from wafer_backend.streaming import device_link
 from wafer_backend.streaming.device_link import GradientOffload
-from wafer_backend.streaming.device_stream import CpuStream, RingBuffer
+from wafer_backend.streaming.device_stream import CpuStream
 
 CONFIG = BackendConfig(target="CSX", micro_batch_size=1, seed=3)
 
@@ -30,10 +30,12 @@ class Slow(CpuStream):
 
 
 class Newest(GradientOffload):
-    """The mutant that hands on gradients as their copies end, the newest first."""
+    """The mutant that hands on the newest gradient first."""
 
     def _tell_next(self) -> None:
-        self._waiting.pop().tell()
+        message = self._waiting.pop()
+        self._waiting_bytes -= message.nbytes
+        message.tell()
 
 
 class Received:
@@ -61,14 +63,15 @@ class Received:
         max_size=12,
     ),
     st.integers(512, 4096),
+    st.booleans(),
 )
 @settings(max_examples=40)
 def test_gradients_arrive_whole_and_in_their_order(
-    gradients: list[tuple[int, torch.dtype]], capacity: int
+    gradients: list[tuple[int, torch.dtype]], capacity: int, beside: bool
 ):
-    """Empty ones and ones larger than the ring included."""
+    """Empty ones and ones larger than what may wait included."""
     received, stream = Received(), Quick(1)
-    offload = GradientOffload(received, RingBuffer(stream, capacity, own_storages=False))
+    offload = GradientOffload(received, stream, capacity, beside=beside)
     sent = [torch.rand(size).to(dtype) for size, dtype in gradients]
     for index, gradient in enumerate(sent):
         offload.send(0, str(index), gradient)
@@ -82,9 +85,13 @@ def test_gradients_arrive_whole_and_in_their_order(
     )
 
 
-def test_no_more_gradients_wait_than_a_ring_holds():
+BESIDE = pytest.mark.parametrize("beside", [False, True])
+
+
+@BESIDE
+def test_no_more_gradients_wait_than_may(beside: bool):
     received, stream = Received(), Slow(1)
-    offload = GradientOffload(received, RingBuffer(stream, 2048, own_storages=False))
+    offload = GradientOffload(received, stream, 2048, beside=beside)
     for sent in range(1, 21):
         offload.send(0, str(sent), torch.ones(128))
         assert sent - len(received.arrived) <= 2048 / 512
@@ -93,17 +100,20 @@ def test_no_more_gradients_wait_than_a_ring_holds():
     assert len(received.arrived) == 20
 
 
-def test_a_sparse_gradient_arrives_in_its_turn():
+@BESIDE
+def test_a_sparse_gradient_arrives_in_its_turn(beside: bool):
     received, stream = Received(), Slow(1)
-    offload = GradientOffload(received, RingBuffer(stream, 4096, own_storages=False))
+    offload = GradientOffload(received, stream, 4096, beside=beside)
     sparse = torch.eye(3).to_sparse()
     offload.send(0, "dense", torch.ones(3))
     offload.send(0, "sparse", sparse)
+    offload.flush()
     stream.close()
     assert received.arrived == [(0, "dense"), (0, "sparse")]
     assert torch.equal(received.kept[1].to_dense(), torch.eye(3))
 
 
+@BESIDE
 @pytest.mark.parametrize(
     "gradient",
     [
@@ -114,9 +124,9 @@ def test_a_sparse_gradient_arrives_in_its_turn():
     ],
     ids=["expanded", "with gaps", "transposed", "0-d"],
 )
-def test_a_gradient_of_any_strides_arrives(gradient: torch.Tensor):
+def test_a_gradient_of_any_strides_arrives(gradient: torch.Tensor, beside: bool):
     received, stream = Received(), Quick(1)
-    offload = GradientOffload(received, RingBuffer(stream, 4096, own_storages=False))
+    offload = GradientOffload(received, stream, 4096, beside=beside)
     offload.send(0, "it", gradient)
     offload.flush()
     stream.close()
@@ -129,7 +139,9 @@ def test_gradients_in_another_order_give_other_bits(monkeypatch: pytest.MonkeyPa
     plain = train(Thrice, CONFIG, 4, 3)
     assert train(Thrice, CONFIG, 4, 3, prefetch_bytes=4000) == plain
     monkeypatch.setattr(device_link, "CpuStream", Slow)
-    monkeypatch.setattr(device_link, "GradientOffload", Newest)
+    monkeypatch.setattr(
+        device_link, "GradientOffload", lambda *args, beside: Newest(*args, beside=False)
+    )
     with contextlib.suppress(StepError):
         assert train(Thrice, CONFIG, 4, 3, prefetch_bytes=4000) != plain
 
@@ -147,3 +159,30 @@ class Thrice(nn.Module):
         for _ in range(3):
             x_BSD = torch.tanh(self.layer(x_BSD))
         return x_BSD.square().sum(), batch["ids"].numel()
+
+
+class Breaks(Received):
+    """A transport that fails in the middle."""
+
+    def send_gradient(self, leaf: int, name: str, gradient: torch.Tensor) -> None:
+        if name == "bad":
+            raise StepError("the server has ended")
+        super().send_gradient(leaf, name, gradient)
+
+
+@BESIDE
+def test_an_error_of_the_receiver_is_raised_and_nothing_follows_it(beside: bool):
+    received, stream = Breaks(), Quick(1)
+    offload = GradientOffload(received, stream, 1 << 20, beside=beside)
+    offload.send(0, "good", torch.ones(128))
+    offload.flush()
+    with pytest.raises(StepError, match="server has ended"):
+        send_and_flush(offload, "bad")
+    offload.close()
+    stream.close()
+    assert received.arrived == [(0, "good")]
+
+
+def send_and_flush(offload: GradientOffload, name: str) -> None:
+    offload.send(0, name, torch.ones(128))
+    offload.flush()
