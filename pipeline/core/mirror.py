@@ -19,6 +19,7 @@ import os
 import secrets
 import shutil
 import stat
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -54,7 +55,11 @@ _CLOCK_NS = 50_000_000
 seen: dict[str, Version | str] = {}
 """By local path: the state of what `COMMITTED` names, when this process last looked; "none"."""
 _pins: deque[tuple[int, int]] = deque()
-"""Descriptor and size of files that stay."""
+"""Descriptor and size of files that stay; several threads of a task ask for files."""
+_pinning = threading.Lock()
+os.register_at_fork(
+    before=_pinning.acquire, after_in_parent=_pinning.release, after_in_child=_pinning.release
+)
 
 
 def mirrors_top() -> str | None:
@@ -253,9 +258,12 @@ def fetch(path: Path) -> Path:
 def _pin(handle: int) -> None:
     """Hold on to a file, and let go of those that were asked for longest ago."""
     most_bytes = shutil.disk_usage(mirrors_top() or "").total // _PINNED_SHARE
-    _pins.append((handle, os.fstat(handle).st_size))
-    while len(_pins) > 1 and (len(_pins) > _PINNED or sum(size for _, size in _pins) > most_bytes):
-        os.close(_pins.popleft()[0])
+    with _pinning:
+        _pins.append((handle, os.fstat(handle).st_size))
+        while len(_pins) > 1 and (
+            len(_pins) > _PINNED or sum(size for _, size in _pins) > most_bytes
+        ):
+            os.close(_pins.popleft()[0])
 
 
 def open_here(path: Path) -> int | None:

@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,29 @@ def test_what_another_program_wrote_is_read_and_what_it_deleted_is_missing(
             check(gone, "0" * 32)
     with pytest.raises(FileNotFoundError):
         gone.read_bytes()
+
+
+def test_threads_pin_files_at_the_same_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = root / "shards/0.arrow"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"it")
+    before = len(os.listdir("/proc/self/fd"))
+    held = len(mirror._pins)
+
+    def pin() -> None:
+        for _ in range(400):
+            mirror._pin(os.open(path, os.O_RDONLY))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            for done in [threads.submit(pin) for _ in range(8)]:
+                done.result()
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(mirror._pins) == mirror._PINNED
+    assert len(os.listdir("/proc/self/fd")) - before == mirror._PINNED - held
 
 
 def test_a_full_cache_makes_room(
