@@ -8,7 +8,7 @@ DEV := $(VENV)/.installed-dev
 # Material's notice about MkDocs 2 is not ours to act on. No --quiet: it hides warnings from --strict too.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-.PHONY: demo test check docs soak clean
+.PHONY: demo test gpu check docs soak clean
 
 # torch first and from its exact pin: a looser request may fetch gigabytes of CUDA libraries.
 $(BASE): pyproject.toml constraints.txt
@@ -36,6 +36,9 @@ test: $(DEV) ## the whole test suite but soak tests, on every core; one test mor
 	$(BIN)/python -m compileall -q pipeline dedup trainer wafer_backend
 	$(BIN)/python -m tests.compile_kernels
 	$(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist worksteal
+
+gpu: $(DEV) ## the tests that need a GPU, which `make test` skips
+	WAFERMILL_TEST_CUDA=1 $(BIN)/python -m pytest -n 4 tests/wafer_backend/streaming/test_on_cuda.py tests/trainer/loop/test_on_cuda.py
 
 check: $(DEV) ## lint, format, types, import rules, links of the documentation
 	$(BIN)/ruff check .

@@ -35,6 +35,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# With a GPU in sight autograd starts a thread for it, and no fork of such a process trains.
+if "WAFERMILL_TEST_CUDA" not in os.environ:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """TMPDIR in memory, where pytest removes what passed; a TMPDIR that is given stays."""

@@ -36,9 +36,7 @@ from wafer_backend.observe.timeline import ModuleTimes, Timeline, make_clock
 from wafer_backend.streaming.device_link import Fetches, GradientOffload, WeightPrefetcher
 from wafer_backend.streaming.device_stream import CudaStream, RingBuffer, Slot, StreamEvent
 
-pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="torch finds no CUDA device on this machine"
-)
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: make gpu")
 ON_CUDA = BackendConfig(target="CSX", micro_batch_size=1, seed=3, device="cuda")
 CUDA = torch.device("cuda", 0)
 SIZE = 4 << 20
