@@ -178,7 +178,10 @@ class Runner:
         except IntegrityError as error:
             self._progress.note(f"{error}; rebuilding")
             old = None
+        records_left = record_directory(self.root, stage.name)
         if old and old.fingerprint == fingerprint and all(self._check(stage, old.tasks)):
+            if records_left.is_dir() and stage.name not in self._frozen:
+                storage.remove_tree(records_left)  # a run was killed behind its manifest
             self._progress.reused(stage.name, len(stage.tasks))
             self.reused.append(stage.name)
             self.manifests.append(old)
@@ -205,7 +208,7 @@ class Runner:
         mirror.refresh(self.root)
         manifest = StageManifest(stage.name, fingerprint, fields, tuple(records))
         write_manifest(path, manifest)
-        storage.remove_tree(record_directory(self.root, stage.name))
+        storage.remove_tree(records_left)
         self.manifests.append(manifest)
         return manifest
 

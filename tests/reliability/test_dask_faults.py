@@ -114,6 +114,19 @@ def test_a_worker_killed_while_publishing_is_survived(
     undamaged(tmp_path / "run")
 
 
+def test_records_behind_a_manifest_are_gone_after_the_next_run(
+    collection: Any, tmp_path: Path, prep: Any, undamaged: Any
+) -> None:
+    """As a kill leaves them after the manifest of their stage is there, before they are removed."""
+    again = ("run", collection.config, "--out", tmp_path / "run", "--workers", 0)
+    assert prep(*again).code == 0
+    left = tmp_path / "run/journal/records/plan/000000.json"
+    left.parent.mkdir(parents=True)
+    left.write_text("{}")
+    assert prep(*again).code == 0
+    undamaged(tmp_path / "run")
+
+
 def test_a_task_that_kills_three_workers_fails_by_name(
     collection: Any, tmp_path: Path, start: Any, prep: Any, undamaged: Any
 ) -> None:
