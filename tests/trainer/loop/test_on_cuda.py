@@ -1,14 +1,11 @@
 """`train` on a real GPU: weights streamed to it (CSX) and weights that stay there (GPU)."""
 
-import signal
-
 import pytest
 import torch
 
 from trainer.generation.loaded import find_checkpoint, load_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: make gpu")
-KILLED = -signal.SIGKILL
 BFLOAT16 = {"mixed_precision": True, "fp16_type": "bfloat16"}
 WIDE = {"hidden_size": 128, "num_heads": 2, "filter_size": 512, "num_hidden_layers": 2}
 MODELS = [
