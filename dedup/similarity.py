@@ -1,5 +1,7 @@
 """Exact Jaccard similarity of two texts: by sets of shingles, and faster by hash tables."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from dedup.arrays import I64, U8, U32, U64
@@ -16,6 +18,8 @@ _FIRST = np.uint32(1)
 _SECOND = np.uint32(2)
 _BOTH = np.uint32(3)
 _HALF = np.uint64(32)
+_CACHED = 1 << 16
+"""Slots of a table that a second-level cache of 1 MB holds."""
 _EPOCHS = 1 << 30
 
 
@@ -79,6 +83,22 @@ def _enter(
     return True
 
 
+@kernel
+def _group(hashes_N: U64, bits: np.uint64, grouped_N: U64, ends: I64) -> None:
+    """Put hashes into 2^bits groups by the uppermost bits of what their slots come from. ends:
+    where each group ends, and a 0 before."""
+    shift = np.uint64(64) - bits
+    ends[:] = 0
+    for h in hashes_N:
+        ends[(fmix64(h) >> shift) + np.uint64(1)] += 1
+    place = np.cumsum(ends)
+    ends[:] = place
+    for h in hashes_N:
+        group = fmix64(h) >> shift
+        grouped_N[place[group]] = h
+        place[group] += 1
+
+
 class PairJaccard:
     """`jaccard` for many pairs of texts given as UTF-8, up to collisions of 64-bit hashes.
 
@@ -122,34 +142,64 @@ class PairJaccard:
         while slots < min(most, len(self._keys)):
             slots *= 2
         parts = max(1, -(-most // slots))
+        if parts == 1 and slots > _CACHED and (sizes_by_group := self._sizes_by_group(pair, slots)):
+            return sizes_by_group
         sizes = np.zeros(3, np.int64)
         for part in range(parts):
-            self._epoch += 1
-            if self._epoch == _EPOCHS:
-                self._make_table(len(self._keys))
-                self._epoch = 1
-            sizes[2] = 0
+            self._begin(sizes)
             for text, mark in zip(pair, (_FIRST, _SECOND), strict=True):
-                if not self._enter_text(text, mark, part, parts, slots, sizes):
+                for windows_S3 in self._windows(text):
+                    hashes = self._shingler.hashes
+                    if not self._enter(hashes, windows_S3, mark, slots, sizes, part, parts):
+                        return None
+        return int(sizes[0]), int(sizes[1])
+
+    def _sizes_by_group(self, pair: tuple[Texts, Texts], slots: int) -> tuple[int, int] | None:
+        """As `_sizes`, group by group of all hashes, so that each table stays in the cache."""
+        sizes = np.zeros(3, np.int64)
+        groups = 2 * slots // _CACHED
+        ends_2G = np.empty((2, groups + 1), np.int64)
+        grouped_2 = [self._grouped(text, ends) for text, ends in zip(pair, ends_2G, strict=True)]
+        for group in range(groups):
+            self._begin(sizes)
+            for hashes, ends, mark in zip(grouped_2, ends_2G, (_FIRST, _SECOND), strict=True):
+                window = np.array([[0, ends[group], ends[group + 1]]])
+                if not self._enter(hashes, window, mark, _CACHED, sizes):
                     return None
         return int(sizes[0]), int(sizes[1])
 
-    def _enter_text(
-        self, text: Texts, mark: np.uint32, part: int, parts: int, slots: int, sizes: I64
+    def _grouped(self, text: Texts, ends: I64) -> U64:
+        """The hashes of a text's shingles, grouped."""
+        found = [np.zeros(0, np.uint64)]
+        for windows_S3 in self._windows(text):
+            found += [self._shingler.hashes[start:end].copy() for _, start, end in windows_S3]
+        hashes = np.concatenate(found)
+        grouped = np.empty_like(hashes)
+        _group(hashes, np.uint64((len(ends) - 1).bit_length() - 1), grouped, ends)
+        return grouped
+
+    def _windows(self, text: Texts) -> Iterator[I64]:
+        """Of every batch; the hashes are the shingler's."""
+        return map(self._shingler.windows, self._stream.batches(text))
+
+    def _begin(self, sizes: I64) -> None:
+        """Empty the table."""
+        sizes[2] = 0
+        self._epoch += 1
+        if self._epoch == _EPOCHS:
+            self._make_table(len(self._keys))
+            self._epoch = 1
+
+    def _enter(
+        self,
+        hashes: U64,
+        windows_S3: I64,
+        mark: np.uint32,
+        slots: int,
+        sizes: I64,
+        part: int = 0,
+        parts: int = 1,
     ) -> bool:
         keys, marks = self._keys[:slots], self._marks[:slots]
-        for batch in self._stream.batches(text):
-            windows_S3 = self._shingler.windows(batch)
-            if not _enter(
-                self._shingler.hashes,
-                windows_S3,
-                part,
-                parts,
-                mark,
-                keys,
-                marks,
-                np.uint32(self._epoch),
-                sizes,
-            ):
-                return False
-        return True
+        epoch = np.uint32(self._epoch)
+        return bool(_enter(hashes, windows_S3, part, parts, mark, keys, marks, epoch, sizes))

@@ -5,9 +5,10 @@ level by level: offsets of texts and lists first, then what they point to.
 """
 
 import struct
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from dedup.arrays import I64
+from dedup.arrays import I64, U8
 from pipeline.engine.blocks import BlockFile
 
 _MESSAGE = struct.Struct("<qi4xq")
@@ -30,6 +31,9 @@ _SEARCHED = 1 << 20
 _Rows = tuple[pa.Array, I64, I64]
 """Ranges [first, stop) of the rows of an array."""
 
+_Text = tuple[I64, U8, int, int]
+"""Where the texts of an array begin and end, their bytes, and the addresses of both."""
+
 
 class ArrowShard:
     """A table in a mapped file. With `blocks` what is read is verified; without, all of it was."""
@@ -37,6 +41,7 @@ class ArrowShard:
     def __init__(self, table: pa.Table, blocks: BlockFile | None = None) -> None:
         self._table = table
         self._blocks = blocks
+        self._texts: dict[str, tuple[list[int], list[_Text]]] = {}
 
     def __len__(self) -> int:
         return len(self._table)
@@ -63,6 +68,25 @@ class ArrowShard:
         if self._blocks is not None and (self._blocks.is_advised or not self._blocks.is_verified):
             self._verify(_all_rows(chunk) for column in table.columns for chunk in column.chunks)
         return table
+
+    def text(self, column: str, row: int) -> U8:
+        """The UTF-8 bytes of one text of a column of large strings, without a copy; for many single
+        texts in no order, which `read` takes ten times as long for."""
+        if column not in self._texts:
+            chunks = self._table[column].chunks
+            bases = [*accumulate((len(chunk) for chunk in chunks), initial=0)]
+            self._texts[column] = bases, [_view_texts(chunk) for chunk in chunks]
+        bases, parts = self._texts[column]
+        chunk = bisect_right(bases, row) - 1
+        ends, data, ends_address, data_address = parts[chunk]
+        place = row - bases[chunk]
+        if self._blocks is not None:
+            at = ends_address + place * ends.itemsize
+            self._blocks.verify_span(at, at + 2 * ends.itemsize)
+        begin, end = int(ends[place]), int(ends[place + 1])
+        if self._blocks is not None:
+            self._blocks.verify_span(data_address + begin, data_address + end)
+        return data[begin:end]
 
     def take(self, columns: Sequence[str], rows: npt.NDArray[np.integer]) -> pa.Table:
         """These rows, in this order, copied; batch by batch, as Arrow joins all batches before it
@@ -179,6 +203,13 @@ def _find_messages(footer: bytes, field: int) -> list[tuple[int, int, int]]:
     vector = table + offset + read("<I", table + offset)
     messages = footer[vector + 4 :][: read("<I", vector) * _MESSAGE.size]
     return [(start, metadata, body) for start, metadata, body in _MESSAGE.iter_unpack(messages)]
+
+
+def _view_texts(array: pa.Array) -> _Text:
+    _, ends, data = array.buffers()
+    data = data or pa.py_buffer(b"")
+    offsets = np.frombuffer(ends, np.int64)[array.offset :]
+    return offsets, np.frombuffer(data, np.uint8), offsets.ctypes.data, data.address
 
 
 def _all_rows(array: pa.Array) -> _Rows:

@@ -162,11 +162,7 @@ class BlockFile:
     def verify(self, start_N: I64, stop_N: I64) -> None:
         """Verify bytes [start, stop) of N ranges of the data, at these addresses."""
         if len(start_N) == 1:  # for one range numpy takes longer than the work
-            start, stop = int(start_N[0]) - self._address, int(stop_N[0]) - self._address
-            blocks = slice(start // BLOCK, -(-stop // BLOCK) if stop > start else 0)
-            self._read_ahead(blocks.start, blocks.stop)
-            if not self._marks.known[blocks].all():
-                self._require(np.arange(blocks.start, blocks.stop))
+            self.verify_span(int(start_N[0]), int(stop_N[0]))
             return
         is_any = stop_N > start_N
         first = (start_N[is_any] - self._address) // BLOCK
@@ -177,6 +173,15 @@ class BlockFile:
         for run in _find_runs(touched) if self.is_advised and len(touched) else ():
             self._read_ahead(int(run[0]), int(run[-1]) + 1)
         self._require(touched)
+
+    def verify_span(self, start: int, stop: int) -> None:
+        """Verify bytes [start, stop) of the data, at these addresses."""
+        if start >= stop:
+            return
+        first, end = (start - self._address) // BLOCK, -(-(stop - self._address) // BLOCK)
+        self._read_ahead(first, end)
+        if not self._marks.known[first:end].all():
+            self._require(np.arange(first, end))
 
     def read_in_order(self) -> None:
         """From now on what is around a page is wanted too, by other tasks."""

@@ -143,7 +143,6 @@ class Corpus:
             self._touched = 0
         shard = int(np.searchsorted(self._bases, index, side="right")) - 1
         row = index - int(self._bases[shard])
-        here = self._open("documents", shard).read(["text"], row, row + 1)["text"][0]
-        text = np.frombuffer(here.as_buffer(), np.uint8)
+        text = self._open("documents", shard).text("text", row)
         self._touched += len(text) + _FAULT
         return text

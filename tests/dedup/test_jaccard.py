@@ -66,6 +66,21 @@ def test_a_full_table_grows() -> None:
     assert len(pair._keys) > 64
 
 
+@pytest.mark.parametrize("slots", [4, 64])
+def test_groups_of_hashes(slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of texts whose table no cache holds. One of 4 slots is soon full: then there is one table."""
+    monkeypatch.setattr("dedup.similarity._CACHED", slots)
+    pair, results = PairJaccard(), []
+    by_group = pair._sizes_by_group
+    monkeypatch.setattr(
+        pair, "_sizes_by_group", lambda *a: results.append(by_group(*a)) or results[-1]
+    )
+    letters = "".join(np.random.default_rng(2).choice(list("abcdefgh"), 4_000))
+    for a, b in ((letters[:2_100], letters[1_900:]), (letters, letters[7:] * 3), (letters, "")):
+        assert similarity(pair, a, b) == dedup.jaccard(a, b)
+    assert (None in results) == (slots == 4)
+
+
 def test_pairs_are_compared_by_64_bit_hashes() -> None:
     pair = PairJaccard(WORDS)
     assert similarity(pair, "a b c", "a b d") == 1 / 3

@@ -97,6 +97,8 @@ def test_parts_of_every_kind_of_column_are_those_of_the_table(run: Path) -> None
             rows = rng.integers(0, 900, 7)
             names = [str(n) for n in rng.choice(table.column_names, 3, replace=False)]
             assert opened.take(names, rows).equals(table.select(names).take(pa.array(rows)))
+            text = b"".join(bytes(opened.text("text", row)) for row in rows.tolist())
+            assert text.decode() == "".join(table["text"][row].as_py() or "" for row in rows)
             number = table["number"].to_numpy()
             found = opened.find("number", first, stop)
             assert found == tuple(np.searchsorted(number, np.array([first, stop], np.uint32)))
@@ -117,14 +119,23 @@ def test_no_flipped_bit_changes_what_is_read(run: Path) -> None:
         path.write_bytes(bad)
         first = rng.randrange(850)
         names = rng.sample(table.column_names, 3)
-        try:
-            part = Inputs(run).open(shard).read(names, first, first + 50)
-        except IntegrityError as error:
-            seen["named"] += f"{path}: damaged: expected hash" in str(error)
-        else:
-            assert part.equals(table.select(names).slice(first, 50))
+        for is_text in (False, True):
+            try:
+                opened = Inputs(run).open(shard)
+                if is_text:
+                    texts = [bytes(opened.text("text", row)) for row in range(first, first + 50)]
+                else:
+                    part = opened.read(names, first, first + 50)
+            except IntegrityError as error:
+                seen["named"] += f"{path}: damaged: expected hash" in str(error)
+                continue
+            if is_text:
+                expected = table["text"].slice(first, 50).to_pylist()
+                assert texts == [(text or "").encode() for text in expected]
+            else:
+                assert part.equals(table.select(names).slice(first, 50))
             seen["same"] += 1
-    assert sum(seen.values()) == FLIPS
+    assert sum(seen.values()) == 2 * FLIPS
     assert min(seen.values()) > 20, seen
     with pytest.raises(IntegrityError, match="damaged"):
         storage.verify_file(path, shard.hash)
