@@ -149,8 +149,8 @@ class PairJaccard:
             self._begin(sizes)
             for text, mark in zip(pair, (_FIRST, _SECOND), strict=True):
                 for windows_S3 in self._windows(text):
-                    hashes = self._shingler.hashes
-                    if not self._enter(hashes, windows_S3, mark, slots, sizes, part, parts):
+                    hashes, round_of = self._shingler.hashes, (part, parts)
+                    if not self._enter_windows(hashes, windows_S3, mark, slots, sizes, round_of):
                         return None
         return int(sizes[0]), int(sizes[1])
 
@@ -164,7 +164,7 @@ class PairJaccard:
             self._begin(sizes)
             for hashes, ends, mark in zip(grouped_2, ends_2G, (_FIRST, _SECOND), strict=True):
                 window = np.array([[0, ends[group], ends[group + 1]]])
-                if not self._enter(hashes, window, mark, _CACHED, sizes):
+                if not self._enter_windows(hashes, window, mark, _CACHED, sizes):
                     return None
         return int(sizes[0]), int(sizes[1])
 
@@ -190,16 +190,15 @@ class PairJaccard:
             self._make_table(len(self._keys))
             self._epoch = 1
 
-    def _enter(
+    def _enter_windows(
         self,
         hashes: U64,
         windows_S3: I64,
         mark: np.uint32,
         slots: int,
         sizes: I64,
-        part: int = 0,
-        parts: int = 1,
+        round_of: tuple[int, int] = (0, 1),
     ) -> bool:
         keys, marks = self._keys[:slots], self._marks[:slots]
-        epoch = np.uint32(self._epoch)
+        epoch, (part, parts) = np.uint32(self._epoch), round_of
         return bool(_enter(hashes, windows_S3, part, parts, mark, keys, marks, epoch, sizes))
