@@ -102,8 +102,9 @@ def _group(hashes_N: U64, bits: np.uint64, grouped_N: U64, ends: I64) -> None:
 class PairJaccard:
     """`jaccard` for many pairs of texts given as UTF-8, up to collisions of 64-bit hashes.
 
-    One object serves one thread. Memory does not grow with the texts: of long ones, shingles are
-    compared in several rounds, each over one part of the hash values.
+    One object serves one thread. Memory does not grow with the texts. Hashes of a pair whose table
+    no cache holds are first sorted into groups, which takes about 50 MB at most; those of a longer
+    pair, of over SLOTS / 2 bytes, are compared in several rounds, each over one part of the values.
     """
 
     def __init__(self, preset: str | Preset = "slimpajama", slots: int = SLOTS) -> None:
@@ -149,8 +150,8 @@ class PairJaccard:
             self._begin(sizes)
             for text, mark in zip(pair, (_FIRST, _SECOND), strict=True):
                 for windows_S3 in self._windows(text):
-                    hashes, round_of = self._shingler.hashes, (part, parts)
-                    if not self._enter_windows(hashes, windows_S3, mark, slots, sizes, round_of):
+                    hashes, chosen = self._shingler.hashes, (part, parts)
+                    if not self._enter_windows(hashes, windows_S3, mark, slots, sizes, chosen):
                         return None
         return int(sizes[0]), int(sizes[1])
 
@@ -197,8 +198,9 @@ class PairJaccard:
         mark: np.uint32,
         slots: int,
         sizes: I64,
-        round_of: tuple[int, int] = (0, 1),
+        chosen: tuple[int, int] = (0, 1),
     ) -> bool:
+        """Of the part that is chosen of so many; False when the table gets too full."""
         keys, marks = self._keys[:slots], self._marks[:slots]
-        epoch, (part, parts) = np.uint32(self._epoch), round_of
+        epoch, (part, parts) = np.uint32(self._epoch), chosen
         return bool(_enter(hashes, windows_S3, part, parts, mark, keys, marks, epoch, sizes))

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -52,7 +53,9 @@ def test_long_texts_in_parts(end: str) -> None:
     words = [str(n) for n in random.integers(0, 10**9, 15_000)]
     a, b = " ".join(words) + end, " ".join(words[2000:] + words[:500]) + end
     for slots in (1 << 12, 1 << 22):
-        assert similarity(PairJaccard(slots=slots), a, b) == dedup.jaccard(a, b)
+        pair = PairJaccard(slots=slots)
+        assert similarity(pair, a, b) == dedup.jaccard(a, b)
+        assert len(pair._keys) <= slots, "each round has a share of the hashes only"
     assert similarity(PairJaccard(), "ab" * 90_000, "ba" * 5) == 0.0
     assert similarity(PairJaccard(), "ab" * 90_000, "ba" * 50) == 1.0
 
@@ -70,15 +73,19 @@ def test_a_full_table_grows() -> None:
 def test_groups_of_hashes(slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of texts whose table no cache holds. One of 4 slots is soon full: then there is one table."""
     monkeypatch.setattr("dedup.similarity._CACHED", slots)
+    monkeypatch.setattr("dedup.similarity._EPOCHS", 5)
     pair, results = PairJaccard(), []
     by_group = pair._sizes_by_group
-    monkeypatch.setattr(
-        pair, "_sizes_by_group", lambda *a: results.append(by_group(*a)) or results[-1]
-    )
+
+    def noted(*arguments: Any) -> tuple[int, int] | None:
+        results.append(by_group(*arguments))
+        return results[-1]
+
+    monkeypatch.setattr(pair, "_sizes_by_group", noted)
     letters = "".join(np.random.default_rng(2).choice(list("abcdefgh"), 4_000))
     for a, b in ((letters[:2_100], letters[1_900:]), (letters, letters[7:] * 3), (letters, "")):
         assert similarity(pair, a, b) == dedup.jaccard(a, b)
-    assert (None in results) == (slots == 4)
+    assert [found is None for found in results] == [slots == 4] * 3
 
 
 def test_pairs_are_compared_by_64_bit_hashes() -> None:

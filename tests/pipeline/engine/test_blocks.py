@@ -97,13 +97,19 @@ def test_parts_of_every_kind_of_column_are_those_of_the_table(run: Path) -> None
             rows = rng.integers(0, 900, 7)
             names = [str(n) for n in rng.choice(table.column_names, 3, replace=False)]
             assert opened.take(names, rows).equals(table.select(names).take(pa.array(rows)))
-            text = b"".join(bytes(opened.text("text", row)) for row in rows.tolist())
-            assert text.decode() == "".join(table["text"][row].as_py() or "" for row in rows)
+            for name in ("text", "meta"):
+                texts = [bytes(opened.text(name, row)).decode() for row in rows.tolist()]
+                assert texts == [table[name][row].as_py() or "" for row in rows]
             number = table["number"].to_numpy()
             found = opened.find("number", first, stop)
             assert found == tuple(np.searchsorted(number, np.array([first, stop], np.uint32)))
         assert opened.lengths("tokens").tolist() == [len(t) for t in table["tokens"].to_pylist()]
         assert opened.find("number", 0, 1 << 64) == (0, 900)
+
+
+def test_texts_without_a_byte(run: Path) -> None:
+    shard = publish(run, "a.arrow", pa.table({"text": pa.array(["", ""], pa.large_string())}))
+    assert [len(Inputs(run).open(shard).text("text", row)) for row in (0, 1)] == [0, 0]
 
 
 def test_no_flipped_bit_changes_what_is_read(run: Path) -> None:
