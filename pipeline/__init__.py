@@ -11,7 +11,7 @@ and may change in any release.
 from typing import TYPE_CHECKING
 
 from pipeline import errors
-from pipeline.core.lazy import export_lazily
+from pipeline.core import export_lazily
 
 if TYPE_CHECKING:
     from pipeline import hdf5, results

@@ -11,7 +11,7 @@ Limits: decoders only; every rank reads whole global batches.
 
 from typing import TYPE_CHECKING
 
-from pipeline.core.lazy import export_lazily
+from pipeline.core import export_lazily
 
 if TYPE_CHECKING:
     from trainer.api import TrainingResult, evaluate, generate, load, train

@@ -49,7 +49,7 @@ to a million characters, to ftfy. The first call on a machine compiles for about
 
 from typing import TYPE_CHECKING
 
-from pipeline.core.lazy import export_lazily
+from pipeline.core import export_lazily
 
 if TYPE_CHECKING:
     from pipeline.cleaning.clean import clean_array, clean_text, short_mask, slow_because

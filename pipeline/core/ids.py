@@ -14,7 +14,11 @@ everywhere. Fingerprints chain on content.
 """
 
 import itertools
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +27,28 @@ import pyarrow.compute as pc
 import xxhash
 
 from dedup.arrays import U64
-from pipeline.core.lazy import hide_package
 
 KEY_BYTES = 16
 
+
+@contextmanager
+def _hide_package(name: str) -> Iterator[None]:
+    """Within the block a package that was not imported yet cannot be."""
+
+    def refuse(wanted: str, *_: Any) -> None:
+        if wanted == name:
+            raise ModuleNotFoundError(f"{name} is not needed here")
+
+    finder: Any = SimpleNamespace(find_spec=refuse)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
 # pyarrow looks for pandas once, when it makes an array, and importing that takes 0.2 s.
-with hide_package("pandas"):
+with _hide_package("pandas"):
     pa.array([0])
 
 

@@ -6,7 +6,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core.lazy import export_lazily
+from pipeline.core import export_lazily
 
 if TYPE_CHECKING:
     from pipeline.hdf5.dataset import HDF5Dataset

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from pipeline.core.lazy import export_lazily
+from pipeline.core import export_lazily
 
 if TYPE_CHECKING:
     from pipeline.screening.fingerprints.find import find_passages

@@ -284,7 +284,7 @@ def _make_stage(config: Config, vocabulary: PackVocabulary, tasks: list[Task]) -
     }
     return Stage(
         name="pack",
-        version=4,
+        version=5,
         function=_corpus if config.pack.format == CORPUS.name else _pack,
         tasks=tuple(tasks),
         settings=settings,

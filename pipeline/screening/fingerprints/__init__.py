@@ -6,7 +6,7 @@ passage that unrelated works share is reported for none. A match says that words
 
 from typing import TYPE_CHECKING
 
-from pipeline.core.lazy import export_lazily
+from pipeline.core import export_lazily
 
 if TYPE_CHECKING:
     from pipeline.screening.fingerprints.build import build_index

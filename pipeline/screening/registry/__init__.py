@@ -7,7 +7,7 @@ of authors are compared by their Latin, Greek or Cyrillic letters without accent
 
 from typing import TYPE_CHECKING
 
-from pipeline.core.lazy import export_lazily
+from pipeline.core import export_lazily
 
 if TYPE_CHECKING:
     from pipeline.screening.registry.registry import Registry, combine, load_registry

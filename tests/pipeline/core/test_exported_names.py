@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.core.lazy import export_lazily
+from pipeline.core import export_lazily
 
 
 def test_names_and_modules() -> None:
