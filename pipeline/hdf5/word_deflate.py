@@ -30,7 +30,7 @@ _WINDOW = 8192
 """Words that a repeat may lie back: 32 KiB."""
 _LONGEST = 258
 """Bytes of one repeat."""
-_HASH_BITS = 12
+_HASH_BITS = 11
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _CODE = np.uint64((1 << 48) - 1)
 _HALF = np.uint64(32)
