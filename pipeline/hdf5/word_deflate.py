@@ -66,6 +66,7 @@ _LENGTH_SYMBOLS, _DISTANCE_SYMBOLS = _tabulate_lengths(), _tabulate_distances()
 def compress_words(words: Array) -> bytes:
     """A C-contiguous array of 32-bit numbers, little-endian, as a zlib stream."""
     word_N = words.reshape(-1).view(np.uint32)
+    # No code of Huffman takes more than 9 bits a byte here, and one of limited length little more.
     out = np.empty(len(word_N) + len(word_N) // 2 + 256, np.uint32)
     size = _deflate(word_N, out)
     checksum: int = deflate.adler32(words)
