@@ -38,6 +38,7 @@ from pipeline.config.prep import load_config
 from pipeline.core.ids import keys_from_u64
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import Shard, StageManifest
+from pipeline.engine.levels import shards_together
 from pipeline.engine.memory import Job
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner
@@ -140,7 +141,8 @@ def _signatures(job: ShardJob, inputs: Inputs) -> Result:
         ordered, owners = sort_run(digests, rows)
         columns |= {name: pa.array(ordered), f"{name}_row": pa.array(owners)}
     runs = arrow_output(layout.shard("runs", job.index, "arrow"), pa.table(columns))
-    return Result((runs,), {"documents": job.count, "entries": job.count, "keyed": 0})
+    counts = [min(SHARD_DOCUMENTS, job.count - at) for at in range(0, job.count, SHARD_DOCUMENTS)]
+    return Result((runs,), {"documents": job.count, "counts": counts, "keyed": 0})
 
 
 def _tokenize(job: ShardJob, inputs: Inputs) -> Result:
@@ -154,10 +156,12 @@ def _tokenize(job: ShardJob, inputs: Inputs) -> Result:
     return Result((arrow_output(layout.shard("tokens", job.index, "arrow"), table),), counters)
 
 
-def _synthetic_stage(name: str, function: Any, total: int, *shards: tuple[Shard, ...]) -> Stage:
-    tasks = []
-    for index, first in enumerate(range(0, total, SHARD_DOCUMENTS)):
-        count = min(SHARD_DOCUMENTS, total - first)
+def _synthetic_stage(
+    name: str, function: Any, total: int, *shards: tuple[Shard, ...], together: int = 1
+) -> Stage:
+    tasks, most = [], SHARD_DOCUMENTS * together
+    for index, first in enumerate(range(0, total, most)):
+        count = min(most, total - first)
         read = tuple(column[index] for column in shards)
         tasks.append(Task(name, ShardJob(index, first, count, total, read), read, count))
     return Stage(name=name, version=1, function=function, tasks=tuple(tasks))
@@ -235,7 +239,8 @@ def measure(total: int, out: Path) -> dict[str, _Cost]:
 
     def run(stage: Stage) -> StageManifest:
         if stage.name == "signatures":
-            stage = _synthetic_stage(stage.name, _signatures, total)
+            together = shards_together(-(-total // SHARD_DOCUMENTS))
+            stage = _synthetic_stage(stage.name, _signatures, total, together=together)
         manifest = runner.run(stage)
         runner.release(_LAST_READ_BY.get(stage.name, ()))
         measured.save(out / _COSTS)

@@ -16,8 +16,12 @@ from pipeline.core.manifest import StageManifest
 from pipeline.engine.shared import Shared
 
 MOST_SHARDS = 512
+MOST_TOGETHER = 32
+"""Neighbouring shards that one task takes at most, so that there are fewer of what it makes."""
 FEW_SHARDS = 64
-"""As many where a task takes little of each; one level reaches 4,096."""
+"""As many are never merged for short slices, and where they are, one level reaches 4,096."""
+SHORT_SLICE = 1 << 14
+"""Bytes that are written and read once more in the time that opening a shard takes."""
 
 Shards = tuple[Any, ...]
 """Shards, or what has a size as they do."""
@@ -59,8 +63,8 @@ def merge_in_levels(
 ) -> tuple[Bundle, ...]:
     """The same ranges as bundles that are not wide, in order: as they are, or merged by as many of
     these stages as that takes. A stage merges all bundles, so that nothing later reads what it
-    read. `short`: of a shard a range takes less than opening it costs, so FEW_SHARDS are wide."""
-    most = min(FEW_SHARDS, MOST_SHARDS) if short else MOST_SHARDS
+    read. `short`: also those are wide whose slices are so short that merging them costs less."""
+    most = min(FEW_SHARDS, MOST_SHARDS) if short and _are_short(bundles) else MOST_SHARDS
     for stage in stages:
         if not any(len(bundle.shards.value) > most for bundle in bundles):
             break
@@ -68,6 +72,12 @@ def merge_in_levels(
         records = iter(merge(stage, tuple(chain.from_iterable(divided))).tasks)
         bundles = [_join(part, [next(records).shards for _ in part]) for part in divided]
     return tuple(bundles)
+
+
+def _are_short(bundles: Sequence[Bundle]) -> bool:
+    """Whether slices have less than SHORT_SLICE bytes, on average over all ranges."""
+    slices = sum(len(b.shards.value) * (b.stop - b.first) for b in bundles)
+    return sum(bundle.work for bundle in bundles) < SHORT_SLICE * slices
 
 
 def _join(groups: list[Bundle], merged: list[Shards]) -> Bundle:
@@ -107,6 +117,19 @@ def _divide(bundle: Bundle, most: int) -> list[list[Bundle]]:
         ]
         for first, stop in pairwise(cuts)
     ]
+
+
+def shards_together(shards: int) -> int:
+    """How many neighbouring shards a task takes so that at most MOST_SHARDS tasks are needed. A
+    power of two, which seldom changes as a run grows.
+
+    >>> [shards_together(shards) for shards in (512, 513, 1_526, 16_000, 1_000_000)]
+    [1, 2, 4, 32, 32]
+    """
+    together = 1
+    while together < MOST_TOGETHER and together * MOST_SHARDS < shards:
+        together *= 2
+    return together
 
 
 def count_merges(shards: int, most: int) -> int:

@@ -133,14 +133,22 @@ class CleanOutput(StageOutput):
 
 
 class SignaturesOutput(StageOutput):
-    """What documents are compared by; `keyed`: those that have the key."""
+    """What documents are compared by; `of_runs`: documents of every shard of `runs`; `keyed`: those
+    that have the key."""
 
     signatures = _shards("signatures")
     runs = _shards("runs")
-    counts = _counter(int, "documents")
+    of_runs = _counter(int, "documents")
+    _counts = _optional_counter(list[int](), "counts")
     keyed = _counter(int, "keyed")
     preset = _setting(dict[str, Any], "preset")
     key = _setting(str, "key")
+
+    @property
+    def counts(self) -> list[int]:
+        """Documents of every documents shard, of which a task of an earlier version had one."""
+        pairs = zip(self._counts, self.of_runs, strict=True)
+        return [count for counts, documents in pairs for count in counts or [documents]]
 
 
 class BandsOutput(StageOutput):

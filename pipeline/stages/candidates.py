@@ -1,8 +1,9 @@
 """Candidates of dedup: documents that share a digest.
 
-`signatures` reads the text once: per documents shard, `signatures/` has the MinHash signature of
-every document (unless nothing is verified by it) and `runs/` the sorted digests of every channel
-with their rows. Channels are the bands; `same`, the digest of the whole normalised text; and, where
+`signatures` reads the text once: `signatures/` has the MinHash signature of every document (unless
+nothing is verified by it), one shard per documents shard, and `runs/` the sorted digests of every
+channel with their rows, one shard per task, which takes several documents shards where there are
+many. Channels are the bands; `same`, the digest of the whole normalised text; and, where
 one is configured, `key`, the digest of a field of `meta`. `bands` joins one key range of a channel
 over all shards; where these are too many for one task, their runs are merged before.
 """
@@ -22,9 +23,18 @@ import xxhash
 from dedup.arrays import U32, U64
 from dedup.presets import Preset
 from pipeline.core.manifest import Shard, StageManifest
-from pipeline.engine.levels import Bundle, bundle_shards, merge_in_levels
+from pipeline.engine.levels import Bundle, bundle_shards, merge_in_levels, shards_together
 from pipeline.engine.shared import Shared
-from pipeline.engine.stage import Inputs, Output, Result, RunStage, Stage, Task, arrow_output
+from pipeline.engine.stage import (
+    MEMORY_PER_WORK,
+    Inputs,
+    Output,
+    Result,
+    RunStage,
+    Stage,
+    Task,
+    arrow_output,
+)
 from pipeline.runs import layout
 from pipeline.runs.views import BandsOutput, CleanOutput
 from pipeline.stages.batches import Batches
@@ -34,12 +44,14 @@ KEY = "key"
 Entries = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SignatureJob:
-    """One documents shard under a preset; `key` is a dotted field of meta, or empty."""
+    """Neighbouring documents shards, from number `first` on, under a preset; `key` is a dotted
+    field of meta, or empty."""
 
     index: int
-    documents: Shard
+    first: int
+    documents: tuple[Shard, ...]
     preset: Preset
     key: str
     keep_signatures: bool
@@ -52,40 +64,55 @@ def channels(preset: Preset, key: str | None) -> tuple[str, ...]:
 
 
 def _signatures(job: SignatureJob, inputs: Inputs) -> Result:
+    counters: dict[str, Any] = {}
+    return Result(_sketch(job, inputs, counters), counters)
+
+
+def _sketch(job: SignatureJob, inputs: Inputs, counters: dict[str, Any]) -> Iterator[Output]:
     from dedup.lsh import band_digests
     from dedup.minhash import sketch_documents
 
-    table = inputs.table(job.documents, ["meta", "text"] if job.key else ["text"])
-    sketches = sketch_documents(table["text"], job.preset)
-    rows = np.flatnonzero(sketches.shingles > 0).astype(np.uint32)
-    signatures = sketches.signatures
-    runs: dict[str, Entries] = {SAME: (sketches.text_digest[rows], rows)}
-    if job.preset.bands:
-        digests = band_digests(signatures[rows], job.preset.bands, job.preset.rows)
-        runs |= {f"band_{b:02d}": (digests[b], rows) for b in range(job.preset.bands)}
-    outputs = [_runs(layout.shard("runs", job.index, "arrow"), runs)]
-    keyed = 0
+    found: list[dict[str, Entries]] = []
+    keyed: list[dict[str, Entries]] = []
+    counts: list[int] = []
+    for number, shard in enumerate(job.documents, job.first):
+        table = inputs.table(shard, ["meta", "text"] if job.key else ["text"])
+        sketches, base = sketch_documents(table["text"], job.preset), np.uint32(sum(counts))
+        rows = np.flatnonzero(sketches.shingles > 0).astype(np.uint32)
+        signatures = sketches.signatures
+        runs: dict[str, Entries] = {SAME: (sketches.text_digest[rows], rows + base)}
+        if job.preset.bands:
+            digests = band_digests(signatures[rows], job.preset.bands, job.preset.rows)
+            runs |= {f"band_{b:02d}": (digests[b], rows + base) for b in range(job.preset.bands)}
+        found.append(runs)
+        if job.key:
+            digests, owners = _key_digests(table["meta"], job.key)
+            keyed.append({KEY: (digests, owners + base)})
+        if job.keep_signatures:
+            column = pa.FixedSizeListArray.from_arrays(
+                pa.array(np.ascontiguousarray(signatures).reshape(-1)), job.preset.num_perm
+            )
+            path = layout.shard("signatures", number, "arrow")
+            yield arrow_output(path, pa.table({"signature": column}))
+        counts.append(len(table))
+    yield _runs(layout.shard("runs", job.index, "arrow"), found)
     if job.key:
-        key_run = _key_digests(table["meta"], job.key)
-        keyed = len(key_run[1])
-        outputs.append(_runs(layout.shard("runs", job.index, "key.arrow"), {KEY: key_run}))
-    if job.keep_signatures:
-        column = pa.FixedSizeListArray.from_arrays(
-            pa.array(np.ascontiguousarray(signatures).reshape(-1)), job.preset.num_perm
-        )
-        path = layout.shard("signatures", job.index, "arrow")
-        outputs.append(arrow_output(path, pa.table({"signature": column})))
-    counters = {"documents": len(table), "entries": len(rows), "keyed": keyed}
-    return Result(tuple(outputs), counters)
+        yield _runs(layout.shard("runs", job.index, "key.arrow"), keyed)
+    counters["documents"] = sum(counts)
+    counters["counts"] = counts
+    counters["entries"] = sum(len(runs[SAME][1]) for runs in found)
+    counters["keyed"] = sum(len(runs[KEY][1]) for runs in keyed)
 
 
-def _runs(path: str, runs: dict[str, Entries]) -> Output:
-    """Columns CHANNEL (uint64 digests, ascending) and CHANNEL_row (uint32) per channel."""
+def _runs(path: str, found: list[dict[str, Entries]]) -> Output:
+    """Columns CHANNEL (uint64 digests, ascending) and CHANNEL_row (uint32) per channel, of all that
+    was found."""
     from dedup.lsh import sort_run
 
     columns: dict[str, pa.Array] = {}
-    for channel, (digests, rows) in runs.items():
-        ordered, owners = sort_run(digests, rows)
+    for channel in found[0]:
+        digests, rows = ([entries[channel][of] for entries in found] for of in (0, 1))
+        ordered, owners = sort_run(np.concatenate(digests), np.concatenate(rows))
         columns |= {channel: pa.array(ordered), f"{channel}_row": pa.array(owners)}
     return arrow_output(path, pa.table(columns))
 
@@ -107,14 +134,33 @@ def _field(meta: Any, key: str) -> Any:
     return meta
 
 
+_CHANNEL_BYTES = 48
+"""Working memory of one document in a channel: digest and row, as found, together, and twice for
+the sort."""
+
+
 def signature_stage(clean: CleanOutput, preset: Preset, key: str | None, keep: bool) -> Stage:
     """The stage that reads each document once; `keep` also writes the signatures themselves."""
-    tasks = tuple(
-        Task(f"signatures of {s.path}", SignatureJob(i, s, preset, key or "", keep), (s,), s.size)
-        for i, s in enumerate(clean.documents)
-    )
+    tasks = []
+    together, entry = shards_together(len(clean.documents)), _CHANNEL_BYTES * (preset.bands + 2)
+    for index, first in enumerate(range(0, len(clean.documents), together)):
+        shards = clean.documents[first : first + together]
+        job = SignatureJob(
+            index=index,
+            first=first,
+            documents=shards,
+            preset=preset,
+            key=key or "",
+            keep_signatures=keep,
+        )
+        sizes, records = [s.size for s in shards], sum(clean.records[first : first + together])
+        memory = MEMORY_PER_WORK * max(sizes) + entry * records
+        label = f"signatures of {shards[0].path}"
+        tasks.append(Task(label, job, shards, sum(sizes), memory))
     settings = {"preset": asdict(preset), "key": key or ""}
-    return Stage(name="signatures", version=2, function=_signatures, tasks=tasks, settings=settings)
+    return Stage(
+        name="signatures", version=3, function=_signatures, tasks=tuple(tasks), settings=settings
+    )
 
 
 _ENTRY_BYTES = 48
@@ -123,7 +169,7 @@ _ENTRY_BYTES = 48
 
 @dataclass(frozen=True)
 class SortedRuns:
-    """Sorted runs of one documents shard: `base` is the dense index of its first document."""
+    """Sorted runs of a few documents shards: `base` is the dense index of their first document."""
 
     shard: Shard
     base: int
@@ -271,7 +317,7 @@ def _runs_of_channel(batches: Batches, channel: str) -> tuple[SortedRuns, ...]:
     for batch in batches.all:
         shards = [s for s in batch.runs if s.path.endswith(".key.arrow") == (channel == KEY)]
         if shards:
-            bases = accumulate(batch.counts[:-1], initial=base)
+            bases = accumulate(batch.run_counts[:-1], initial=base)
             runs += [SortedRuns(s, b, batch.location) for s, b in zip(shards, bases, strict=True)]
         base += batch.total
     return tuple(runs)

@@ -41,7 +41,10 @@ PART = 1 << 23
 _COLUMNS = pa.schema([("task", pa.uint32()), ("component", pa.uint32())])
 Parts = Shared[tuple[Shard, ...]]
 """The shards."""
-_LARGEST_TASK = 1 << 15
+_TASK_DOCUMENTS = 1 << 15
+"""Documents of a task of `clusters`, if there are not so many that they make"""
+_TASKS = 256
+"""tasks; then more, so that what a task reads of every shard does not shrink."""
 MEMBER_BYTES = 1024
 """Working memory of one document while representatives are chosen, apart from its signature."""
 KEPT_STATE = 0
@@ -93,7 +96,8 @@ def components_stage(
     bands: BandsOutput, documents: int, signature_bytes: int, memory: int
 ) -> Stage:
     """One fan-in task. The mapped file is no part of the memory that it needs."""
-    per_task = max(1, min(_LARGEST_TASK, memory // (MEMBER_BYTES + signature_bytes)))
+    wanted = max(_TASK_DOCUMENTS, documents // _TASKS)
+    per_task = max(1, min(wanted, memory // (MEMBER_BYTES + signature_bytes)))
     job = ComponentsJob(bands.memberships, documents, per_task)
     sizes = [shard.size for shard in bands.memberships]
     part = MEMORY_PER_WORK * max(8 * min(PART, documents), max(sizes, default=0))

@@ -176,6 +176,7 @@ def _load(run: Path, name: str, preset: Preset, key: str, verify: str) -> Batch:
         documents=clean.documents,
         signatures=signatures.signatures,
         runs=signatures.runs,
+        run_counts=tuple(signatures.of_runs),
         keep=keep.states,
     )
 

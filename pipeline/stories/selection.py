@@ -157,6 +157,7 @@ def deduplicate(
         documents=clean.documents,
         signatures=signatures.signatures,
         runs=signatures.runs,
+        run_counts=tuple(signatures.of_runs),
     )
     bands = join_runs(Batches((*earlier, own)), names, memory, run)
     decided = screening.decide() if screening else None

@@ -123,7 +123,8 @@ def every_run(
     runs = {name: tmp_path / name for name in ("run", "vsl", "dedup", "clean", "screen", "export")}
     shards = made.root / "raw" / "web" / "d.jsonl"
     note_reads(tmp_path / READS, monkeypatch_module)
-    monkeypatch_module.setattr(components, "_LARGEST_TASK", 3)
+    monkeypatch_module.setattr(components, "_TASK_DOCUMENTS", 3)
+    monkeypatch_module.setattr(levels, "MOST_TOGETHER", 1)
     monkeypatch_module.setattr(parts, "RECORDS", 20)
     many = levels.MOST_SHARDS
     for most, *command in (

@@ -98,7 +98,7 @@ def test_budgets_change_nothing(
     options = {"verify": verify, "preset": "fineweb", "key": "url", "max_source_share": 1.0}
     plain = prepare(tmp_path / "plain", records, **options)
     monkeypatch.setattr(candidates, "_ENTRY_BYTES", 1 << 26)
-    monkeypatch.setattr(components, "_LARGEST_TASK", 3)
+    monkeypatch.setattr(components, "_TASK_DOCUMENTS", 3)
     monkeypatch.setattr(components, "PART", 64)
     cut = prepare(tmp_path / "cut", records, memory=1 << 30, **options)
     assert len(list((cut / "bands").iterdir())) > len(list((plain / "bands").iterdir()))
@@ -109,25 +109,38 @@ def test_budgets_change_nothing(
     assert len(clusters(plain)) > 40
 
 
-@pytest.mark.parametrize("verify", ["exact", "none"])
+@pytest.mark.parametrize(("verify", "together"), [("exact", 2), ("exact", 64), ("none", 2)])
 def test_merging_changes_nothing(
-    verify: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    verify: str, together: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With more shards than one task may read, also of decisions that spread over clusters."""
+    """With more shards than one task may read, also of decisions that spread over clusters; those
+    of texts by the two or more."""
     records = varied(150)
     for number in range(145, -1, -5):  # somewhere in every shard
         records.insert(number, record(records[number]["text"], "Books3"))
     options = {"verify": verify, "preset": "fineweb", "key": "url", "max_source_share": 1.0}
     monkeypatch.setattr(candidates, "_ENTRY_BYTES", 1 << 24)
-    monkeypatch.setattr(components, "_LARGEST_TASK", 3)
+    monkeypatch.setattr(components, "_TASK_DOCUMENTS", 3)
     monkeypatch.setattr(parts, "RECORDS", 15)
     plain = prepare(tmp_path / "plain", records, memory=1 << 30, **options)
     monkeypatch.setattr(levels, "MOST_SHARDS", 2)
+    monkeypatch.setattr(levels, "MOST_TOGETHER", together)
     merged = prepare(tmp_path / "merged", records, memory=1 << 30, **options)
-    for place in ("runs", "routes", "members", "choices", "givers", "spread", "edges"):
+    assert len(list((plain / "runs").glob("*[0-9].arrow"))) > 2
+    assert (merged / "merged_runs").exists() == (together == 2)
+    assert len(list((merged / "runs").glob("*[0-9].arrow"))) <= 2 or together == 2
+    for place in ("routes", "members", "choices", "givers", "spread", "edges"):
         assert not (plain / f"merged_{place}").exists()
         assert len(list((merged / f"merged_{place}").iterdir())) >= 2
-    same = ("bands", "clusters", "keep", "decisions.parquet", "clusters.parquet", "hdf5")
+    same = (
+        "signatures",
+        "bands",
+        "clusters",
+        "keep",
+        "decisions.parquet",
+        "clusters.parquet",
+        "hdf5",
+    )
     for place in (*same, "documents.parquet"):
         for path in filter(Path.is_file, (plain / place).rglob("*")):
             there = merged / path.relative_to(plain)

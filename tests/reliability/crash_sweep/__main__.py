@@ -156,6 +156,7 @@ def sweep(options: argparse.Namespace) -> dict[str, Any]:
     work = Path(options.work)
     work.mkdir(parents=True, exist_ok=True)
     levels.MOST_SHARDS = options.most_shards or levels.MOST_SHARDS
+    levels.MOST_TOGETHER = 2 if options.most_shards else levels.MOST_TOGETHER
     subject, before = run_toy, None
     if options.subject == "pipeline":
         subject = pipeline_subject(Path(options.config), tuple(options.set or ()))
