@@ -103,13 +103,16 @@ def findings_table(findings: Iterable[Finding]) -> pa.Table:
     return pa.table(columns, schema=FINDINGS)
 
 
+_ATTRIBUTES = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
 def encode_attributes(attributes: Mapping[str, Any]) -> str:
     """The JSON object that the column `attributes` holds: sorted keys, no spaces.
 
     >>> encode_attributes({"words": 3, "family": "libgen"})
     '{"family":"libgen","words":3}'
     """
-    return json.dumps(attributes, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _ATTRIBUTES.encode(attributes)
 
 
 def _cut(seen: str) -> str:

@@ -7,7 +7,7 @@ conflict, when they ask for more than what was declared.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
@@ -68,19 +68,16 @@ _CC_NAME = re.compile(
     rb"(?:[\s,/-]{1,3}(?:non-?\s?commercial|share-?\s?alike|no-?\s?deriv[a-z]*|nc|sa|nd))*"
     rb"(?:[\s,/-]{1,3}(?:licen[cs]e|version|international|unported))*"
     rb"(?:[\s,-]{0,3}v?(\d\.\d))?",
-    re.I,
 )
 _GNU_NAME = re.compile(
     rb"(?:gnu\s+)?(?:(?:affero|lesser|library)\s+)?(?:general\s+public|free\s+documentation)\s+"
     rb"licen[cs]e|\bgnu\s+l?gpl\b|\bgplv[23]\b",
-    re.I,
 )
 _GNU_VERSION = re.compile(
     rb"(?:\s*\([a-z]+\))?[\s,;]*(?:as\s+published\s+by\s+the\s+free\s+software\s+foundation[\s,;]*)?"
     rb"(?:either\s+)?(?:version|v\.?)?\s*([123](?:\.[0-3])?)\b"
     rb"([\s,;]*(?:of\s+the\s+licen[cs]e[\s,;]*)?(?:or\s+(?:\(at\s+your\s+option\)\s+)?any\s+later|"
     rb"or\s+later|\+))?",
-    re.I,
 )
 _OTHER_NAME = re.compile(
     rb"(?:mit|isc|boost\s+software)\s+licen[cs]e|"
@@ -90,14 +87,18 @@ _OTHER_NAME = re.compile(
     rb"(?:mozilla|eclipse)\s+public\s+licen[cs]e(?:[\s,]*(?:version|v\.?)?\s*[12]\.[01])?|"
     rb"artistic\s+licen[cs]e(?:\s+2\.0)?|open\s+government\s+licen[cs]e(?:\s*v?[123]\.0)?|"
     rb"open\s+database\s+licen[cs]e|open\s+data\s+commons\s+attribution",
-    re.I,
 )
+_NAME_PATTERNS = (
+    (_CC_NAME, (b"creative", b"cc")),
+    (_GNU_NAME, (b"general", b"documentation", b"gpl")),
+    (_OTHER_NAME, (b"licen", b"bsd", b"commons")),
+)
+"""Of texts in lower case; each with words of which every match has one."""
 _GRANT = re.compile(
     rb"\b(?:licen[cs]ed|released|distributed|published|available|provided|redistribute|modify|"
-    rb"shared|covered|governed|offered|permitted|used)\b[^.]{0,120}\b(?:under|by|to)\b[^.]{0,60}\Z|"
-    rb"(?:\A|\n)[\W_]*licen[cs]ed?(?:\s+under|\s*[:=]|\s*\Z)[^.\n]{0,60}\Z",
-    re.I,
+    rb"shared|covered|governed|offered|permitted|used)\b[^.]{0,120}\b(?:under|by|to)\b[^.]{0,60}\Z",
 )
+_GRANT_LINE = re.compile(rb"(?:\A|\n)[\W_]*licen[cs]ed?(?:\s+under|\s*[:=]|\s*\Z)[^.\n]{0,60}\Z")
 _SELF = re.compile(
     rb"\bthis\s+(?:work|file|book|e-?book|e-?text|text|document|documentation|article|report|"
     rb"software|program|image|page|site|website|publication|material|content|code|source|library|"
@@ -105,13 +106,11 @@ _SELF = re.compile(
     rb"\byou\s+(?:may|can|should\s+have)\b|otherwise\s+(?:noted|stated|specified)|"
     rb"\b(?:text|content|contents|articles?|source\s+code)\s+(?:is|are|of\s+this|on\s+this)\b|"
     rb"(?:\A|\n)[\W_]*licen[cs]ed?(?:\s+under|\s*[:=]|\s*\n)",
-    re.I,
 )
-_COPYRIGHT = re.compile(rb"copyright|\xc2\xa9|\(c\)|\bcopr\.", re.I)
+_COPYRIGHT = re.compile(rb"copyright|\xc2\xa9|\(c\)|\bcopr\.")
 _ALLOWS = re.compile(
     rb"licen[cs]e|licen[cs]ing|permission\s+is|permission\s+to|permitted|redistribut|"
     rb"public\s+domain|some\s+rights|freely|copying",
-    re.I,
 )
 _NO_PART = re.compile(
     rb"no\s+part\s+of\s+this\s+(?:book|e-?book|publication|work|volume|document|report|material|"
@@ -147,7 +146,7 @@ def find_statements(swept: SweepHits) -> Iterator[list[Statement]]:
     for _, hits in groupby(swept.hits(GROUP), attrgetter("row")):
         best: dict[str, Statement] = {}
         for hit in hits:
-            if statement := _read_statement(swept, hit):
+            if statement := _read_statement(swept, hit, best):
                 before = best.setdefault(statement.spdx, statement)
                 if before.confidence == "low" and statement.confidence == "high":
                     best[statement.spdx] = statement
@@ -173,12 +172,13 @@ class _Window(NamedTuple):
         return Statement(self.hit.row, offset, end - start, spdx, basis, confidence)
 
 
-def _read_statement(swept: SweepHits, hit: Hit) -> Statement | None:
+def _read_statement(swept: SweepHits, hit: Hit, best: Mapping[str, Statement]) -> Statement | None:
+    """What a hit says; of a licence that has a statement of high confidence among `best`, that."""
     start = max(0, hit.offset - _BEFORE)
     window = _Window(hit, swept.cut(hit.row, start, hit.offset + _AFTER), hit.offset - start)
     end = window.at + len(hit.needle.encode())
     if hit.needle in _RESERVED:
-        return _find_reservation(window)
+        return _find_settled(RESERVED, best) or _find_reservation(window)
     if hit.needle in _WORDINGS:
         return window.statement((window.at, end), _WORDINGS[hit.needle], "wording", True)
     if hit.needle == _DOMAIN:
@@ -187,7 +187,12 @@ def _read_statement(swept: SweepHits, hit: Hit) -> Statement | None:
         return window.statement(match.span(), PUBLIC_DOMAIN, "name", True) if match else None
     if hit.needle == _TAG:
         return _read_tag(window)
-    return _read_address(window) if hit.needle == _ADDRESS else _find_name(window)
+    return _read_address(window) if hit.needle == _ADDRESS else _find_name(window, best)
+
+
+def _find_settled(spdx: str, best: Mapping[str, Statement]) -> Statement | None:
+    known = best.get(spdx)
+    return known if known and known.confidence == "high" else None
 
 
 def _find_reservation(window: _Window) -> Statement | None:
@@ -196,9 +201,10 @@ def _find_reservation(window: _Window) -> Statement | None:
     if window.hit.needle == "no part of this":
         match = _NO_PART.match(data, at)
         return window.statement(match.span(), RESERVED, "notice", True) if match else None
-    has_owner = _COPYRIGHT.search(data[max(0, at - 160) : at + needle + 80]) is not None
-    is_alone = _ALLOWS.search(data) is None
-    return window.statement((at, at + needle), RESERVED, "notice", has_owner and is_alone)
+    lower = data.lower()
+    has_owner = _COPYRIGHT.search(lower[max(0, at - 160) : at + needle + 80])
+    is_high = has_owner is not None and _ALLOWS.search(lower) is None
+    return window.statement((at, at + needle), RESERVED, "notice", is_high)
 
 
 def _read_tag(window: _Window) -> Statement | None:
@@ -215,20 +221,30 @@ def _read_address(window: _Window) -> Statement | None:
     if not match:
         return None
     spdx = read_licence_address(match[0].decode("ascii").rstrip("./-"))
-    return window.statement(match.span(), spdx, "address", _is_own(window, *match.span()))
+    return window.statement(
+        match.span(), spdx, "address", _is_own(window.data.lower(), *match.span())
+    )
 
 
-def _find_name(window: _Window) -> Statement | None:
-    data, at = window.data, window.at
-    for pattern in (_CC_NAME, _GNU_NAME, _OTHER_NAME):
-        for match in pattern.finditer(data, max(0, at - 40), at + 160):
+def _find_name(window: _Window, best: Mapping[str, Statement]) -> Statement | None:
+    at, lower = window.at, window.data.lower()
+    begin, end = max(0, at - 40), at + 160
+    near = lower[begin:end]
+    for pattern, words in _NAME_PATTERNS:
+        if not any(word in near for word in words):
+            continue
+        for match in pattern.finditer(lower, begin, end):
             if match.start() <= at < match.end():
-                is_own, name = _is_own(window, *match.span()), _join_words(match[0])
-                if pattern is _GNU_NAME and (version := _GNU_VERSION.match(data, match.end())):
+                name = _join_words(match[0])
+                if pattern is _GNU_NAME and (version := _GNU_VERSION.match(lower, match.end())):
                     name += f" {_join_words(version[1])}{' or later' if version[2] else ''}"
+                spdx = normalise_licence(name).spdx
+                if known := _find_settled(spdx, best):
+                    return known
+                is_own = _is_own(lower, *match.span())
                 # "cc by" alone is an ordinary phrase unless a grant is before it
-                is_phrase = not is_own and re.fullmatch(r"cc\W*by\W*", name, re.I)
-                spdx = "" if is_phrase else normalise_licence(name).spdx
+                if not is_own and re.fullmatch(r"cc\W*by\W*", name):
+                    return None
                 return window.statement(match.span(), spdx, "name", is_own)
     return None
 
@@ -237,13 +253,12 @@ def _join_words(name: bytes) -> str:
     return " ".join(name.decode("ascii", "ignore").split())
 
 
-def _is_own(window: _Window, start: int, end: int) -> bool:
+def _is_own(lower: bytes, start: int, end: int) -> bool:
     """Whether a grant leads to the licence, and the text speaks of itself nearby."""
-    before = window.data[max(0, start - 240) : start]
-    return bool(
-        _GRANT.search(before)
-        and (_SELF.search(before) or _SELF.search(window.data[end : end + 160]))
-    )
+    before = lower[max(0, start - 240) : start]
+    sentence = before[before.rfind(b".") + 1 :]
+    is_granted = _GRANT.search(sentence) or _GRANT_LINE.search(before)
+    return bool(is_granted and (_SELF.search(before) or _SELF.search(lower[end : end + 160])))
 
 
 NOT_KNOWN = "NOASSERTION"

@@ -67,7 +67,7 @@ class SweepHits:
     def cut(self, row: int, start: int, end: int) -> bytes:
         """text[start:end] in bytes; bounds beyond the text are moved to it."""
         chunk, begin = self._place(row)
-        first, last = int(chunk.offsets[begin]), int(chunk.offsets[begin + 1])
+        first, last = chunk.offsets.item(begin), chunk.offsets.item(begin + 1)
         return chunk.data[first + max(start, 0) : min(last, first + max(end, 0))].tobytes()
 
     def _place(self, row: int) -> tuple[Texts, int]:
