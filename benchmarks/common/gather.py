@@ -14,6 +14,7 @@ import gzip
 import hashlib
 import html
 import re
+import zlib
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -52,7 +53,10 @@ def gather(trees: list[Path], longest: int) -> Iterator[dict[str, Any]]:
     files = [path for path in files if not path.is_symlink()]
     seen: set[bytes] = set()
     for path in sorted(files, key=lambda path: _digest(str(path).encode())):
-        name, data = _read(path)
+        try:
+            name, data = _read(path)
+        except (OSError, EOFError, zlib.error):  # not what its name says
+            continue
         if (digest := _digest(data)) in seen or b"\0" in data[:4096]:
             continue
         seen.add(digest)

@@ -31,8 +31,8 @@ Kind = Literal["documents", "signatures", "keep", "decisions"]
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     """One run's shards, parallel to its documents shards but for `runs`, each of `run_counts`
-    documents. `location` is the directory of an earlier
-    run (empty for this one) and no part of any fingerprint; `name` identifies the batch."""
+    documents. `location` is the directory of an earlier run (empty for this one) and no part of any
+    fingerprint; `name` identifies the batch."""
 
     documents: tuple[Shard, ...]
     name: str = ""

@@ -42,9 +42,10 @@ _COLUMNS = pa.schema([("task", pa.uint32()), ("component", pa.uint32())])
 Parts = Shared[tuple[Shard, ...]]
 """The shards."""
 _TASK_DOCUMENTS = 1 << 15
-"""Documents of a task of `clusters`, if there are not so many that they make"""
+"""Documents that a task of `clusters` takes at least, if memory allows."""
 _TASKS = 256
-"""tasks; then more, so that what a task reads of every shard does not shrink."""
+"""Where this many such tasks are not enough, each takes more documents instead, so that what it
+reads of every shard does not shrink."""
 MEMBER_BYTES = 1024
 """Working memory of one document while representatives are chosen, apart from its signature."""
 KEPT_STATE = 0

@@ -161,6 +161,10 @@ class _Window(NamedTuple):
     data: bytes
     at: int
 
+    @property
+    def lower(self) -> bytes:
+        return self.data.lower()
+
     def statement(
         self, span: tuple[int, int], spdx: str, basis: str, is_high: bool
     ) -> Statement | None:
@@ -201,7 +205,7 @@ def _find_reservation(window: _Window) -> Statement | None:
     if window.hit.needle == "no part of this":
         match = _NO_PART.match(data, at)
         return window.statement(match.span(), RESERVED, "notice", True) if match else None
-    lower = data.lower()
+    lower = window.lower
     has_owner = _COPYRIGHT.search(lower[max(0, at - 160) : at + needle + 80])
     is_high = has_owner is not None and _ALLOWS.search(lower) is None
     return window.statement((at, at + needle), RESERVED, "notice", is_high)
@@ -221,13 +225,11 @@ def _read_address(window: _Window) -> Statement | None:
     if not match:
         return None
     spdx = read_licence_address(match[0].decode("ascii").rstrip("./-"))
-    return window.statement(
-        match.span(), spdx, "address", _is_own(window.data.lower(), *match.span())
-    )
+    return window.statement(match.span(), spdx, "address", _is_own(window.lower, *match.span()))
 
 
 def _find_name(window: _Window, best: Mapping[str, Statement]) -> Statement | None:
-    at, lower = window.at, window.data.lower()
+    at, lower = window.at, window.lower
     begin, end = max(0, at - 40), at + 160
     near = lower[begin:end]
     for pattern, words in _NAME_PATTERNS:

@@ -1,6 +1,7 @@
 """Licences: declared values to SPDX, statements in texts, conflicts."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from license_expression import get_spdx_licensing
 
+from pipeline.screening.detectors import licences
 from pipeline.screening.detectors.licence_names import FAMILIES
 from pipeline.screening.detectors.licences import GROUP, NEEDLES, detect_licences
 from pipeline.screening.detectors.spdx import (
@@ -225,6 +227,44 @@ def test_repeated_statements_are_told_once() -> None:
 @given(st.text("creativommns.g/li\nMIT cc-by0© All rights reserved", max_size=300))
 def test_any_text(text: str) -> None:
     _detected(("mit", f"cc-by {text} creativecommons.org/{text} all rights reserved"))
+
+
+_GRANTS = st.from_regex(licences._GRANT) | st.binary()
+
+
+@pytest.mark.parametrize(("pattern", "words"), licences._NAME_PATTERNS)
+@given(st.data())
+def test_every_match_has_one_of_its_words(
+    pattern: re.Pattern[bytes], words: tuple[bytes, ...], data: st.DataObject
+) -> None:
+    name = data.draw(st.from_regex(pattern, fullmatch=True))
+    assert any(word in name for word in words)
+
+
+@given(st.lists(_GRANTS, max_size=3).map(b".".join))
+def test_a_grant_is_in_the_last_sentence(before: bytes) -> None:
+    whole, last = (licences._GRANT.search(part) for part in (before, before.rpartition(b".")[2]))
+    assert (whole and whole[0]) == (last and last[0])
+
+
+@pytest.mark.parametrize(
+    "name", ["GNU GENERAL PUBLIC LICENSE", "MIT LICENSE", "CREATIVE COMMONS BY"]
+)
+def test_case_does_not_matter(name: str) -> None:
+    text = "THIS SOFTWARE IS LICENSED UNDER THE {}"
+    loud, quiet = (_detected(("", said)) for said in (text.format(name), text.format(name).lower()))
+    facts = ("target", "byte_offset", "byte_length")
+    assert [[row[fact] for fact in facts] for row in loud] == [
+        [row[fact] for fact in facts] for row in quiet
+    ]
+    assert loud
+
+
+def test_the_first_statement_of_high_confidence_is_told() -> None:
+    own = "This work is licensed under the MIT license. "
+    text = f"See the MIT license. {own}{own}"
+    (row,) = _detected(("", text))
+    assert row["byte_offset"] == text.index(own) + own.index("MIT")
 
 
 @pytest.mark.shared_data
