@@ -20,7 +20,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache, update_wrapper
+from functools import cache, partial, update_wrapper
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -110,16 +110,32 @@ class _Kernel:
 def _declare(function: Callable[..., Any]) -> Any:
     import numba
 
-    _import_arrays()
     directory = find_kernel_directory(Path(function.__code__.co_filename).parent)
     settings: Any = numba.config
     before = settings.CACHE_DIR
     settings.CACHE_DIR = str(directory or "")
     try:
         is_kept = directory is not None and _is_writable(directory)
-        return numba.njit(nogil=True, cache=is_kept, boundscheck=False)(function)
+        made: Any = numba.njit(nogil=True, cache=is_kept, boundscheck=False)(function)
     finally:
         settings.CACHE_DIR = before
+    kept: Any = getattr(made, "_cache", None)
+    if is_kept and hasattr(kept, "_load_overload"):
+        kept.load_overload = partial(_load, kept)
+    else:
+        _import_arrays()
+    return made
+
+
+def _load(kept: Any, signature: Any, context: Any) -> Any:
+    """What numba kept of a kernel for these types; None where it has to compile it. Before it even
+    looks, numba itself would import and install all that it knows of compiling."""
+    from numba.core.runtime.nrt import rtsys
+
+    rtsys.initialize(context)
+    if (compiled := kept._load_overload(signature, context)) is None:
+        _import_arrays()
+    return compiled
 
 
 @contextlib.contextmanager

@@ -21,7 +21,14 @@ from dedup.clusters import (
     group_memberships,
     select_representatives,
 )
-from dedup.components import components, flatten_labels, label_components, new_parents, unite
+from dedup.components import (
+    CandidateComponents,
+    components,
+    flatten_labels,
+    label_components,
+    new_parents,
+    unite,
+)
 from dedup.eval_index import build_item_index
 from dedup.join import buckets
 from dedup.lines import units_of
@@ -124,12 +131,19 @@ def warm_up(
     for recipe in recipes:
         sketch_documents(texts, recipe)
         first, second, third = texts.offsets[:3].tolist()
-        PairJaccard(recipe).of(texts.data, first, second, texts.data, second, third)
+        pairs = PairJaccard(recipe)
+        pairs.of(texts.data, first, second, texts.data, second, third)
+        pairs.group_hashes(texts, np.empty(3, np.int64))  # as of texts of megabytes
     for recipe in recipes if any(recipe.bands for recipe in recipes) else []:
         for verify in ("none", "exact"):
             find_duplicates(texts, preset=recipe, verify=verify)
         signatures = sketch_documents(texts, recipe).signatures
         components(label_components(signatures, recipe.bands, recipe.rows))
+        members_M = np.arange(len(texts), dtype=np.uint32)
+        found = CandidateComponents(len(texts), [members_M], lambda m: np.zeros((2, m), np.uint32))
+        found.unite(members_M, np.zeros_like(members_M))
+        found.deal(len(texts))
+        found.look_up(0, len(texts))
     if lines:
         units_of(texts)
     if overlap:

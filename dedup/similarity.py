@@ -160,7 +160,9 @@ class PairJaccard:
         sizes = np.zeros(3, np.int64)
         groups = 2 * slots // _CACHED
         ends_2G = np.empty((2, groups + 1), np.int64)
-        grouped_2 = [self._grouped(text, ends) for text, ends in zip(pair, ends_2G, strict=True)]
+        grouped_2 = [
+            self.group_hashes(text, ends) for text, ends in zip(pair, ends_2G, strict=True)
+        ]
         for group in range(groups):
             self._begin(sizes)
             for hashes, ends, mark in zip(grouped_2, ends_2G, (_FIRST, _SECOND), strict=True):
@@ -169,8 +171,9 @@ class PairJaccard:
                     return None
         return int(sizes[0]), int(sizes[1])
 
-    def _grouped(self, text: Texts, ends: I64) -> U64:
-        """The hashes of a text's shingles, grouped."""
+    def group_hashes(self, text: Texts, ends: I64) -> U64:
+        """The hashes of a text's shingles in groups by their uppermost bits; ends (G + 1,) int64
+        gets where each of the G groups ends, G a power of two, after a 0."""
         found = [np.zeros(0, np.uint64)]
         for windows_S3 in self._windows(text):
             found += [self._shingler.hashes[start:end].copy() for _, start, end in windows_S3]

@@ -1,9 +1,13 @@
 """The directory of a user's caches: compiled kernels, tables, the quickstart corpus, jobs."""
 
+import contextlib
 import functools
 import os
+import tempfile
+from hashlib import blake2b
 from pathlib import Path
 
+_DIGEST_BYTES = 16
 _DECIDED_BY = ("WAFERMILL_CACHE", "XDG_CACHE_HOME", "HOME")
 
 
@@ -24,3 +28,32 @@ def _find_cache(own: str, shared: str, home: str) -> Path | None:
         return Path.home() / ".cache" / "wafermill"
     except RuntimeError:
         return None
+
+
+def read_cached(folder: str, name: str) -> bytes | None:
+    """What `keep_cached` kept under this name; None where it is not there or not whole."""
+    root = user_cache()
+    try:
+        stored = root and (root / folder / name).read_bytes()
+    except OSError:
+        return None
+    content = stored[_DIGEST_BYTES:] if stored else b""
+    return content if stored and stored.startswith(_digest(content)) else None
+
+
+def keep_cached(content: bytes, folder: str, name: str) -> None:
+    """Keep bytes that are found again faster than made again. The name tells all that they depend
+    on. Where that fails, the next process makes its own."""
+    root = user_cache()
+    if root is None:
+        return
+    path = root / folder / name
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as temporary:
+            temporary.write(_digest(content) + content)
+        os.replace(temporary.name, path)
+
+
+def _digest(content: bytes) -> bytes:
+    return blake2b(content, digest_size=_DIGEST_BYTES).digest()

@@ -121,7 +121,7 @@ def sections(
     `common`: fields that the table above has in the same words.
     """
     seen = set() if seen is None else seen
-    fields = model.model_fields.items()
+    fields = config_model.described_fields(model).items()
     own = [(n, f) for n, f in fields if n not in common]
     plain = [row(f"{prefix}{n}", f) for n, f in own if prefix or not models_in(f.annotation)]
     if plain:
@@ -149,10 +149,9 @@ def in_all(models: Sequence[type[BaseModel]]) -> list[str]:
     first, *others = models or [BaseModel]
     return [
         name
-        for name, info in first.model_fields.items()
-        if all(row(name, other.model_fields[name]) == row(name, info)
-               for other in others if name in other.model_fields)
-        and all(name in other.model_fields for other in others)
+        for name, info in config_model.described_fields(first).items()
+        if all(name in (fields := config_model.described_fields(other))
+               and row(name, fields[name]) == row(name, info) for other in others)
     ]  # fmt: skip
 
 

@@ -4,10 +4,9 @@ data; UnprovenError says that a condition of the argument (`pipeline.cleaning`) 
 them.
 
 They are built once per machine and kept in the user's cache, in a file named after a digest of
-everything that they depend on, which begins with the hash of the rest.
+everything that they depend on.
 """
 
-import contextlib
 import hashlib
 import io
 import unicodedata
@@ -23,7 +22,7 @@ import numpy.typing as npt
 
 from dedup.arrays import U8, U16, U32, U64
 from dedup.compiled import source_digest
-from dedup.user_cache import user_cache
+from dedup.user_cache import keep_cached, read_cached
 from pipeline.cleaning import known_ftfy
 from pipeline.cleaning.known_ftfy import (
     ALL,
@@ -33,8 +32,6 @@ from pipeline.cleaning.known_ftfy import (
     require_known_code,
     take_apart,
 )
-from pipeline.core import storage
-from pipeline.core.errors import ResourceError
 
 KEEP, WRITE, DROP, MARK, JOIN, COMPOSE, ASK, AMPERSAND, LESS, LINE_FEED, RETURN = range(11)
 """Actions: copy; write something shorter; leave out; copy and order by combining class; the same,
@@ -193,50 +190,32 @@ def _require(tables: Tables) -> None:
         raise UnprovenError("a character that is merely copied has a combining class")
 
 
-_HASH_DIGITS = 32
+CACHE = "cleaning"
+"""The folder of the user's cache that holds them."""
 
 
 @cache
 def tables_or_reason() -> Tables | str:
     """The tables, or why the installed ftfy has to do all the work itself."""
-    path = table_file()
-    tables = _read(path) if path else None
-    if tables is None:
-        try:
-            tables = build_tables()
-        except UnprovenError as error:
-            return str(error)
-        if path:
-            _write(path, tables)
+    name = table_file()
+    content = read_cached(CACHE, name)
+    if content is not None:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            return Tables(arrays["classes"], arrays["rows"])
+    try:
+        tables = build_tables()
+    except UnprovenError as error:
+        return str(error)
+    file = io.BytesIO()
+    np.savez(file, **tables._asdict())
+    keep_cached(file.getvalue(), CACHE, name)
     return tables
 
 
-def table_file() -> Path | None:
-    """Where the tables for exactly this ftfy, Python and package are kept; None for a user without
-    a home directory."""
+def table_file() -> str:
+    """The file in the user's cache of the tables for exactly this ftfy, Python and package."""
     digest = hashlib.sha256(source_digest(Path(__file__).parent).encode())
     digest.update(f"ftfy {ftfy.__version__} unicode {unicodedata.unidata_version}".encode())
     for source in sorted(Path(ftfy.__file__).parent.glob("*.py")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    root = user_cache()
-    return root and root / "cleaning" / f"{digest.hexdigest()[:16]}.npz"
-
-
-def _write(path: Path, tables: Tables) -> None:
-    file = io.BytesIO()
-    np.savez(file, **tables._asdict())
-    content = file.getvalue()
-    with contextlib.suppress(ResourceError):  # the next process builds its own
-        storage.publish(path, [storage.hash_bytes(content).encode(), content])
-
-
-def _read(path: Path) -> Tables | None:
-    try:
-        stored = path.read_bytes()
-    except OSError:
-        return None
-    digest, content = stored[:_HASH_DIGITS], stored[_HASH_DIGITS:]
-    if storage.hash_bytes(content).encode() != digest:
-        return None
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        return Tables(arrays["classes"], arrays["rows"])
+    return f"{digest.hexdigest()[:16]}.npz"

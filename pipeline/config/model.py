@@ -1,8 +1,13 @@
 """Typed, frozen configs: pydantic models read from strict YAML, with errors a user can act on."""
 
+import ast
+import functools
+import inspect
+import itertools
 import json
 import os
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -27,18 +32,29 @@ from pipeline.core.words import did_you_mean_or_all
 class FrozenModel(BaseModel):
     """Base of every config section: immutable, no unknown keys, no silent type conversion."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class ConfigSection(FrozenModel):
-    """A section whose fields are described by the strings behind them."""
+    """A section whose fields are described by the strings behind them (`described_fields`)."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
-    @classmethod
-    def __pydantic_init_subclass__(cls, **settings: Any) -> None:
-        for info in cls.model_fields.values():
-            info.description = " ".join((info.description or "").split()) or None
+@functools.cache
+def described_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields of a model with what the strings behind them say. It reads the source, which no
+    run should wait for."""
+    fields = model.model_fields
+    for section in (kind for kind in model.__mro__ if issubclass(kind, ConfigSection)):
+        (statement,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
+        assert isinstance(statement, ast.ClassDef)
+        for field, behind in itertools.pairwise(statement.body):
+            match field, behind:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(words))),
+                ):
+                    fields[name].description = fields[name].description or " ".join(words.split())
+    return fields
 
 
 _BYTE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
@@ -237,7 +253,7 @@ def _explain(
     place = f"--set {longer}" if option else f"{loaded.where(dotted)}: {dotted}"
     where = escape_text(place, 1000)
     parent = _model_at(model, [str(part) for part in error["loc"][:-1]])
-    fields = parent.model_fields if parent else {}
+    fields = described_fields(parent) if parent else {}
     if error["type"] == "extra_forbidden":
         return f"{where}: unknown key{did_you_mean_or_all(location[-1], fields)}"
     if error["type"] == "missing":

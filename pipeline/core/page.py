@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from dedup.user_cache import keep_cached, read_cached
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
@@ -24,7 +26,22 @@ def page_environment(
 ) -> "Environment":
     """Where pages are made: a template of the first of `packages` that has one of its name, with
     `filters` and both guards."""
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from importlib.metadata import version
+
+    from jinja2 import BytecodeCache, Environment, FunctionLoader, StrictUndefined
+    from jinja2.bccache import Bucket
+
+    class Compiled(BytecodeCache):
+        """Templates are compiled once for each version of themselves, of Python and of Jinja."""
+
+        _folder = f"templates/{version('jinja2')}"
+
+        def load_bytecode(self, bucket: Bucket) -> None:
+            if (content := read_cached(self._folder, bucket.key)) is not None:
+                bucket.bytecode_from_string(content)
+
+        def dump_bytecode(self, bucket: Bucket) -> None:
+            keep_cached(bucket.bytecode_to_string(), self._folder, bucket.key)
 
     def template(name: str) -> str:
         files = [resources.files(package).joinpath(name) for package in packages]
@@ -32,6 +49,7 @@ def page_environment(
 
     environment = Environment(
         autoescape=True,
+        bytecode_cache=Compiled(),
         finalize=spell_hidden,
         loader=FunctionLoader(template),
         undefined=StrictUndefined,

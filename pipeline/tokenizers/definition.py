@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from dedup.user_cache import keep_cached, read_cached
 from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.shipped import gpt2_vocabulary
 from pipeline.core.storage import hash_bytes, read_at_most
@@ -95,10 +96,14 @@ def load_definition(
 
 @functools.lru_cache(maxsize=4)
 def _define_shipped(eos: str | int, special_tokens: tuple[str, ...]) -> TokenizerDefinition:
-    content = _gpt2_json()
     if eos != _GPT2_EOS or special_tokens:
-        return _define(GPT2, _with_tokens_in_text(GPT2, content, special_tokens), eos)
-    return restore_definition(GPT2, _canonical(content).encode(), _GPT2_EOS_ID)
+        return _define(GPT2, _with_tokens_in_text(GPT2, _gpt2_json(), special_tokens), eos)
+    kept = "tokenizers", f"{_GPT2_HASH}.json"
+    data = read_cached(*kept)
+    if data is None:
+        data = _canonical(_gpt2_json()).encode()
+        keep_cached(data, *kept)
+    return restore_definition(GPT2, data, _GPT2_EOS_ID)
 
 
 def _with_tokens_in_text(

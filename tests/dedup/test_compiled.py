@@ -92,6 +92,27 @@ print(product.tolist())
     assert python(code, tmp_path) == "True False 1 False\n[[3.0, 3.0], [3.0, 3.0]]"
 
 
+def test_a_kept_kernel_serves_one_that_is_compiled_later(tmp_path: Path) -> None:
+    """What loads it imports nothing of numba's that only a compiler needs, which the next one does
+    need."""
+    uses_it = """
+import sys
+import numpy as np
+from dedup.polynomial import fmix64
+first = fmix64(np.uint64(1))
+before = "numba.np.linalg" in sys.modules
+import numba
+@numba.njit
+def total(values):
+    mixed = np.sort(np.array([fmix64(value) for value in values]))
+    return mixed[0] ^ mixed[1] ^ np.uint64(np.sqrt(np.float64(len(values)))) ^ np.uint64(1)
+pair = np.array([1, 2], np.uint64)
+print(before, total(pair) == fmix64(pair[0]) ^ fmix64(pair[1]), first == fmix64(pair[0]))
+"""
+    python(USE, tmp_path)
+    assert python(uses_it, tmp_path) == "False True True"
+
+
 def test_import_is_light(tmp_path: Path) -> None:
     heavy = "{'numba', 'numpy', 'datasketch', 'pyarrow'}"
     code = f"import sys, dedup; dedup.PRESETS; print(sorted(set(sys.modules) & {heavy}))"
@@ -113,6 +134,21 @@ kernels = [k for m in modules for k in vars(m).values() if isinstance(k, dedup.c
 print(len(kernels) > 40, [k.__qualname__ for k in kernels if not k.signatures])
 """
     assert python(code, tmp_path) == "True []"
+    # and what was kept of them is complete: another process loads it all without compiling
+    loading = (
+        code.replace("dedup.find.warm_up()", "").replace("clean_array([", "([")
+        + """
+loaded = 0
+for one in kernels:
+    kept = one._made()._cache
+    for signature, *_ in kept._cache_file._load_index():
+        result = kept.load_overload(signature, one.targetctx)
+        wrapper = result.fndesc.llvm_cpython_wrapper_name
+        loaded += bool(result.library.get_pointer_to_function(wrapper))
+print(loaded)
+"""
+    )
+    assert int(python(loading, tmp_path).split()[-1]) > 40
 
 
 def test_kernels_call_those_of_their_own_package_and_of_dedup_only() -> None:

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dedup.user_cache import _find_cache, user_cache
+from dedup.user_cache import _find_cache, keep_cached, read_cached, user_cache
 from pipeline.core.errors import ConfigError, ResourceError
 from pipeline.demo import quickstart
 from trainer.runs.jobs import JobStore
@@ -42,3 +45,29 @@ def test_a_user_without_a_home_is_told_what_to_set(homeless: None):
         quickstart.cache_directory()
     with pytest.raises(ConfigError, match="set WAFERMILL_JOBS to a directory"):
         JobStore.default()
+
+
+@given(content=st.binary(), cut=st.integers(1, 16), spoilt=st.integers(0))
+def test_only_what_was_kept_whole_is_read(content: bytes, cut: int, spoilt: int):
+    with TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patched:
+        patched.setenv("WAFERMILL_CACHE", root)
+        assert read_cached("folder", "name") is None
+        keep_cached(content, "folder", "name")
+        assert read_cached("folder", "name") == content
+        (path,) = Path(root, "folder").iterdir()
+        stored = path.read_bytes()
+        path.write_bytes(stored[:-cut])
+        assert read_cached("folder", "name") is None
+        place = spoilt % len(stored)
+        path.write_bytes(stored[:place] + bytes([stored[place] ^ 1]) + stored[place + 1 :])
+        assert read_cached("folder", "name") is None
+
+
+def test_what_cannot_be_kept_is_not_there(homeless: None, tmp_path: Path):
+    keep_cached(b"content", "folder", "name")
+    assert read_cached("folder", "name") is None
+    (tmp_path / "folder").write_text("in the way")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("WAFERMILL_CACHE", str(tmp_path))
+        keep_cached(b"content", "folder", "name")
+        assert read_cached("folder", "name") is None

@@ -27,7 +27,7 @@ from pipeline.cleaning.known_ftfy import (
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """No tables in memory, and a cache of its own."""
-    monkeypatch.setattr(tables, "user_cache", lambda: tmp_path)
+    monkeypatch.setenv("WAFERMILL_CACHE", str(tmp_path))
     tables.tables_or_reason.cache_clear()
     yield tmp_path
     tables.tables_or_reason.cache_clear()
@@ -103,7 +103,7 @@ def test_the_normal_form_of_everything_else_is_itself() -> None:
 
 def test_tables_are_kept_and_a_damaged_file_is_written_anew(fresh: Path) -> None:
     first = tables.tables_or_reason()
-    path = tables.table_file()
+    path = fresh / tables.CACHE / tables.table_file()
     whole = path.read_bytes()
     assert path.is_relative_to(fresh) and len(whole) > 10_000
     for damaged in (b"", whole[:-1], whole[:5000] + b"\0" + whole[5001:], b"x" * 50):
@@ -124,7 +124,7 @@ def test_kept_tables_are_read_not_built(fresh: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_cache_that_cannot_be_written(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (fresh / "file").write_text("in the way")
-    monkeypatch.setattr(tables, "user_cache", lambda: fresh / "file")
+    monkeypatch.setenv("WAFERMILL_CACHE", str(fresh / "file"))
     assert slow_because() is None
     assert clean_array(["it’s"]).to_pylist() == ["it's"]
 

@@ -324,7 +324,7 @@ def test_configs_are_frozen(tmp_path: Path) -> None:
 def test_every_field_is_described() -> None:
     def walk(model: type[config_model.FrozenModel], prefix: str) -> list[str]:
         missing = []
-        for name, info in model.model_fields.items():
+        for name, info in config_model.described_fields(model).items():
             inner = config_model._models_in(info.annotation)
             for each in inner:
                 missing += walk(each, f"{prefix}{name}.")
