@@ -110,6 +110,7 @@ class _Kernel:
 def _declare(function: Callable[..., Any]) -> Any:
     import numba
 
+    _import_arrays()
     directory = find_kernel_directory(Path(function.__code__.co_filename).parent)
     settings: Any = numba.config
     before = settings.CACHE_DIR
@@ -120,10 +121,8 @@ def _declare(function: Callable[..., Any]) -> Any:
     finally:
         settings.CACHE_DIR = before
     kept: Any = getattr(made, "_cache", None)
-    if is_kept and hasattr(kept, "_load_overload"):
+    if hasattr(kept, "_load_overload"):
         kept.load_overload = partial(_load, kept)
-    else:
-        _import_arrays()
     return made
 
 
@@ -133,9 +132,7 @@ def _load(kept: Any, signature: Any, context: Any) -> Any:
     from numba.core.runtime.nrt import rtsys
 
     rtsys.initialize(context)
-    if (compiled := kept._load_overload(signature, context)) is None:
-        _import_arrays()
-    return compiled
+    return kept._load_overload(signature, context)
 
 
 @contextlib.contextmanager

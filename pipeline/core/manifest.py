@@ -8,6 +8,7 @@ hash of the rest of it, so a damaged manifest is known as such.
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import msgspec
 
 from pipeline.core.errors import IntegrityError
 from pipeline.core.mirror import fetch
-from pipeline.core.storage import canonical_json, hash_bytes, write_json
+from pipeline.core.storage import canonical_json, hash_bytes, publish
 
 Counters = Mapping[str, Any]
 
@@ -88,7 +89,7 @@ class StageManifest:
         """All shards, in task order."""
         return [shard for task in self.tasks for shard in task.shards]
 
-    @property
+    @cached_property
     def content_hash(self) -> str:
         """Hash over the content of all shards: what downstream fingerprints chain on."""
         return fingerprint_of({"shards": [s.identity for s in self.shards]})
@@ -127,14 +128,14 @@ def changed_fields(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str =
     return names
 
 
-def seal(value: dict[str, Any]) -> dict[str, Any]:
-    """Add the `seal`: the hash of the canonical JSON of everything else."""
-    return {**value, "seal": hash_bytes(canonical_json(value))}
-
-
 def write_sealed(path: Path, value: dict[str, Any]) -> None:
-    """Publish a sealed JSON document."""
-    write_json(path, seal(value))
+    """Publish a JSON document with a `seal`: the hash of the canonical JSON of everything else."""
+    data = canonical_json({**value, "seal": ""})
+    rest = data.replace(b'\n "seal": "",', b"", 1)
+    if rest == data:  # no key comes after it
+        rest = canonical_json(value)
+    line = f'\n "seal": "{hash_bytes(rest)}"'
+    publish(path, data.replace(b'\n "seal": ""', line.encode(), 1))
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
@@ -180,25 +181,16 @@ def _as_dict(record: TaskRecord) -> dict[str, Any]:
 def read_record(path: Path) -> TaskRecord | None:
     """The record at `path`, or None when it is missing or damaged (the task then runs again)."""
     try:
-        return _record(read_sealed(path))
-    except (IntegrityError, KeyError, TypeError):
+        return msgspec.convert(read_sealed(path), TaskRecord)
+    except (IntegrityError, msgspec.ValidationError):
         return None
-
-
-def _record(value: Mapping[str, Any]) -> TaskRecord:
-    shards = tuple(map(_shard, value["shards"]))
-    return TaskRecord(value["fingerprint"], shards, value["counters"])
-
-
-def _shard(value: Mapping[str, Any]) -> Shard:
-    end = ShardEnd(**value["end"]) if "end" in value else None
-    return Shard(**{**value, "end": end, "scrubbed": tuple(value.get("scrubbed", ()))})
 
 
 def write_manifest(path: Path, manifest: StageManifest) -> None:
     """Commit a stage."""
+    named = {"stage": manifest.stage, "fingerprint": manifest.fingerprint}
     tasks = [_as_dict(task) for task in manifest.tasks]
-    write_sealed(path, {**vars(manifest), "tasks": tasks})
+    write_sealed(path, {**named, "fields": manifest.fields, "tasks": tasks})
 
 
 def read_manifest(path: Path) -> StageManifest | None:
@@ -207,9 +199,6 @@ def read_manifest(path: Path) -> StageManifest | None:
         return None
     value = read_sealed(path)
     try:
-        tasks = tuple(_record(task) for task in value["tasks"])
-        return StageManifest(value["stage"], value["fingerprint"], value["fields"], tasks)
-    except (KeyError, TypeError) as error:
-        raise IntegrityError(
-            f"{path}: damaged, or written by another version ({error!r})"
-        ) from error
+        return msgspec.convert(value, StageManifest)
+    except msgspec.ValidationError as error:
+        raise IntegrityError(f"{path}: damaged, or written by another version ({error})") from error

@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -351,21 +352,22 @@ def _local_workers(
 
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
     _be_quiet()
-    with (
-        dask.config.set(_QUIET),
-        LocalCluster(
-            n_workers=workers if minimum is None else min(minimum, workers),
-            threads_per_worker=1,
-            processes=True,
-            host="127.0.0.1",
-            dashboard_address="127.0.0.1:0",
-            silence_logs=50,
-            memory_limit=machine_memory() // workers,
-            scheduler_kwargs={"dashboard": dashboard},
-            worker_dashboard_address=None,
-        ) as cluster,
-        Client(cluster) as client,
-    ):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(dask.config.set(_QUIET))
+        with _main_hidden():
+            cluster = LocalCluster(
+                n_workers=workers if minimum is None else min(minimum, workers),
+                threads_per_worker=1,
+                processes=True,
+                host="127.0.0.1",
+                dashboard_address="127.0.0.1:0",
+                silence_logs=50,
+                memory_limit=machine_memory() // workers,
+                scheduler_kwargs={"dashboard": dashboard},
+                worker_dashboard_address=None,
+            )
+            stack.enter_context(cluster)
+        client = stack.enter_context(Client(cluster))
         if minimum is not None:
             clusters.follow_work(cluster, min(minimum, workers), workers)
         if dashboard:
@@ -374,6 +376,21 @@ def _local_workers(
             yield DaskExecutor(client, workers, LocalMemory(cluster, workers))
         finally:
             _kill_workers(cluster)
+
+
+@contextlib.contextmanager
+def _main_hidden() -> Iterator[None]:
+    """Processes that start meanwhile do not first run the program again that starts them, as
+    multiprocessing has it: no task is one of its functions, and a script may lack a guard."""
+    program = vars(sys.modules["__main__"])
+    hidden: dict[str, Any] = {
+        name: program.pop(name) for name in ("__file__", "__spec__") if name in program
+    }
+    try:
+        program["__spec__"] = None
+        yield
+    finally:
+        program.update(hidden)
 
 
 def _be_quiet() -> None:

@@ -5,14 +5,14 @@ quiet.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as RichProgress
+from typing import TYPE_CHECKING, Any
 
 from pipeline.core.mirror import name_urls
 from pipeline.core.words import format_duration, pluralise
+
+if TYPE_CHECKING:  # no worker shows anything
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
 
 _PLAIN_EVERY_SECONDS = 5.0
 
@@ -20,7 +20,7 @@ _PLAIN_EVERY_SECONDS = 5.0
 class StageProgress:
     """Counts one stage's finished work; redraws a bar, or prints a line every few seconds."""
 
-    def __init__(self, name: str, works: Sequence[int], reused: int, console: Console) -> None:
+    def __init__(self, name: str, works: Sequence[int], reused: int, console: "Console") -> None:
         self.name = name
         self.works = works
         self.reused = reused
@@ -73,6 +73,9 @@ class StageProgress:
         if not self._console.is_terminal or not self.works:
             yield
             return
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
         columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
         self._bar = RichProgress(*columns, console=self._console, transient=True)
         with self._bar:
@@ -84,6 +87,8 @@ class Progress:
     """Prints to standard error, so that standard output stays for results."""
 
     def __init__(self, quiet: bool = False) -> None:
+        from rich.console import Console
+
         self.console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
         self.timings: dict[str, tuple[float, int]] = {}
         self._rebuilding = ""

@@ -27,7 +27,7 @@ from pipeline.core.manifest import (
 )
 from pipeline.engine.executor import Executor, LocalExecutor
 from pipeline.engine.progress import Progress
-from pipeline.engine.shared import Shared, shorten_call, to_plain_data
+from pipeline.engine.shared import Shared, identify, shorten_call
 from pipeline.engine.stage import Inputs, Output, Stage, Task, TaskFunction, top_directory
 from pipeline.engine.verified import is_verified, open_table, verify_files
 
@@ -380,8 +380,7 @@ def task_fingerprints(stage: Stage) -> list[str]:
 
 
 def _identity(task: Task) -> str:
-    inputs = [to_plain_data(shards) for shards in task.inputs]
-    return fingerprint_of({"job": to_plain_data(task.job), "inputs": inputs})
+    return identify({"job": task.job, "inputs": task.inputs})
 
 
 def _shared_fields(stage: Stage) -> dict[str, Any]:

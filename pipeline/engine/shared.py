@@ -7,11 +7,14 @@ same way.
 
 import dataclasses
 import functools
+import json
 import pickle
 from collections.abc import Hashable, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from pipeline.core import storage
 from pipeline.core.manifest import Shard, fingerprint_of
@@ -21,7 +24,8 @@ LARGEST_JOB = 2048
 SUFFIX = ".shared"
 _LEFT_OUT = ("location", "withheld")
 _LOADED_AT_ONCE = 8
-_PLAIN = (str, int, float, bool)
+_PLAIN = frozenset({str, int, bool, type(None)})
+_ENCODER = msgspec.json.Encoder(order="sorted")
 
 Value = TypeVar("Value")
 
@@ -40,7 +44,7 @@ class Shared(Generic[Value]):
     @functools.cached_property
     def identity(self) -> str:
         """Hash of the value as plain data."""
-        return fingerprint_of({"shared": to_plain_data(self.value)})
+        return identify({"shared": self.value})
 
     def store_in(self, directory: Path) -> None:
         """Write the value to a file, by which it travels from now on. Raises ResourceError."""
@@ -79,35 +83,47 @@ def shorten_call(job: Any, directory: Path) -> Any:
     return whole
 
 
-def to_plain_data(value: Any) -> Any:
+def identify(value: Mapping[str, Any]) -> str:
+    """The `fingerprint_of` a job, and of what has jobs in it, without waiting for it: a run with
+    nothing to do identifies every task."""
+    data = _ENCODER.encode(_to_plain_data(value))
+    try:
+        return storage.hash_bytes(msgspec.json.format(data, indent=1) + b"\n")
+    except msgspec.DecodeError:  # NaN and infinities, which are no JSON
+        return fingerprint_of(json.loads(data))
+
+
+def _to_plain_data(value: Any) -> Any:
     """A job as plain data for hashing; shards count by their content, what is shared by its hash.
 
     Fields named `location` say where, not what, and `withheld` what must not be stored whatever is
     asked for; both are left out.
     """
     kind: Any = type(value)
-    if value is None or kind in _PLAIN:
+    if kind in _PLAIN:
         return value
+    if kind is Shard:
+        return value.identity
     if kind is tuple or kind is list:
-        return [to_plain_data(v) for v in value]
+        return [_to_plain_data(v) for v in value]
     if (names := _field_names(kind)) is not None:
-        return {name: to_plain_data(getattr(value, name)) for name in names}
-    if isinstance(value, Shard):
-        return list(value.identity)
+        return {name: _to_plain_data(getattr(value, name)) for name in names}
     if isinstance(value, Shared):
         return value.identity
     if isinstance(value, Mapping):
-        return {str(k): to_plain_data(v) for k, v in value.items() if k not in _LEFT_OUT}
+        return {str(k): _to_plain_data(v) for k, v in value.items() if k not in _LEFT_OUT}
     if isinstance(value, list | tuple):
-        return [to_plain_data(v) for v in value]
+        return [_to_plain_data(v) for v in value]
     if isinstance(value, bytes):
         return value.hex()
+    if isinstance(value, float):
+        return msgspec.Raw(json.dumps(value).encode())  # msgspec writes 1e16 where json has 1e+16
     return value
 
 
 @functools.cache
 def _field_names(kind: Hashable) -> tuple[str, ...] | None:
     """The fields of a dataclass that count; None for another type."""
-    if not is_dataclass(kind) or kind is Shard:
+    if not is_dataclass(kind):
         return None
     return tuple(f.name for f in dataclasses.fields(kind) if f.name not in _LEFT_OUT)

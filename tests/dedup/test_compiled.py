@@ -100,7 +100,7 @@ import sys
 import numpy as np
 from dedup.polynomial import fmix64
 first = fmix64(np.uint64(1))
-before = "numba.np.linalg" in sys.modules
+before = "numba.np.polynomial" in sys.modules
 import numba
 @numba.njit
 def total(values):

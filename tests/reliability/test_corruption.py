@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.core import storage
-from pipeline.core.manifest import read_manifest, seal
+from pipeline.core.manifest import read_manifest
 from pipeline.engine.runner import Runner, manifest_path
 from pipeline.runs import layout
 from tests.forked import prep_in_fork
@@ -203,8 +203,3 @@ def test_a_damaged_input_of_a_task_is_named_before_it_is_used(
     assert mended.code == 0
     assert mended.tasks["tokenize"] == 1
     undamaged(run)
-
-
-def test_a_seal_covers_key_order_and_values_alone() -> None:
-    assert seal({"a": 1, "b": [2]}) == seal({"b": [2], "a": 1})
-    assert seal({"a": 1})["seal"] != seal({"a": 2})["seal"]

@@ -1,6 +1,8 @@
 """What tasks share travels once: small calls, the same bytes, fingerprints of constant size."""
 
 import errno
+import json
+import math
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -9,14 +11,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import xxhash
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
-from pipeline.core.manifest import Shard
+from pipeline.core.manifest import Shard, fingerprint_of
 from pipeline.engine import shared
 from pipeline.engine.runner import stage_fields, task_fingerprints
-from pipeline.engine.shared import LARGEST_JOB, SUFFIX, Shared, shorten_call
+from pipeline.engine.shared import LARGEST_JOB, SUFFIX, Shared, identify, shorten_call
 from pipeline.engine.stage import Stage, Task
 from pipeline.stories import loop
 from tests.pipeline.trees import differences
@@ -43,6 +49,28 @@ def stage(shards: tuple[Shard, ...], location: str = "") -> Stage:
     jobs = [Job(number, every, location) for number in range(3)]
     tasks = tuple(Task(str(job.number), job, (every,)) for job in jobs)
     return Stage(name="toy", version=1, function=lambda job, inputs: None, tasks=tasks)  # type: ignore[arg-type, return-value]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.tuples(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=20,
+    )
+)
+@example([1e16, 1e-7, -0.0, math.inf, 1 << 80, "\x00\x1f\x7f\u2028\\/é\U0001f600"])
+def test_a_job_is_identified_by_the_canonical_json_of_its_plain_data(value: Any) -> None:
+    plain = json.dumps({"job": value}, sort_keys=True, ensure_ascii=False, indent=1)
+    assert identify({"job": value}) == xxhash.xxh3_128_hexdigest(plain.encode() + b"\n")
+
+
+def test_shards_and_what_is_shared_count_by_their_content() -> None:
+    shards, numbers = many(2), (1, 2)
+    job = {"job": Job(3, Shared(shards), "here"), "wide": np.float64(0.1)}
+    paths = [list(shard.identity) for shard in shards]
+    plain = {"job": {"number": 3, "shards": fingerprint_of({"shared": paths})}, "wide": 0.1}
+    assert identify(job) == fingerprint_of(plain)
+    assert identify({"a": shards, "b": numbers}) == fingerprint_of({"a": paths, "b": [1, 2]})
 
 
 def test_a_call_is_small_and_its_value_is_read_once(tmp_path: Path) -> None:
