@@ -1,6 +1,7 @@
 """The public API: exactly these names, each with types and words, on a page; used as users do."""
 
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -131,9 +132,9 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def fresh(program: str, cwd: Path) -> str:
-    """What a program prints that a user starts elsewhere."""
+    """What a program, or a script, prints that a user starts elsewhere."""
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, *(() if program.endswith(".py") else ("-c",)), program],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
@@ -174,3 +175,17 @@ def test_the_example_as_a_user_runs_it(tmp_path: Path) -> None:
     assert any(line.startswith("step 2 read: sums/sums.jsonl ") for line in said)
     assert re.fullmatch(r"wrote: \d tokens, ended by (length|eos)", said[-1])
     assert {path.name for path in tmp_path.iterdir()} == {"sums.jsonl", "run", "model"}
+
+
+def test_a_script_needs_no_guard_for_its_workers(tmp_path: Path) -> None:
+    """multiprocessing would have each of them run the script again and start workers of its own."""
+    (tmp_path / "texts.jsonl").write_text(json.dumps({"text": "one text " * 50}) + "\n")
+    (tmp_path / "mine.py").write_text(
+        "import pipeline\n"
+        "print('once', __file__[-7:], __spec__)\n"
+        "inputs = [{'name': 'texts', 'path': 'texts.jsonl', 'format': 'jsonl'}]\n"
+        "run = pipeline.run({'name': 'mine', 'inputs': inputs}, 'out', 2)\n"
+        "print(run.directory.name, __file__[-7:], __spec__)\n"
+    )
+    printed = fresh("mine.py", cwd=tmp_path)
+    assert printed == "once mine.py None\nout mine.py None\n"
