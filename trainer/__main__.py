@@ -1,6 +1,16 @@
-"""`python -m trainer` is `train`."""
+"""`train`, as the command or as `python -m trainer`. Worker processes import this file first."""
 
-if __name__ == "__main__":  # worker processes import this file, and need none of the below
+from pipeline.core import collect_rarely
+
+collect_rarely()
+
+
+def main() -> None:
+    """Entry point."""
     from trainer.cli import main
 
+    main()
+
+
+if __name__ == "__main__":
     main()

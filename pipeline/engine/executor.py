@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -354,7 +355,7 @@ def _local_workers(
     _be_quiet()
     with contextlib.ExitStack() as stack:
         stack.enter_context(dask.config.set(_QUIET))
-        with _main_hidden():
+        with _main_replaced():
             cluster = LocalCluster(
                 n_workers=workers if minimum is None else min(minimum, workers),
                 threads_per_worker=1,
@@ -379,18 +380,18 @@ def _local_workers(
 
 
 @contextlib.contextmanager
-def _main_hidden() -> Iterator[None]:
-    """Processes that start meanwhile do not first run the program again that starts them, as
-    multiprocessing has it: no task is one of its functions, and a script may lack a guard."""
+def _main_replaced() -> Iterator[None]:
+    """Processes that start meanwhile do not first import the program that starts them, as
+    multiprocessing has it, but that of `prep`: no task is a function of a program, and a script may
+    lack a guard."""
     program = vars(sys.modules["__main__"])
-    hidden: dict[str, Any] = {
-        name: program.pop(name) for name in ("__file__", "__spec__") if name in program
-    }
+    replaced: dict[str, Any] = {n: program[n] for n in ("__file__", "__spec__") if n in program}
     try:
-        program["__spec__"] = None
+        program.pop("__file__", None)
+        program["__spec__"] = find_spec("pipeline.__main__")
         yield
     finally:
-        program.update(hidden)
+        program.update(replaced)
 
 
 def _be_quiet() -> None:

@@ -1,14 +1,12 @@
 """Runs one stage: skips what is published, runs the rest, commits records and then the manifest."""
 
-import contextlib
-import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.core import failpoint, mirror, storage
+from pipeline.core import failpoint, mirror, rare_collections, storage
 from pipeline.core.errors import InputError, IntegrityError, NondeterminismError
 from pipeline.core.journal import DIRECTORY as JOURNAL
 from pipeline.core.journal import Journal
@@ -35,8 +33,6 @@ TOP_MANIFEST = "manifest.json"
 STAGE_MANIFESTS = "manifests"
 ENGINE = "engine"
 _TABLE = ".parquet"
-_COLLECTED_AFTER = 50_000
-"""Objects that a task makes before Python looks for cycles among them."""
 _ENGINE_VERSION = 2
 """Raised when fingerprints are made in another way: what was made before is made again."""
 
@@ -65,19 +61,7 @@ class _FinishedTask:
     problem: str | None = None
 
 
-@contextlib.contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Within the block Python looks for cycles less often. Tasks make many objects and hardly a
-    cycle, and the search took a fiftieth of their time."""
-    before = gc.get_threshold()
-    gc.set_threshold(_COLLECTED_AFTER, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
-@_rare_collections()
+@rare_collections()
 def _perform(call: _TaskCall) -> _FinishedTask:
     """Run a task on a worker and publish: outputs as they come, then the record that commits them.
 

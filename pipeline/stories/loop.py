@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pipeline.config.cluster import LOCAL, Cluster
 from pipeline.config.sections import Keep
+from pipeline.core import rare_collections
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import StageManifest
 from pipeline.engine.executor import Executor, executor, joined_step
@@ -72,6 +73,7 @@ class StoryRun:
     keep: Keep = "all"
     noted: dict[str, str] = field(default_factory=dict)
 
+    @rare_collections()
     def hold(self, tell: Tell, publish: Publish | None = None) -> Manifest:
         """Run the stages as the only writer of the directory, and commit them."""
         with joined_step(self.cluster.model_dump(), self.out):
