@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from dedup.user_cache import keep_cached, read_cached
-
 if TYPE_CHECKING:
     from jinja2 import Environment
 
@@ -30,6 +28,8 @@ def page_environment(
 
     from jinja2 import BytecodeCache, Environment, FunctionLoader, StrictUndefined
     from jinja2.bccache import Bucket
+
+    from dedup.user_cache import keep_cached, read_cached
 
     class Compiled(BytecodeCache):
         """Templates are compiled once for each version of themselves, of Python and of Jinja."""
