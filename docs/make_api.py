@@ -43,6 +43,8 @@ model = trainer.load("runs/tiny")
 trainer.generate(model, ["import "], max_new_tokens=24)[0].text
 ```
 
+A script needs no `if __name__ == "__main__":` around the call: worker processes do not import it.
+
 [examples/api.py](../examples/api.py) is a whole program. The names on this page are the public API;
 all other modules, functions and attributes are internal and may change in any release. Pages on
 [prep](prep.md), [training](training.md) and the other commands say what options mean.
