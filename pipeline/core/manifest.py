@@ -14,9 +14,10 @@ from typing import Any
 
 import msgspec
 
+from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
 from pipeline.core.mirror import fetch
-from pipeline.core.storage import canonical_json, hash_bytes, publish
+from pipeline.core.storage import canonical_json, hash_bytes
 
 Counters = Mapping[str, Any]
 
@@ -135,7 +136,7 @@ def write_sealed(path: Path, value: dict[str, Any]) -> None:
     if rest == data:  # no key comes after it
         rest = canonical_json(value)
     line = f'\n "seal": "{hash_bytes(rest)}"'
-    publish(path, data.replace(b'\n "seal": ""', line.encode(), 1))
+    storage.publish(path, data.replace(b'\n "seal": ""', line.encode(), 1))
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
