@@ -1,16 +1,8 @@
-"""`prep`, as the command or as `python -m pipeline`. Worker processes import this file first."""
+"""`python -m pipeline` is `prep`. Worker processes import this file first, as another module."""
 
-from pipeline.core import collect_rarely
-
-collect_rarely()
-
-
-def main() -> None:
-    """Entry point."""
-    from pipeline.commands.app import main
-
-    main()
-
+import pipeline.commands  # noqa: F401 - for what it does to the process
 
 if __name__ == "__main__":
+    from pipeline.commands.app import main
+
     main()

@@ -1,16 +1,6 @@
-"""`train`, as the command or as `python -m trainer`. Worker processes import this file first."""
+"""`python -m trainer` is `train`."""
 
-from pipeline.core import collect_rarely
-
-collect_rarely()
-
-
-def main() -> None:
-    """Entry point."""
+if __name__ == "__main__":  # worker processes import this file, and need none of the below
     from trainer.cli import main
 
-    main()
-
-
-if __name__ == "__main__":
     main()
