@@ -50,9 +50,10 @@ def keep_cached(content: bytes, folder: str, name: str) -> None:
     path = root / folder / name
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as temporary:
+        with tempfile.NamedTemporaryFile(dir=path.parent) as temporary:  # removed where this fails
             temporary.write(_digest(content) + content)
-        os.replace(temporary.name, path)
+            temporary.flush()
+            os.replace(temporary.name, path)
 
 
 def _digest(content: bytes) -> bytes:

@@ -45,9 +45,7 @@ def described_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
     run should wait for."""
     fields = model.model_fields
     for section in (kind for kind in model.__mro__ if issubclass(kind, ConfigSection)):
-        (statement,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
-        assert isinstance(statement, ast.ClassDef)
-        for field, behind in itertools.pairwise(statement.body):
+        for field, behind in itertools.pairwise(_read_body(section)):
             match field, behind:
                 case (
                     ast.AnnAssign(target=ast.Name(id=name)),
@@ -55,6 +53,15 @@ def described_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
                 ):
                     fields[name].description = fields[name].description or " ".join(words.split())
     return fields
+
+
+def _read_body(kind: type) -> list[ast.stmt]:
+    """The statements of a class; none where the package is installed without its sources."""
+    try:
+        (statement,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    except OSError:
+        return []
+    return statement.body if isinstance(statement, ast.ClassDef) else []
 
 
 _BYTE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,

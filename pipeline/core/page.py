@@ -32,9 +32,10 @@ def page_environment(
     from dedup.user_cache import keep_cached, read_cached
 
     class Compiled(BytecodeCache):
-        """Templates are compiled once for each version of themselves, of Python and of Jinja."""
+        """Templates are compiled once for each version of themselves, of Python, Jinja and this
+        package."""
 
-        _folder = f"templates/{version('jinja2')}"
+        _folder = f"templates/{version('jinja2')}-{version('wafermill')}"
 
         def load_bytecode(self, bucket: Bucket) -> None:
             if (content := read_cached(self._folder, bucket.key)) is not None:

@@ -1,5 +1,6 @@
 """Where a user's caches lie."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,7 +55,7 @@ def test_only_what_was_kept_whole_is_read(content: bytes, cut: int, spoilt: int)
         assert read_cached("folder", "name") is None
         keep_cached(content, "folder", "name")
         assert read_cached("folder", "name") == content
-        (path,) = Path(root, "folder").iterdir()
+        (path,) = Path(root, "folder").iterdir()  # and nothing else
         stored = path.read_bytes()
         path.write_bytes(stored[:-cut])
         assert read_cached("folder", "name") is None
@@ -71,3 +72,13 @@ def test_what_cannot_be_kept_is_not_there(homeless: None, tmp_path: Path):
         patched.setenv("WAFERMILL_CACHE", str(tmp_path))
         keep_cached(b"content", "folder", "name")
         assert read_cached("folder", "name") is None
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*paths: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setenv("WAFERMILL_CACHE", str(tmp_path))
+    monkeypatch.setattr("os.replace", full)
+    keep_cached(b"content", "folder", "name")
+    assert [*(tmp_path / "folder").iterdir()] == []
