@@ -353,22 +353,22 @@ def _local_workers(
 
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
     _be_quiet()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(dask.config.set(_QUIET))
-        with _main_replaced():
-            cluster = LocalCluster(
-                n_workers=workers if minimum is None else min(minimum, workers),
-                threads_per_worker=1,
-                processes=True,
-                host="127.0.0.1",
-                dashboard_address="127.0.0.1:0",
-                silence_logs=50,
-                memory_limit=machine_memory() // workers,
-                scheduler_kwargs={"dashboard": dashboard},
-                worker_dashboard_address=None,
-            )
-            stack.enter_context(cluster)
-        client = stack.enter_context(Client(cluster))
+    with (
+        dask.config.set(_QUIET),
+        _main_replaced(),
+        LocalCluster(
+            n_workers=workers if minimum is None else min(minimum, workers),
+            threads_per_worker=1,
+            processes=True,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            silence_logs=50,
+            memory_limit=machine_memory() // workers,
+            scheduler_kwargs={"dashboard": dashboard},
+            worker_dashboard_address=None,
+        ) as cluster,
+        Client(cluster) as client,
+    ):
         if minimum is not None:
             clusters.follow_work(cluster, min(minimum, workers), workers)
         if dashboard:
@@ -381,9 +381,9 @@ def _local_workers(
 
 @contextlib.contextmanager
 def _main_replaced() -> Iterator[None]:
-    """Processes that start meanwhile do not first import the program that starts them, as
-    multiprocessing has it, but that of `prep`: no task is a function of a program, and a script may
-    lack a guard."""
+    """Workers that start meanwhile, one in the place of another that died too, do not first import
+    the program that starts them, as multiprocessing has it, but that of `prep`: no task is a
+    function of a program, and a script may lack a guard."""
     program = vars(sys.modules["__main__"])
     replaced: dict[str, Any] = {n: program[n] for n in ("__file__", "__spec__") if n in program}
     try:

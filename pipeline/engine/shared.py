@@ -105,7 +105,7 @@ def _to_plain_data(value: Any) -> Any:
     if kind is Shard:
         return value.identity
     if kind is tuple or kind is list:
-        return [v.identity if type(v) is Shard else _to_plain_data(v) for v in value]
+        return [_to_plain_data(v) for v in value]
     if (names := _field_names(kind)) is not None:
         return {name: _to_plain_data(getattr(value, name)) for name in names}
     if isinstance(value, Shared):

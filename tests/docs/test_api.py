@@ -177,15 +177,21 @@ def test_the_example_as_a_user_runs_it(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"sums.jsonl", "run", "model"}
 
 
-def test_a_script_needs_no_guard_for_its_workers(tmp_path: Path) -> None:
-    """multiprocessing would have each of them run the script again and start workers of its own."""
+def test_a_script_needs_no_guard_for_its_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """multiprocessing would have each of them run the script again and start workers of its own,
+    and the one that takes the place of another that was killed."""
+    fault = f"task.start.clean@1=killonce:{tmp_path / 'killed'}"
+    monkeypatch.setenv("WAFERMILL_FAILPOINT", fault)
     (tmp_path / "texts.jsonl").write_text(json.dumps({"text": "one text " * 50}) + "\n")
     (tmp_path / "mine.py").write_text(
         "import pipeline\n"
         "print('once', __file__[-7:], __spec__)\n"
         "inputs = [{'name': 'texts', 'path': 'texts.jsonl', 'format': 'jsonl'}]\n"
-        "run = pipeline.run({'name': 'mine', 'inputs': inputs}, 'out', 2)\n"
+        "run = pipeline.run({'name': 'mine', 'inputs': inputs}, 'out', 1)\n"
         "print(run.directory.name, __file__[-7:], __spec__)\n"
     )
     printed = fresh("mine.py", cwd=tmp_path)
+    assert (tmp_path / "killed").exists()
     assert printed == "once mine.py None\nout mine.py None\n"
