@@ -25,7 +25,7 @@ TARGET = Path(__file__).with_name("configuration.md")
 
 UNITS = {
     "read.task_bytes": "bytes", "read.max_document_bytes": "bytes", "read.max_bad_share": "share",
-    "seed": "", "tokenize.eos": "", "read.max_file_bytes": "bytes",
+    "seed": "", "tokenize.eos": "", "tokenize.bos": "", "read.max_file_bytes": "bytes",
     "read.max_ratio": "bytes per byte on disk", "clean.min_length": "characters",
     "pack.max_sequence_length": "tokens",
     "dedup.size": "shingle units", "dedup.bands": "", "dedup.rows": "",

@@ -255,7 +255,8 @@ def clean_texts(texts: Any) -> Any:
 def tokenize_texts(
     texts: Sequence[str] | pa.Array | pa.ChunkedArray, tokenizer: str | Any = "gpt2"
 ) -> pa.Array:
-    """Token ids of every text, in the same order, without EOS; special tokens in text stay text.
+    """Token ids of every text, in the same order, without BOS and EOS; special tokens in text stay
+    text.
 
     texts: `str`s or an Arrow array of strings.
     tokenizer: `gpt2`, the path of a tokenizer.json, or what

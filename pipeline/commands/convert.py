@@ -22,6 +22,7 @@ def convert(
     from_: str | None = None,
     tokenizer: str | None = None,
     eos: str | None = None,
+    bos: str | None = None,
     eos_id: Annotated[int | None, typer.Option(min=0)] = None,
     msl: Annotated[int | None, typer.Option(min=1)] = None,
     samples_per_file: Annotated[int | None, typer.Option(min=1)] = None,
@@ -53,6 +54,8 @@ def convert(
         [default: detected]
     --tokenizer NAME: gpt2, or a path of a tokenizer.json [default: gpt2]
     --eos TOKEN: token that ends documents [default: the tokenizer's]
+    --bos TOKEN: token that begins documents, or none [default: what the tokenizer itself puts
+        before a text]
     --eos-id: the id of that token, for token ids without a tokenizer
     --msl: tokens in a row [default: as in the input, or 2048]
     --samples-per-file: rows in an HDF5 file [default: by --shard-size]
@@ -83,6 +86,7 @@ def convert(
         out=out,
         tokenizer=tokenizer,
         eos=eos,
+        bos=bos,
         eos_id=eos_id,
         length=msl,
         samples_per_file=samples_per_file,

@@ -60,6 +60,7 @@ def verify(
     hdf5: bool = False,
     vocab_size: int | None = None,
     eos: int | None = None,
+    bos: int | None = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a finished run: hashes, ledger, HDF5 contract, EOS count, lineage coverage.
@@ -72,17 +73,19 @@ def verify(
     --hdf5/--no-hdf5: check a directory of .h5 files, whoever wrote them
     --vocab-size: with --hdf5: every id must be below this
     --eos: with --hdf5: the id that separates documents
+    --bos: with --hdf5: the id that every document must begin with
 
     Examples:
     prep verify runs/quickstart
     prep verify runs/quickstart --lineage 10000
     prep verify --hdf5 /data/from/elsewhere --vocab-size 50257 --eos 50256
+    prep verify --hdf5 llama_rows/ --eos 128001 --bos 128000
     """
     from pipeline.hdf5.foreign.check import check_directory
     from pipeline.stories.verify import verify_run
 
     if hdf5:
-        return show_foreign(check_directory(directory, vocab_size, eos), as_json)
+        return show_foreign(check_directory(directory, vocab_size, eos, bos), as_json)
     checks = verify_run(directory, lineage)
     if as_json:
         return print_json([vars(check) for check in checks])
@@ -135,6 +138,7 @@ def _print(report: "ForeignReport") -> None:
             ),
             ("vocabulary", f"{report.vocab_size:,}" if report.vocab_size is not None else ""),
             ("EOS", f"{report.eos_id}" if report.eos_id is not None else ""),
+            ("BOS", f"{report.bos_id}" if report.bos_id is not None else ""),
         ]
     )
     for line in report.not_checked:

@@ -184,6 +184,9 @@ class TokenizeConfig(ConfigSection):
     eos: str | int | None = None
     """token that ends a document, by string or id [default: eos_token of the tokenizer_config.json
     next to the tokenizer, or its only special token]"""
+    bos: str | int | Literal[False] | None = None
+    """token that begins a document, by string or id, or false for none [default: what the tokenizer
+    itself puts before a text]"""
     special_tokens: tuple[str, ...] = ()
     """special tokens that are recognised where their text occurs; the text of all others stays
     text"""

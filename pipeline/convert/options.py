@@ -155,6 +155,8 @@ class ConvertOptions:
     kind: Kind | None = None
     tokenizer: str | None = None
     eos: str | None = None
+    bos: str | None = None
+    """`none` for no token before a document."""
     eos_id: int | None = None
     length: int | None = None
     samples_per_file: int | None = None

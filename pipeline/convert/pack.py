@@ -200,4 +200,6 @@ def describe_ids(vocabulary: StreamVocabulary) -> dict[str, Any]:
     description: dict[str, Any] = {"vocab_size": vocabulary.vocab_size, "eos_id": vocabulary.eos_id}
     if vocabulary.tokenizer is not None:
         description["tokenizer_hash"] = vocabulary.tokenizer.content_hash
+    if vocabulary.bos_id is not None:
+        description["bos_id"] = vocabulary.bos_id
     return description

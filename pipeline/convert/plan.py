@@ -35,7 +35,13 @@ from pipeline.convert.options import (
     refuse_cluster,
 )
 from pipeline.convert.pack import CorpusTarget, RowTarget, SampleTarget, ShardPlace
-from pipeline.convert.stream import Ends, StreamSource, StreamVocabulary, Target
+from pipeline.convert.stream import (
+    Ends,
+    StreamSource,
+    StreamVocabulary,
+    Target,
+    describe_vocabulary,
+)
 from pipeline.convert.texts import RunSource, TextSource, Tokenizing, open_run_source
 from pipeline.convert.token_lists import SavedTokenSource, TokenListSource
 from pipeline.core.errors import ConfigError, InputError
@@ -105,6 +111,7 @@ def _from_run(options: ConvertOptions, source: RunSource) -> ConvertPlan:
     for option, value in (
         ("--tokenizer", options.tokenizer),
         ("--eos", options.eos),
+        ("--bos", options.bos),
         ("--eos-id", options.eos_id),
     ):
         if value is not None:
@@ -135,7 +142,7 @@ def _token_source(inputs: ConvertInputs, vocabulary: StreamVocabulary, ends: End
 
 
 def _from_text(options: ConvertOptions) -> ConvertPlan:
-    tokenizer = load_definition(options.tokenizer or GPT2, options.eos)
+    tokenizer = _load(options)
     files, passed = find("input", list(options.inputs), Path(), options.input_format)
     template = None if options.template is None else parse_template(options.template)
     rules = RecordRules(
@@ -159,7 +166,7 @@ def _from_text(options: ConvertOptions) -> ConvertPlan:
 def _from_hdf5(options: ConvertOptions, files: Hdf5Files) -> ConvertPlan:
     limit = 1 << 16 if files.dtype.itemsize == 2 else None
     eos_id, vocab_size = files.number("eos_id"), files.number("vocab_size")
-    vocabulary = _vocabulary(options, eos_id, vocab_size, limit)
+    vocabulary = _vocabulary(options, eos_id, vocab_size, limit, files.number("bos_id"))
     recorded = files.params.get("tokenizer_hash")
     tokenizer = vocabulary.tokenizer
     if tokenizer is not None and recorded is not None and recorded != tokenizer.content_hash:
@@ -198,7 +205,11 @@ def _per_shard(options: ConvertOptions, item_bytes: int) -> int:
 
 
 def _vocabulary(
-    options: ConvertOptions, eos_id: int | None, vocab_size: int | None, limit: int | None
+    options: ConvertOptions,
+    eos_id: int | None,
+    vocab_size: int | None,
+    limit: int | None,
+    bos_id: int | None = None,
 ) -> StreamVocabulary:
     """What the options say of the ids, checked against what the data set says of itself; `limit` is
     the number of ids that its dtype can hold, if that is few."""
@@ -208,10 +219,20 @@ def _vocabulary(
     is_complete = eos_id is not None and (vocab_size is not None or options.eos_id is not None)
     if options.tokenizer is None and is_complete and not to_text:
         assert eos_id is not None
-        return StreamVocabulary(eos_id, vocab_size or limit or 1 << 31)
-    tokenizer = load_definition(options.tokenizer or GPT2, options.eos)
+        return StreamVocabulary(eos_id, vocab_size or limit or 1 << 31, bos_id=bos_id)
+    tokenizer = _load(options)
     _check_same(tokenizer, eos_id, vocab_size, options.tokenizer is not None)
-    return StreamVocabulary(tokenizer.eos_id, tokenizer.vocab_size, tokenizer)
+    if bos_id is not None and bos_id != tokenizer.bos_id:
+        raise ConfigError(
+            f"the input begins documents with id {bos_id}, {tokenizer.name} with "
+            f"{'none' if tokenizer.bos_id is None else tokenizer.bos_id}; --bos names its token"
+        )
+    return describe_vocabulary(tokenizer)
+
+
+def _load(options: ConvertOptions) -> TokenizerDefinition:
+    bos = False if options.bos == "none" else options.bos
+    return load_definition(options.tokenizer or GPT2, options.eos, bos=bos)
 
 
 def _check_same(

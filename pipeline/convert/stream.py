@@ -34,17 +34,23 @@ LOSSES = {
 
 @dataclass(frozen=True)
 class StreamVocabulary:
-    """What is known of the token ids: the id that ends a document, how many ids there are, and the
-    tokenizer itself where text is made or read."""
+    """What is known of the token ids: the id that ends a document, how many ids there are, the
+    tokenizer itself where text is made or read, and the id that begins a document, if one does."""
 
     eos_id: int
     vocab_size: int
     tokenizer: TokenizerDefinition | None = None
+    bos_id: int | None = None
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """uint16 where every id fits, else uint32."""
         return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
+
+
+def describe_vocabulary(tokenizer: TokenizerDefinition) -> StreamVocabulary:
+    """What a tokenizer says of its ids."""
+    return StreamVocabulary(tokenizer.eos_id, tokenizer.vocab_size, tokenizer, tokenizer.bos_id)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.arrays import Array
-from pipeline.convert.stream import Mark, StreamBlock, StreamFacts, StreamVocabulary, require
+from pipeline.convert.stream import (
+    Mark,
+    StreamBlock,
+    StreamFacts,
+    StreamVocabulary,
+    describe_vocabulary,
+    require,
+)
 from pipeline.core.errors import InputError
 from pipeline.core.mirror import fetch
 from pipeline.core.storage import remove_tree, verify_file
@@ -81,7 +88,7 @@ class TextSource:
         self.tokenizer = Shared(tokenizer)
         self.tokenizing = tokenizing
         self.lossy = lossy
-        vocabulary = StreamVocabulary(tokenizer.eos_id, tokenizer.vocab_size, tokenizer)
+        vocabulary = describe_vocabulary(tokenizer)
         sizes = tuple((file.shown, file.size) for file in files)
         self.facts = StreamFacts(kind="text", files=sizes, unit="tokens", vocabulary=vocabulary)
         self._read = 0
@@ -253,4 +260,4 @@ def _vocabulary(run: TokenizedRun) -> StreamVocabulary:
     pack = run.pack
     data = (run.directory / layout.TOKENIZER).read_bytes()
     tokenizer = restore_definition(layout.TOKENIZER, data, pack.eos_id)
-    return StreamVocabulary(pack.eos_id, pack.vocab_size, tokenizer)
+    return describe_vocabulary(tokenizer)

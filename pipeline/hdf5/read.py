@@ -179,6 +179,7 @@ class SampleDataset:
             self.max_sequence_length = corpus_length
         self.vocab_size = int(params["vocab_size"])
         self.eos_id = int(params["eos_id"])
+        self.bos_id: int | None = params.get("bos_id")
         self.rows_globally_shuffled = bool(params["rows_globally_shuffled"])
         self.dataset_hash = str(params["dataset_hash"])
         self.ancestors = tuple(str(parent) for parent in params.get("ancestors", ()))
@@ -257,19 +258,21 @@ def open_dataset(directory: Path, corpus_length: int | None = None) -> SampleDat
         raise InputError(f"{path}: not a data_params.json of this toolkit: {error!r}") from error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SplitContents:
     """What a full read of a split found.
 
-    `eos_labels`: labels that are an EOS and count. A corpus has neither rows nor a mask: its
-    `tokens` and, as `eos_labels`, the EOS among them count.
+    `eos_labels`: labels that are an EOS and count; `bos_inputs`: inputs that are a BOS and count,
+    where there is one. A corpus has neither rows nor a mask: its `tokens` and, as these two, the
+    EOS and BOS among them count.
     """
 
-    rows: int
-    mask_sum: int
+    rows: int = 0
+    mask_sum: int = 0
     eos_labels: int
-    padded_rows: int
+    padded_rows: int = 0
     tokens: int = 0
+    bos_inputs: int = 0
 
 
 def check_split(dataset: SampleDataset) -> SplitContents:
@@ -283,7 +286,7 @@ def check_split(dataset: SampleDataset) -> SplitContents:
     """
     if dataset.layout is CORPUS:
         return _check_corpus(dataset)
-    rows = mask_sum = eos_labels = padded = 0
+    rows = mask_sum = eos_labels = padded = bos = 0
     for shard, start, block in dataset.blocks(max(1, _BLOCK_TOKENS // dataset.max_sequence_length)):
         where = f"{dataset.directory / shard.name}: rows from {start}"
         _check_rows(block, dataset, where)
@@ -293,16 +296,21 @@ def check_split(dataset: SampleDataset) -> SplitContents:
         rows += len(block)
         mask_sum += int(mask.sum())
         eos_labels += int(((block[:, 2] == dataset.eos_id) & (mask == 1)).sum())
+        bos += (
+            0 if dataset.bos_id is None else int((block[:, 0][mask == 1] == dataset.bos_id).sum())
+        )
         padded += 0 if dataset.takedowns else int((mask[:, -1] == 0).sum())
     if rows != dataset.rows or (dataset.layout is SAMPLE and padded > 1):
         raise IntegrityError(
             f"{dataset.directory}: {rows} rows ({dataset.rows} declared), {padded} padded"
         )
-    return SplitContents(rows, mask_sum, eos_labels, padded)
+    return SplitContents(
+        rows=rows, mask_sum=mask_sum, eos_labels=eos_labels, padded_rows=padded, bos_inputs=bos
+    )
 
 
 def _check_corpus(dataset: SampleDataset) -> SplitContents:
-    tokens = eos = 0
+    tokens = eos = bos = 0
     for shard, start, block in dataset.blocks(_BLOCK_TOKENS):
         if block.max() >= dataset.vocab_size:
             raise IntegrityError(
@@ -311,7 +319,8 @@ def _check_corpus(dataset: SampleDataset) -> SplitContents:
             )
         tokens += len(block)
         eos += int((block == dataset.eos_id).sum())
-    return SplitContents(0, 0, eos, 0, tokens)
+        bos += 0 if dataset.bos_id is None else int((block == dataset.bos_id).sum())
+    return SplitContents(eos_labels=eos, tokens=tokens, bos_inputs=bos)
 
 
 def _check_rows(block: Rows, dataset: SampleDataset, where: str) -> None:

@@ -171,7 +171,7 @@ def _read_spans(dataset: SampleDataset, index: int, spans: RowSpans) -> Iterator
 
 def _tokenize_again(directory: Path, docs_D: I64, eos_id: int) -> Iterator[tuple[int, str, Tokens]]:
     """Of some documents (dense indices, ascending) those whose texts are there, one at a time:
-    index, key in hex, and tokens with EOS."""
+    index, key in hex, and tokens with BOS and EOS."""
     from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
 
     keys = DocumentTable(directory).take(docs_D, ["doc_key"])["doc_key"].to_pylist()
@@ -261,17 +261,19 @@ def _find_tokens(
     from pipeline.tokenizers.definition import reference_tokenizer
 
     eos_id = open_dataset(directory / "hdf5" / split).eos_id
-    tokenizer = reference_tokenizer(_read_tokenizer(directory, eos_id))
+    definition = _read_tokenizer(directory, eos_id)
+    tokenizer, before = reference_tokenizer(definition), len(definition.markers) - 1
     cuts = read_cuts(home, pa.array(list(spans), pa.binary(ids.KEY_BYTES)))
     tokens_by_key: dict[bytes, Spans] = {}
     for key, string in RunRecords(home).texts(list(spans)).items():
         text, cut = string.encode(), cuts.get(key, [])
         encoded = tokenizer.encode(_apply_cuts(text, cut, len(text)), add_special_tokens=False)
         offsets = np.array(encoded.offsets, np.int64).reshape(-1, 2)
-        tokens_by_key[key] = [
+        ranges = (
             _find_token_range(offsets, tuple(len(_apply_cuts(text, cut, end)) for end in span))
             for span in spans[key]
-        ]
+        )
+        tokens_by_key[key] = [(first + before, stop + before) for first, stop in ranges]
     return tokens_by_key
 
 

@@ -427,6 +427,7 @@ class PackOutput(_OutputOfSplits):
     tokens = _optional_counter(0, "tokens")
     vocab_size = _setting(int, "vocab_size")
     eos_id = _setting(int, "eos_id")
+    bos_id: _Attribute[int | None] = _optional_setting(None, "bos_id")
     format = _setting(str, "format")
     max_sequence_length = _setting(int, "max_sequence_length")
     packer = _setting(str, "packer")

@@ -74,6 +74,11 @@ class PackVocabulary(Protocol):
         """The id that ends every document, and that pads hold."""
         ...
 
+    @property
+    def bos_id(self) -> int | None:
+        """The id that begins every document; None where its text does."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class PackJob:
@@ -281,6 +286,7 @@ def _make_stage(config: Config, vocabulary: PackVocabulary, tasks: list[Task]) -
         "shard_bytes": config.hdf5.shard_bytes,
         "shard_sequences": config.hdf5.shard_sequences,
         "compression": config.hdf5.compression,
+        **({} if vocabulary.bos_id is None else {"bos_id": vocabulary.bos_id}),
     }
     return Stage(
         name="pack",

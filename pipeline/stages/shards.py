@@ -175,6 +175,7 @@ class ParamsJob:
     format: FormatName
     vocab_size: int
     eos_id: int
+    bos_id: int | None
     seed: int
     split: str
     counts: SplitCounts
@@ -196,6 +197,7 @@ def _params(job: ParamsJob, inputs: Inputs) -> Result:
         "vocab_size": job.vocab_size,
         "eos_id": job.eos_id,
         "pad_id": job.eos_id,
+        **({} if job.bos_id is None else {"bos_id": job.bos_id}),
         "rows_globally_shuffled": True,
         "seed": job.seed,
         "split": job.split,
@@ -244,6 +246,7 @@ def params_stage(
             format=config.pack.format,
             vocab_size=vocabulary.vocab_size,
             eos_id=vocabulary.eos_id,
+            bos_id=vocabulary.bos_id,
             seed=config.seed,
             split=stream.name,
             counts=counts[stream.name],

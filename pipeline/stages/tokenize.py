@@ -1,4 +1,5 @@
-"""Tokenize: the kept documents, in document order, each ended by one EOS -> tokens/.
+"""Tokenize: the kept documents, in document order, each begun by a BOS, if the tokenizer has one,
+and ended by one EOS -> tokens/.
 
 The tokenizer itself is at the top of the run directory, as Hugging Face libraries read it.
 """
@@ -34,10 +35,13 @@ class TokenizerJob:
 
     json: str
     eos_token: str
+    bos_token: str | None
 
 
 def _publish_tokenizer(job: TokenizerJob, inputs: Inputs) -> Result:
     config = {"eos_token": job.eos_token, "tokenizer_class": "PreTrainedTokenizerFast"}
+    if job.bos_token is not None:
+        config["bos_token"] = job.bos_token
     outputs = (
         bytes_output(layout.TOKENIZER, job.json.encode()),
         bytes_output(layout.TOKENIZER_CONFIG, canonical_json(config)),
@@ -47,7 +51,7 @@ def _publish_tokenizer(job: TokenizerJob, inputs: Inputs) -> Result:
 
 def tokenizer_stage(tokenizer: TokenizerDefinition) -> Stage:
     """The stage that writes tokenizer.json and tokenizer_config.json."""
-    task = Task("tokenizer", TokenizerJob(tokenizer.json, tokenizer.eos_token))
+    task = Task("tokenizer", TokenizerJob(tokenizer.json, tokenizer.eos_token, tokenizer.bos_token))
     return Stage(name="tokenizer", version=1, function=_publish_tokenizer, tasks=(task,))
 
 
@@ -91,7 +95,7 @@ def list_lengths(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
 
 def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
-    """Columns doc_id, doc_key, tokens (list of uint16 or uint32, EOS included)."""
+    """Columns doc_id, doc_key, tokens (list of uint16 or uint32, BOS and EOS included)."""
     state = inputs.table(job.keep)["state"].to_numpy()
     is_kept = pa.chunked_array([pa.array(state == STATES.index("kept"))])
     documents = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
@@ -151,5 +155,6 @@ def tokenize_stage(
         version=3,
         function=_tokenize,
         tasks=tuple(tasks),
+        settings={} if tokenizer.bos_id is None else {"bos_id": tokenizer.bos_id},
         software=software,
     )

@@ -87,7 +87,7 @@ def prepare(loaded: LoadedConfig, out: Path | None) -> Preparation:
     check_masks(config.clean.mask, config.clean.phone_regions)
     tokenize = config.tokenize
     name = tokenize.tokenizer if tokenize.tokenizer == GPT2 else loaded.base / tokenize.tokenizer
-    definition = load_definition(name, tokenize.eos, tokenize.special_tokens)
+    definition = load_definition(name, tokenize.eos, tokenize.special_tokens, tokenize.bos)
     return Preparation(
         config=config,
         screening=request,

@@ -325,8 +325,13 @@ def _split(dataset: SampleDataset, name: str, split: SplitLedger, holes: Holes) 
         raise IntegrityError(
             f"hdf5/{name}: {eos:,} EOS tokens for {pluralise(expected, 'document')}"
         )
+    if dataset.bos_id is not None and facts.bos_inputs != expected:
+        raise IntegrityError(
+            f"hdf5/{name}: {facts.bos_inputs:,} BOS tokens for {pluralise(expected, 'document')}"
+        )
     masked = f", {pluralise(holes.copies, 'document')} masked" if holes.copies else ""
-    yield Check(f"hdf5/{name}", f"{_size(dataset, facts)}, {eos:,} EOS{masked}")
+    begun = "" if dataset.bos_id is None else f"{facts.bos_inputs:,} BOS, "
+    yield Check(f"hdf5/{name}", f"{_size(dataset, facts)}, {begun}{eos:,} EOS{masked}")
     cover = f"{pluralise(spans, 'span')} {'covers' if spans == 1 else 'cover'}"
     yield Check(f"lineage/{name}", f"{cover} every token that is not padding")
     if entries is not None:

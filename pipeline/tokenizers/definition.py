@@ -1,10 +1,12 @@
-"""What a tokenizer is (its `tokenizer.json`, the size of its vocabulary, the EOS), and ids to
+"""What a tokenizer is (its `tokenizer.json`, the size of its vocabulary, BOS and EOS), and ids to
 bytes.
 
 The JSON is brought to one form: `truncation` and `padding` are dropped, because they would cut or
 fill documents, and keys are sorted, so that the hash depends on nothing but the content.
 `tokenizers` itself reads it once, here, so what it refuses never reaches a worker. A model with BPE
-dropout is refused (its ids are random); post-processors that add tokens (BOS, CLS) are not used.
+dropout is refused (its ids are random). The token that the file has `tokenizers` put before a text
+(BOS, CLS) begins a document; another one, or none, is written into the JSON, which so says the same
+to whoever reads it from a run. What it puts behind a text is not used: each document has its EOS.
 
 Byte-level tokenizers give every token its exact bytes, so any slice of a stream decodes. Others
 decode by `tokenizers`, whole texts only and not always exactly.
@@ -12,10 +14,11 @@ decode by `tokenizers`, whole texts only and not always exactly.
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +37,9 @@ _LARGEST_FILE = 1 << 28
 _SENTENCEPIECE = (".model", ".spm")
 _SIBLINGS = ("tokenizer_config.json", "special_tokens_map.json")
 
+Bos = str | int | Literal[False] | None
+"""A token that begins a document, by string or id; False: none; None: as the file has it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerDefinition:
@@ -47,13 +53,22 @@ class TokenizerDefinition:
     """Largest id plus one, added tokens included."""
     eos_token: str
     eos_id: int
+    bos_token: str | None = None
+    """What begins a document; None: its text does. The JSON says so too."""
+    bos_id: int | None = None
     engine: str | None = None
     """The engine to use; None: the fastest that gives the ids of `tokenizers`."""
 
     @functools.cached_property
     def content_hash(self) -> str:
-        """xxh3-128 of the JSON and the EOS id: part of every fingerprint that depends on ids."""
+        """xxh3-128 of the JSON, which has the BOS, and the EOS id: part of every fingerprint that
+        depends on ids."""
         return hash_bytes(f"{self.eos_id}\n{self.json}".encode())
+
+    @property
+    def markers(self) -> tuple[int, ...]:
+        """The ids that no text becomes: EOS, and BOS where there is one."""
+        return (self.eos_id,) if self.bos_id is None else (self.eos_id, self.bos_id)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -74,30 +89,37 @@ def reference_tokenizer(definition: TokenizerDefinition) -> Tokenizer:
 
 
 def load_definition(
-    tokenizer: str | Path = GPT2, eos: str | int | None = None, special_tokens: Sequence[str] = ()
+    tokenizer: str | Path = GPT2,
+    eos: str | int | None = None,
+    special_tokens: Sequence[str] = (),
+    bos: Bos = None,
 ) -> TokenizerDefinition:
     """The shipped GPT-2 vocabulary (`gpt2`), or a `tokenizer.json`, or a directory that holds one.
 
     `eos` is the token that ends a document, as its string or its id. By default it is `eos_token`
     of the `tokenizer_config.json` (or `special_tokens_map.json`) beside the file, else the only
-    special token of the file. The text of `special_tokens` becomes those tokens; that of all other
-    special tokens stays text. Raises ConfigError naming the file and what to do.
+    special token of the file. `bos` is the token that begins one, and False is none; by default it
+    is what the file has `tokenizers` put before a text, unless that is the EOS. The text of
+    `special_tokens` becomes those tokens; that of all other special tokens stays text. Raises
+    ConfigError naming the file and what to do.
 
     >>> definition = load_definition("gpt2")
     >>> definition.vocab_size, definition.eos_token, definition.eos_id, str(definition.dtype)
     (50257, '<|endoftext|>', 50256, 'uint16')
     """
     if tokenizer == GPT2:
-        return _define_shipped(_GPT2_EOS if eos is None else eos, tuple(special_tokens))
+        return _define_shipped(_GPT2_EOS if eos is None else eos, tuple(special_tokens), bos)
     path = _find_file(Path(tokenizer))
     content = _with_tokens_in_text(str(path), _read_object(path), special_tokens)
-    return _define(str(path), content, eos)
+    return _define(str(path), content, eos, bos)
 
 
 @functools.lru_cache(maxsize=4)
-def _define_shipped(eos: str | int, special_tokens: tuple[str, ...]) -> TokenizerDefinition:
-    if eos != _GPT2_EOS or special_tokens:
-        return _define(GPT2, _with_tokens_in_text(GPT2, _gpt2_json(), special_tokens), eos)
+def _define_shipped(
+    eos: str | int, special_tokens: tuple[str, ...], bos: Bos
+) -> TokenizerDefinition:
+    if eos != _GPT2_EOS or special_tokens or (bos is not None and bos is not False):
+        return _define(GPT2, _with_tokens_in_text(GPT2, _gpt2_json(), special_tokens), eos, bos)
     kept = "tokenizers", f"{_GPT2_HASH}.json"
     data = read_cached(*kept)
     if data is None:
@@ -138,24 +160,97 @@ def restore_definition(name: str, data: bytes, eos_id: int) -> TokenizerDefiniti
     return _define(name, json.loads(data), eos_id)
 
 
-def _define(name: str, content: dict[str, Any], eos: str | int | None) -> TokenizerDefinition:
+def _define(
+    name: str, content: dict[str, Any], eos: str | int | None, bos: Bos = None
+) -> TokenizerDefinition:
     _check_model(name, content)
     content = _without_control_pieces(content)
-    text = _canonical(content)
+    tokenizer = _read(name, _canonical(content))
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    if eos is None:
+        eos = _eos_beside(Path(name), content)
+    token, number = _find_marker(name, tokenizer, eos, "end")
+    leading = _find_leading(content.get("post_processor"))
+    wanted = _choose_bos(name, leading, token) if bos is None else bos
+    first, first_id = None, None
+    if wanted is not None and wanted is not False:
+        first, first_id = _find_marker(name, tokenizer, wanted, "begin")
+    if first == token:
+        raise ConfigError(
+            f"{name}: {token!r} ends documents, so it is before the next one anyway: leave "
+            "tokenize.bos out, or name another token"
+        )
+    if leading != ([] if first is None else [first]):
+        content = {**content, "post_processor": _beginning(content, first, first_id)}
+    return TokenizerDefinition(
+        name=name,
+        json=_canonical(content),
+        vocab_size=max(vocabulary.values()) + 1,
+        eos_token=token,
+        eos_id=number,
+        bos_token=first,
+        bos_id=first_id,
+    )
+
+
+def _read(name: str, text: str) -> Tokenizer:
     try:
-        tokenizer = _parse(text)
+        return _parse(text)
     except Exception as error:  # what `tokenizers` raises
         raise ConfigError(
             f"{name}: `tokenizers` cannot read it: {escape_text(str(error))}"
         ) from error
-    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    if eos is None:
-        eos = _eos_beside(Path(name), content)
-    token, number = _eos(name, tokenizer, eos)
-    size = max(vocabulary.values()) + 1
-    return TokenizerDefinition(
-        name=name, json=text, vocab_size=size, eos_token=token, eos_id=number
-    )
+
+
+def _find_leading(step: Mapping[str, Any] | None) -> list[str]:
+    """What a post-processor puts before a text, as the formats of `tokenizers` say it."""
+    step = step or {}
+    match step.get("type"):
+        case "Sequence":  # each puts its own before that of those before it
+            return [t for one in reversed(step["processors"]) for t in _find_leading(one)]
+        case "BertProcessing" | "RobertaProcessing":
+            return [step["cls"][0]]
+        case "TemplateProcessing":
+            before = takewhile(lambda piece: "SpecialToken" in piece, step["single"])
+            names = [piece["SpecialToken"]["id"] for piece in before]
+            return [token for name in names for token in step["special_tokens"][name]["tokens"]]
+    return []
+
+
+def _choose_bos(name: str, leading: Sequence[str], eos: str) -> str | None:
+    """What begins a document where nobody said. Raises ConfigError where that is not clear."""
+    if len(leading) > 1:
+        raise ConfigError(
+            f"{name}: it puts {len(leading)} tokens before a text ({', '.join(leading)}); name the "
+            "one that begins a document with tokenize.bos, or none with tokenize.bos: false"
+        )
+    return leading[0] if leading and leading[0] != eos else None
+
+
+def _beginning(
+    content: dict[str, Any], token: str | None, number: int | None
+) -> dict[str, Any] | None:
+    """The `post_processor` that puts a token before a text, and nothing anywhere else; what it does
+    to offsets stays."""
+    steps = content.get("post_processor") or {}
+    nested = steps.get("processors", []) if steps.get("type") == "Sequence" else [steps]
+    kept = [step for step in nested if step.get("type") == "ByteLevel"]
+    if token is not None:
+        one, other = (
+            [
+                {"SpecialToken": {"id": token, "type_id": kind}},
+                {"Sequence": {"id": i, "type_id": kind}},
+            ]
+            for kind, i in enumerate("AB")
+        )
+        ids = {token: {"id": token, "ids": [number], "tokens": [token]}}
+        pair = [*one, *other]
+        kept.append(
+            {"type": "TemplateProcessing", "single": one, "pair": pair, "special_tokens": ids}
+        )
+    if len(kept) > 1:
+        return {"type": "Sequence", "processors": kept}
+    return kept[0] if kept else None
 
 
 def _canonical(content: dict[str, Any]) -> str:
@@ -220,16 +315,22 @@ def _parse(text: str) -> Tokenizer:
     return tokenizer
 
 
-def _eos(name: str, tokenizer: Tokenizer, eos: str | int) -> tuple[str, int]:
-    """String and id of the EOS token. Raises ConfigError unless text can never become it."""
-    token = tokenizer.id_to_token(eos) if isinstance(eos, int) and 0 <= eos < 1 << 32 else eos
+def _find_marker(
+    name: str, tokenizer: Tokenizer, asked: str | int, end: Literal["begin", "end"]
+) -> tuple[str, int]:
+    """String and id of the token at one end of documents. Raises ConfigError unless text can never
+    become it."""
+    token = (
+        tokenizer.id_to_token(asked) if isinstance(asked, int) and 0 <= asked < 1 << 32 else asked
+    )
     number = tokenizer.token_to_id(token) if isinstance(token, str) else None
     if not isinstance(token, str) or number is None:
-        raise ConfigError(f"{name}: its vocabulary has no token {eos!r} to end documents with")
+        raise ConfigError(f"{name}: its vocabulary has no token {asked!r} to {end} documents with")
     if number in tokenizer.encode(token, add_special_tokens=False).ids:
         raise ConfigError(
             f"{name}: the text {token!r} becomes the token {number} itself, so it cannot mark the "
-            "end of a document; name a special token as eos"
+            f"{end if end == 'end' else 'beginning'} of a document; name a special token as "
+            f"{'eos' if end == 'end' else 'bos'}"
         )
     return token, number
 
@@ -308,7 +409,8 @@ def _gpt2_json() -> dict[str, Any]:
 
 
 def decode_bytes(definition: TokenizerDefinition, ids: npt.NDArray[np.integer]) -> bytes:
-    """The bytes that `ids` stand for, (tokens,) of any integer type; EOS contributes nothing.
+    """The bytes that `ids` stand for, (tokens,) of any integer type; BOS and EOS contribute
+    nothing.
 
     >>> from pipeline.tokenizers.definition import load_definition
     >>> decode_bytes(load_definition("gpt2"), np.array([15496, 995, 50256]))
@@ -317,7 +419,7 @@ def decode_bytes(definition: TokenizerDefinition, ids: npt.NDArray[np.integer]) 
     table = byte_table(definition)
     if table is not None:
         return b"".join([table[i] for i in ids.tolist()])
-    texts = ids[ids != definition.eos_id].tolist()
+    texts = ids[~np.isin(ids, definition.markers)].tolist()
     return str(_tokenizer(definition).decode(texts, skip_special_tokens=False)).encode()
 
 
@@ -344,5 +446,6 @@ def byte_table(definition: TokenizerDefinition) -> list[bytes] | None:
             table[number] = token.encode()
     for added in content.get("added_tokens") or []:
         table[added["id"]] = added["content"].encode()
-    table[definition.eos_id] = b""
+    for marker in definition.markers:
+        table[marker] = b""
     return table

@@ -109,16 +109,30 @@ def tokenize_array(
 def tokenize_documents(
     texts: pa.Array | pa.ChunkedArray, tokenizer: TextTokenizer
 ) -> pa.LargeListArray:
-    """Ids of every text, each ended by one EOS, as a large list of uint16 where every id fits,
-    else of uint32. Arguments and errors are those of `tokenize_array`.
+    """Ids of every text, each begun by the BOS of the tokenizer, if it has one, and ended by one
+    EOS, as a large list of uint16 where every id fits, else of uint32. Arguments and errors are
+    those of `tokenize_array`.
     """
     definition = tokenizer.definition
-    ids, lengths = _TokenArray(definition.dtype, _room(texts) + len(texts)), [np.zeros(0, np.int64)]
+    added = len(definition.markers)
+    room = _room(texts) + added * len(texts)
+    ids, lengths = _TokenArray(definition.dtype, room), [np.zeros(0, np.int64)]
     for tokens in _flat_batches(texts, tokenizer):
         narrow = tokens.ids.astype(definition.dtype, copy=False)
-        ids.append(np.insert(narrow, tokens.offsets[1:], definition.eos_id))
-        lengths.append(np.diff(tokens.offsets) + 1)
+        ids.append(_mark_ends(narrow, tokens.offsets, definition))
+        lengths.append(np.diff(tokens.offsets) + added)
     return _lists(ids.array(), np.concatenate(lengths))
+
+
+def _mark_ends(
+    ids: npt.NDArray[Any], offsets_N1: I64, definition: TokenizerDefinition
+) -> npt.NDArray[Any]:
+    """The ids of N texts, one after the other, with an EOS behind each, and a BOS before it."""
+    if definition.bos_id is None:
+        return np.insert(ids, offsets_N1[1:], definition.eos_id)
+    ends = np.column_stack([offsets_N1[:-1], offsets_N1[1:]]).reshape(-1)
+    markers = np.tile([definition.bos_id, definition.eos_id], len(offsets_N1) - 1)
+    return np.insert(ids, ends, markers.astype(ids.dtype))
 
 
 class _TokenArray:
@@ -154,7 +168,7 @@ def _flat_batches(
     row = 0
     for batch in _batches(texts):
         tokens = tokenizer.engine.encode(batch)
-        _refuse_eos(tokens, row, tokenizer.definition)
+        _refuse_markers(tokens, row, tokenizer.definition)
         row += len(batch)
         yield tokens
 
@@ -176,13 +190,19 @@ def _batches(texts: pa.Array | pa.ChunkedArray) -> Iterator[list[str]]:
             begin = end
 
 
-def _refuse_eos(tokens: FlatTokens, row: int, definition: TokenizerDefinition) -> None:
-    if (tokens.ids == definition.eos_id).any():
-        position = int(np.flatnonzero(tokens.ids == definition.eos_id)[0])
+def _refuse_markers(tokens: FlatTokens, row: int, definition: TokenizerDefinition) -> None:
+    for marker, token, end in (
+        (definition.eos_id, definition.eos_token, "eos"),
+        (definition.bos_id, definition.bos_token, "bos"),
+    ):
+        if marker is None or not (found := tokens.ids == marker).any():
+            continue
+        position = int(np.flatnonzero(found)[0])
         row += int(np.searchsorted(tokens.offsets, position, "right")) - 1
         raise InputError(
-            f"text {row} yields the id {definition.eos_id} of {definition.eos_token!r}, which "
-            f"marks the end of a document; choose another eos for {definition.name}"
+            f"text {row} yields the id {marker} of {token!r}, which marks the "
+            f"{'end' if end == 'eos' else 'beginning'} of a document; choose another {end} for "
+            f"{definition.name}"
         )
 
 

@@ -51,7 +51,7 @@ def tokenizer_files(
     length = hf_config.get("n_positions") or hf_config.get("max_position_embeddings")
     settings = {
         "tokenizer_class": "GPT2Tokenizer" if classic else "PreTrainedTokenizerFast",
-        "bos_token": tokenizer.eos_token,
+        "bos_token": tokenizer.bos_token or tokenizer.eos_token,
         "eos_token": tokenizer.eos_token,
         "model_max_length": length,
     }
@@ -94,7 +94,8 @@ def write_hf(
         index = {"metadata": {"total_size": total}, "weight_map": places}
         files[INDEX] = storage.write_json(out / INDEX, index)
     eos = None if tokenizer is None else tokenizer.eos_id
-    ids = {"bos_token_id": eos, "eos_token_id": eos}
+    bos = eos if tokenizer is None or tokenizer.bos_id is None else tokenizer.bos_id
+    ids = {"bos_token_id": bos, "eos_token_id": eos}
     for name, data in tokenizer_files(tokenizer, hf_config).items():
         files[name] = storage.publish(out / name, data)
     generation = {**ids, "do_sample": False}

@@ -8,7 +8,13 @@ from pipeline.core.words import pluralise
 from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer.evaluation.scoring import score_all, score_text
 from trainer.generation.loaded import LoadedModel
-from trainer.generation.text import GenerationOptions, Sampling, encode_text, generate_text
+from trainer.generation.text import (
+    GenerationOptions,
+    Sampling,
+    begin_text,
+    encode_text,
+    generate_text,
+)
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -43,8 +49,13 @@ class WafermillLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def eot_token_id(self) -> int:
-        """EOS, which stands before a text too."""
+        """EOS, which stands before a text too, unless BOS does."""
         return self._tokenizer.eos_id
+
+    @property
+    def prefix_token_id(self) -> int:
+        """What stands before a text."""
+        return begin_text(self._tokenizer, [])[0]
 
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
@@ -77,7 +88,8 @@ class WafermillLM(TemplateLM):  # type: ignore[misc]
     ) -> list[float]:
         """Log-likelihood in nats of whole texts, each token of which is predicted once."""
         texts = [self.tok_encode(request.args[0]) for request in requests]
-        return [score_text(self._loaded, ids, self.eot_token_id, self._batch_size) for ids in texts]
+        first = self.prefix_token_id
+        return [score_text(self._loaded, ids, first, self._batch_size) for ids in texts]
 
     def generate_until(self, requests: "Requests", disable_tqdm: bool = False) -> list[str]:
         """Texts that continue contexts, up to a stop string, EOS or `max_gen_toks`."""
@@ -106,8 +118,8 @@ class WafermillLM(TemplateLM):  # type: ignore[misc]
         return [(score.logprob, score.is_greedy) for score in scores]
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """As lm-eval: spaces between both belong to the continuation, no context is EOS."""
+        """As lm-eval: spaces between both belong to the continuation, no context is BOS or EOS."""
         if not context.strip():
-            return [self.eot_token_id], self.tok_encode(context + continuation)
-        pair: tuple[list[int], list[int]] = super()._encode_pair(context, continuation)
-        return pair
+            return [self.prefix_token_id], self.tok_encode(context + continuation)
+        before, after = super()._encode_pair(context, continuation)
+        return begin_text(self._tokenizer, before), after

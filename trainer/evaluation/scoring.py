@@ -26,7 +26,7 @@ from pipeline.core.errors import InputError, escape_text
 from pipeline.core.words import pluralise
 from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer.generation.loaded import LoadedModel
-from trainer.generation.text import encode_text
+from trainer.generation.text import begin_text, encode_text
 
 Ids = Sequence[int]
 
@@ -112,9 +112,11 @@ def likelihoods(
     sentences: Sequence[str],
     batch_size: int = 8,
 ) -> list[float]:
-    """Nats of every sentence as the start of a document, which is after EOS. Raises InputError
-    naming a sentence of more than MSL tokens."""
-    texts = [([tokenizer.eos_id], encode_text(tokenizer, sentence)) for sentence in sentences]
+    """Nats of every sentence as the start of a document, which is after BOS or EOS. Raises
+    InputError naming a sentence of more than MSL tokens."""
+    texts = [
+        (begin_text(tokenizer, []), encode_text(tokenizer, sentence)) for sentence in sentences
+    ]
     length = loaded.config.max_position_embeddings
     for sentence, (_, ids) in zip(sentences, texts, strict=True):
         if len(ids) > length:

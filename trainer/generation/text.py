@@ -126,7 +126,7 @@ def generate_text(
     loaded: LoadedModel, tokenizer: TokenizerDefinition, prompt: str, wish: GenerationOptions
 ) -> GeneratedText:
     """Continue `prompt`, or start a document where it is empty."""
-    start = encode_text(tokenizer, prompt) or [tokenizer.eos_id]
+    start = begin_text(tokenizer, encode_text(tokenizer, prompt))
     tokens = continuation(loaded, start, wish.sampling, seed=wish.seed, ids=tokenizer.vocab_size)
     ids: list[int] = []
     for token in itertools.islice(tokens, wish.max_new_tokens):
@@ -144,6 +144,14 @@ def generate_text(
 def encode_text(tokenizer: TokenizerDefinition, text: str) -> list[int]:
     """Token ids of a text; strings of special tokens are text."""
     return list(_encoder(tokenizer).encode(text, add_special_tokens=False).ids)
+
+
+def begin_text(tokenizer: TokenizerDefinition, ids: Sequence[int]) -> list[int]:
+    """The ids of a text as those of a document that begins with it: behind the BOS; without one, no
+    ids are those of an EOS, which is before every document."""
+    if tokenizer.bos_id is not None:
+        return [tokenizer.bos_id, *ids]
+    return [*ids] or [tokenizer.eos_id]
 
 
 def decode_ids(tokenizer: TokenizerDefinition, ids: Sequence[int]) -> str:
@@ -247,7 +255,8 @@ class PromptReader:
                         f'{file}, line {number}: expected an object such as {{"prompt": "Once"}}'
                     )
                 text = prompt
-            yield self._prompt(encode_text(self.tokenizer, text), file, "line", number)
+            ids = begin_text(self.tokenizer, encode_text(self.tokenizer, text))
+            yield self._prompt(ids, file, "line", number)
 
     def _of_data_set(self, dataset: SampleDataset) -> Iterator[Prompt]:
         """The first MSL - max_tokens tokens of every row, or of its first document in VSL."""

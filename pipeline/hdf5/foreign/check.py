@@ -55,6 +55,7 @@ class ForeignReport:
     max_sequence_length: int | None = None
     vocab_size: int | None = None
     eos_id: int | None = None
+    bos_id: int | None = None
     facts: dict[str, int] = field(default_factory=dict)
     findings: list[FileFinding] = field(default_factory=list)
     notes: list[FileFinding] = field(default_factory=list)
@@ -65,12 +66,14 @@ def check_directory(
     directory: Path,
     vocab_size: int | None = None,
     eos_id: int | None = None,
+    bos_id: int | None = None,
+    *,
     limits: ChildLimits = ChildLimits(),
 ) -> ForeignReport:
     """Read everything in `directory` (or one .h5 file) and report.
 
-    `vocab_size` and `eos_id` are taken from `data_params.json` where they are not given. Raises
-    InputError when there is no such directory.
+    `vocab_size`, `eos_id` and `bos_id` are taken from `data_params.json` where they are not given.
+    Raises InputError when there is no such directory.
     """
     paths = [directory] if directory.is_file() else sorted(directory.glob(f"*{SHARD_SUFFIX}"))
     root = directory.parent if directory.is_file() else directory
@@ -80,6 +83,7 @@ def check_directory(
     report = ForeignReport(directory=directory, findings=findings, files=len(paths))
     report.vocab_size = vocab_size if vocab_size is not None else params.number("vocab_size")
     report.eos_id = eos_id if eos_id is not None else params.number("eos_id")
+    report.bos_id = bos_id if bos_id is not None else params.number("bos_id")
     if not paths:
         below = sorted({p.parent.name for p in root.glob(f"*/*{SHARD_SUFFIX}")})
         hint = f"; name one of its directories: {', '.join(below[:_NAMED])}" if below else ""
@@ -102,6 +106,7 @@ class _Child:
             "groups": params.groups(),
             "vocab_size": report.vocab_size,
             "eos_id": report.eos_id,
+            "bos_id": report.bos_id,
             "memory_bytes": limits.memory_bytes,
         }
 
@@ -224,7 +229,7 @@ def _odd_files(shaped: list[dict[str, Any]]) -> Iterator[FileFinding]:
 
 
 def _documents(report: ForeignReport) -> Iterator[FileFinding]:
-    """Whether there are EOS between documents."""
+    """Whether there are EOS between documents, and a BOS behind each."""
     if report.eos_id is None:
         report.not_checked.append("EOS between documents: give --eos")
         return
@@ -242,6 +247,22 @@ def _documents(report: ForeignReport) -> Iterator[FileFinding]:
         report.not_checked.append(
             f"EOS between documents: only {pluralise(counting, 'token')} to look at"
         )
+    yield from _beginnings(report)
+
+
+def _beginnings(report: ForeignReport) -> Iterator[FileFinding]:
+    """Whether documents begin with BOS, as far as rows show where one begins: behind EOS."""
+    if report.bos_id is None:
+        return
+    begins, begun = report.facts.get("after_eos", 0), report.facts.get("bos_after_eos", 0)
+    if not begins:
+        report.not_checked.append("BOS at the start of documents: no row shows where one starts")
+    elif begun < begins:
+        what = (
+            f"{begins - begun:,} of {pluralise(begins, 'document')} that start inside a row "
+            f"start{'s' if begins == 1 else ''} without BOS ({report.bos_id})"
+        )
+        yield FileFinding("", "no_bos", what)
 
 
 def _windows(report: ForeignReport, params: ForeignParams) -> Iterator[FileFinding]:

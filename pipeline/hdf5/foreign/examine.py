@@ -154,13 +154,19 @@ def _blocks(files: list[ShardFile], names: list[tuple[str, ...]]) -> Iterator[Bl
 def _examine_corpus(
     path: Path, file: ShardFile, expectations: Expectations, report: FileReport
 ) -> None:
-    size, eos = expectations.vocab_size, expectations.eos_id
-    digest = xxhash.xxh3_64()
+    size, eos, bos = expectations.vocab_size, expectations.eos_id, expectations.bos_id
+    digest, ended = xxhash.xxh3_64(), False
     for start, tokens in file.blocks(_BLOCK_TOKENS):
         digest.update(tokens.tobytes())
         report.facts.tokens += len(tokens)
         if eos is not None:
-            report.facts.eos_inside += int((tokens == eos).sum())
+            is_eos = tokens == eos
+            report.facts.eos_inside += int(is_eos.sum())
+            if bos is not None:
+                begins = np.r_[ended, is_eos[:-1]]
+                report.facts.after_eos += int(begins.sum())
+                report.facts.bos_after_eos += int((tokens[begins] == bos).sum())
+                ended = bool(is_eos[-1])
         if size is not None and (wrong := tokens >= size).any():
             what = f"tokens outside the vocabulary of {size:,}"
             place = start + int(np.flatnonzero(wrong)[0])
@@ -198,7 +204,7 @@ def main() -> None:
     ):
         resource.setrlimit(limit, (value, value))
     groups = tuple((name, tuple(features)) for name, features in request["groups"])
-    expectations = Expectations(request["vocab_size"], request["eos_id"])
+    expectations = Expectations(request["vocab_size"], request["eos_id"], request["bos_id"])
     reports = []
     for name in request["files"]:
         _say({"begin": name})

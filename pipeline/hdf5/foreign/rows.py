@@ -35,6 +35,8 @@ WHY = {
     "no_eos": "documents run into each other and the model never learns to stop",
     "eos_overwrites": "tokens were replaced by EOS at the end of rows and documents run into each "
     "other (Model Zoo 2.4 and later without split_text_to_tokenize)",
+    "no_bos": "the model never sees how a document begins, or sees it both ways; what it is asked "
+    "later begins with that token",
     "windows": "the token between two rows is never a label: windows step MSL + 1 instead of MSL "
     "(Model Zoo 2.4 and later)",
     "copied": "the model memorises its rows; a file was copied or written twice: delete one",
@@ -74,6 +76,7 @@ class Expectations:
 
     vocab_size: int | None = None
     eos_id: int | None = None
+    bos_id: int | None = None
 
 
 @dataclass(kw_only=True)
@@ -89,6 +92,8 @@ class RowFacts:
     eos_inside: int = 0
     eos_labels: int = 0
     rows_ending_with_eos: int = 0
+    after_eos: int = 0
+    bos_after_eos: int = 0
     neighbours: int = 0
     neighbours_that_overlap: int = 0
     hashes: bytearray = field(default_factory=bytearray)
@@ -173,6 +178,10 @@ class RowChecks:
         self.facts.eos_inside += int(((ids[:, 1:] == eos) & counts[:, 1:]).sum())
         self.facts.eos_labels += int(((labels == eos) & counts).sum())
         self.facts.rows_ending_with_eos += int(((labels[:, -1] == eos) & counts[:, -1]).sum())
+        if self._expect.bos_id is not None:
+            begins = (ids[:, :-1] == eos) & counts[:, :-1] & counts[:, 1:]
+            self.facts.after_eos += int(begins.sum())
+            self.facts.bos_after_eos += int((ids[:, 1:][begins] == self._expect.bos_id).sum())
 
     def _overlap(self, ids: Array, labels: Array) -> None:
         firsts = ids[:, 0]

@@ -46,7 +46,9 @@ def test_sound_splits(
     first_is_eos = int(documents[0] == [EOS])
     padded = int((tokens - 1) % length > 0)
     eos = len(documents) - first_is_eos
-    assert facts == SplitContents(len(rows), tokens - 1, eos, padded)
+    assert facts == SplitContents(
+        rows=len(rows), mask_sum=tokens - 1, eos_labels=eos, padded_rows=padded
+    )
     rows = vsl(documents, length)
     facts = check_split(split(tmp_path_factory.mktemp("v"), rows, "vsl", length))
     bare = sum(document == [EOS] for document in documents)
@@ -54,7 +56,7 @@ def test_sound_splits(
     assert facts.eos_labels == len(documents) - bare
     stream = np.array([t for d in documents for t in d], np.uint16)
     facts = check_split(split(tmp_path_factory.mktemp("c"), stream, "corpus", length))
-    assert facts == SplitContents(0, 0, len(documents), 0, tokens)
+    assert facts == SplitContents(eos_labels=len(documents), tokens=tokens)
 
 
 def _at(channel: int, value: int, row: int = 2, column: int = 5) -> Callable[[Array], None]:
