@@ -38,6 +38,7 @@ class Vocabulary:
 
     vocab_size: int = 50257
     eos_id: int = 50256
+    bos_id: int | None = None
 
     @property
     def dtype(self) -> Any:
