@@ -38,7 +38,7 @@ def convert(
     dry_run: options.DryRunOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Convert a data set to another form: HDF5, .bin with .idx, or text as jsonl or parquet.
+    """Convert a data set to another form: HDF5, .bin with .idx, MDS, LitData, parquet, jsonl.
 
     Documents keep their order; nothing is cleaned, dropped or shuffled. Converting there and back
     gives the same tokens and texts. A conversion that would lose something says what and stops. The
@@ -47,8 +47,10 @@ def convert(
     INPUT...: a run of `prep run` (one output for each split); text in any format that `prep run`
         reads; HDF5 (sample, vsl, corpus), .bin with or without .idx, or parquet of token ids, as
         files or directories; a saved Hugging Face dataset
-    --to FORM: hdf5 (rows for training), corpus (flat HDF5), bin (.bin with .idx); or documents as
-        text: jsonl, jsonl.zst, parquet or an output format of an installed package
+    --to FORM: hdf5 (rows for training), corpus (flat HDF5), bin (.bin with .idx), mds (rows for
+        MosaicML Streaming), litdata (rows for its TokensLoader), tokens (parquet, the ids of a
+        document in each row); or documents as text: jsonl, jsonl.zst, parquet or an output format
+        of an installed package
     --out DIR: new directory for the output
     --from KIND: what INPUT is: text, hdf5, bin, tokens (parquet), dataset or run
         [default: detected]
@@ -71,6 +73,7 @@ def convert(
     `prep convert runs/quickstart --to bin --out data/quickstart` (train.bin and val.bin for
         nanoGPT)
     prep convert corpus/*.jsonl.zst --to hdf5 --out rows --msl 1024
+    prep convert runs/quickstart --to mds --out streaming
     prep convert rows --to jsonl --out texts
     prep convert pile_document.bin --to hdf5 --out rows --tokenizer gpt2
     prep convert rows --to bin --out megatron
@@ -110,6 +113,8 @@ _COUNTS = {
     "documents": ("document", ""),
     "tokens": ("token", ""),
     "n_examples": ("row", ""),
+    "rows": ("row", ""),
+    "padding": ("pad token", " at the end of the last row"),
     "text_bytes": ("byte", " of text"),
 }
 
@@ -188,7 +193,7 @@ def _show(facts: dict[str, Any], options: "ConvertOptions") -> None:
     counts = ", ".join(
         f"{pluralise(facts[key], noun)}{rest}"
         for key, (noun, rest) in _COUNTS.items()
-        if facts.get(key) is not None and (key != "n_examples" or options.to == "hdf5")
+        if facts.get(key) not in (None, 0) and (key != "n_examples" or options.to == "hdf5")
     )
     print_line(f"{facts['from']} -> {options.to}: {counts}")
     for word, count in facts["lost"].items():

@@ -1,5 +1,5 @@
-"""Targets of text: a stream split at its EOS into documents, as jsonl, parquet or in an output
-format of a plug-in.
+"""Targets of documents: a stream split at its EOS, as text in jsonl, parquet or an output format of
+a plug-in, or as lists of token ids in parquet.
 
 A document is `{"text": …}`. One whose tokens are no valid UTF-8 (bytes were cut in the middle of a
 character) keeps its ids in `tokens` next to a text with U+FFFD in place of what is invalid.
@@ -8,7 +8,8 @@ others are decoded by `tokenizers`, one document at a time, and not always exact
 """
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -82,12 +83,15 @@ MOST_TOKENS = 1 << 26
 _GROUP_BYTES = 16 << 20
 
 
+Ids = Array | list[int] | None
+
+
 class DocumentWriter(Protocol):
     """A file format of documents."""
 
     suffix: str
 
-    def add(self, text: str, tokens: list[int] | None) -> None:
+    def add(self, text: str, tokens: Ids) -> None:
         """Add a document."""
 
     def image(self) -> bytes | tuple[bytes, ...]:
@@ -102,7 +106,7 @@ class Jsonl:
         self._compress = compress
         self._lines: list[bytes] = []
 
-    def add(self, text: str, tokens: list[int] | None) -> None:
+    def add(self, text: str, tokens: Ids) -> None:
         """See `DocumentWriter`."""
         record = {"text": text} if tokens is None else {"text": text, "tokens": tokens}
         self._lines.append(msgspec.json.encode(record) + b"\n")
@@ -125,10 +129,10 @@ class Parquet:
     def __init__(self) -> None:
         self._groups: list[pa.Table] = []
         self._texts: list[str] = []
-        self._tokens: list[list[int] | None] = []
+        self._tokens: list[Ids] = []
         self._size = 0
 
-    def add(self, text: str, tokens: list[int] | None) -> None:
+    def add(self, text: str, tokens: Ids) -> None:
         """See `DocumentWriter`."""
         self._texts.append(text)
         self._tokens.append(tokens)
@@ -157,6 +161,32 @@ class Parquet:
         return data
 
 
+class TokenLists:
+    """One column `input_ids`, a list of int32 for each document, its EOS last; zstd."""
+
+    suffix = ".parquet"
+    _SCHEMA = pa.schema([("input_ids", pa.list_(pa.int32()))])
+
+    def __init__(self) -> None:
+        self._lists: list[Array] = []
+
+    def add(self, text: str, tokens: Ids) -> None:
+        """See `DocumentWriter`; the text is left out."""
+        self._lists.append(np.asarray(tokens, np.int32))
+
+    def image(self) -> bytes | tuple[bytes, ...]:
+        """See `DocumentWriter`."""
+        ends = np.cumsum([0, *map(len, self._lists)], dtype=np.int32)
+        lists = pa.ListArray.from_arrays(ends, np.concatenate(self._lists))
+        self._lists = []
+        sink = pa.BufferOutputStream()
+        rows = max(1, len(lists) * _GROUP_BYTES // (int(ends[-1]) * 4 or 1))
+        table = pa.table([lists], schema=self._SCHEMA)
+        pq.write_table(table, sink, row_group_size=rows, compression="zstd")
+        data: bytes = sink.getvalue().to_pybytes()
+        return data
+
+
 class Plugged:
     """An output format of a plug-in, with the column `text`."""
 
@@ -166,7 +196,7 @@ class Plugged:
         self._lossy = lossy
         self._texts: list[str] = []
 
-    def add(self, text: str, tokens: list[int] | None) -> None:
+    def add(self, text: str, tokens: Ids) -> None:
         """See `DocumentWriter`."""
         if tokens is not None:
             shown = escape_text(repr(text), 60)
@@ -196,12 +226,13 @@ class _ShardCounts:
 
 @dataclass(kw_only=True)
 class DocumentTarget:
-    """Files of whole documents, each closed when its text reaches `shard_bytes`."""
+    """Files of whole documents, each closed when its text, or its ids, reach `shard_bytes`."""
 
     form: DocumentWriter
     shard_bytes: int
     vocabulary: StreamVocabulary
-    detokenizer: Detokenizer
+    detokenizer: Detokenizer | None
+    """None where ids are written and no text."""
     place: ShardPlace
     _buffer: Buffer = field(default_factory=Buffer)
     _counts: _ShardCounts = field(default_factory=_ShardCounts)
@@ -242,25 +273,31 @@ class DocumentTarget:
 
     def _documents(self, tokens: Array, ends: I64) -> Iterator[OutputFile]:
         starts = np.concatenate([[0], ends[:-1]])
-        for data, begin, end in zip(
-            self.detokenizer.documents(tokens, ends), starts.tolist(), ends.tolist(), strict=True
-        ):
+        texts: Iterable[bytes | None] = itertools.repeat(None, len(ends))
+        if self.detokenizer is not None:
+            texts = self.detokenizer.documents(tokens, ends)
+        for data, begin, end in zip(texts, starts.tolist(), ends.tolist(), strict=True):
             self._add(data, tokens[begin:end])
             if self._counts.bytes >= self.shard_bytes:
                 yield self._shard()
 
-    def _add(self, data: bytes, tokens: Array) -> None:
+    def _add(self, data: bytes | None, tokens: Array) -> None:
         ended = len(tokens) > 0 and int(tokens[-1]) == self.vocabulary.eos_id
+        if data is None:
+            self.form.add("", tokens)
+        else:
+            self._add_text(data, tokens[:-1] if ended else tokens)
+        self._counts.documents += 1
+        self._counts.bytes += 4 * len(tokens) if data is None else len(data)
+        self._counts.tokens += len(tokens)
+        self._counts.without_eos += not ended
+
+    def _add_text(self, data: bytes, tokens: Array) -> None:
         try:
             self.form.add(data.decode(), None)
         except UnicodeDecodeError:
-            ids = tokens[:-1] if ended else tokens
-            self.form.add(data.decode(errors="replace"), ids.tolist())
+            self.form.add(data.decode(errors="replace"), tokens.tolist())
             self._counts.inexact += 1
-        self._counts.documents += 1
-        self._counts.bytes += len(data)
-        self._counts.tokens += len(tokens)
-        self._counts.without_eos += not ended
 
     def _shard(self) -> OutputFile:
         name = f"documents_{self.index:06d}{self.form.suffix}"
@@ -272,10 +309,11 @@ class DocumentTarget:
     def commit(self, directory: Path, shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """See `Target`."""
         total = {key: sum(s[key] for s in shards) for key in _ShardCounts().facts()}
-        return {
+        counts = {
             "tokens": total["tokens"],
             "documents": total["documents"],
-            "documents_not_utf8": total["inexact"],
             "documents_without_eos": total["without_eos"],
-            "text_bytes": total["bytes"],
         }
+        if self.detokenizer is None:
+            return counts
+        return {**counts, "documents_not_utf8": total["inexact"], "text_bytes": total["bytes"]}

@@ -18,12 +18,13 @@ from pipeline.core.words import require_choice
 from pipeline.hdf5.format import Compression
 from pipeline.runs import layout
 from pipeline.sources.listing import SPLITS, STATE, check_one_split
-from pipeline.sources.output_format import load_plugged_outputs
+from pipeline.sources.output_format import OTHER_TARGETS, load_plugged_outputs
 
 Kind = Literal["text", "hdf5", "bin", "tokens", "dataset", "run"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _HDF5 = (".h5", ".hdf5")
 _BIN = (".bin", ".idx")
+_LOADER_INDEX = "index.json"
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,11 @@ def _kind_of_directory(path: Path, text_key: str) -> Kind:
     if (path / layout.MANIFEST).is_file() and (path / "hdf5").is_dir():
         return "run"
     names = sorted(entry.name for entry in path.iterdir())
+    if _LOADER_INDEX in names and any(name.endswith((".mds", ".bin")) for name in names):
+        raise InputError(
+            f"{path}: {_LOADER_INDEX} says that these are MDS or LitData shards, which are written "
+            "but not read; convert what they were made of"
+        )
     if any(name.endswith(_HDF5) for name in names):
         return "hdf5"
     if any(name.endswith(".bin") for name in names):
@@ -138,8 +144,10 @@ def _list_files(directory: Path, suffix: str) -> list[Path]:
     return sorted(directory.glob(f"*{suffix}"))
 
 
-TARGETS = ("hdf5", "corpus", "bin", "jsonl", "jsonl.zst", "parquet")
+TARGETS = (*OTHER_TARGETS, "jsonl", "jsonl.zst", "parquet")
 """What `--to` can name, apart from output formats of plug-ins."""
+ROWS = ("hdf5", "mds", "litdata")
+"""Targets of rows, all of one length."""
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 DEFAULT_LENGTH = 2048
 DEFAULT_SHARD = 128 << 20
@@ -181,8 +189,9 @@ class ConvertOptions:
         for name, value in (("--msl", self.length), ("--samples-per-file", self.samples_per_file)):
             if value is not None and value < 1:
                 raise ConfigError(f"{name}: {value}; expected at least 1")
-        if self.length is not None and self.to != "hdf5":
-            raise ConfigError(f"--msl: only rows have a length (--to hdf5), not {self.to}")
+        if self.length is not None and self.to not in ROWS:
+            forms = ", ".join(ROWS)
+            raise ConfigError(f"--msl: only rows have a length (--to {forms}), not {self.to}")
         if self.samples_per_file is not None and self.to != "hdf5":
             raise ConfigError("--samples-per-file: only --to hdf5 counts rows; give --shard-size")
         if self.samples_per_file is not None and self.shard_size is not None:

@@ -10,11 +10,13 @@ from typing import Any
 
 from pipeline.config.sections import parse_template
 from pipeline.convert.documents import (
+    Detokenizer,
     DocumentTarget,
     DocumentWriter,
     Jsonl,
     Parquet,
     Plugged,
+    TokenLists,
     load_detokenizer,
 )
 from pipeline.convert.flat import BinSource, BinTarget, id_limit
@@ -28,6 +30,7 @@ from pipeline.convert.hdf5 import (
 from pipeline.convert.options import (
     DEFAULT_LENGTH,
     DEFAULT_SHARD,
+    ROWS,
     ConvertInputs,
     ConvertOptions,
     detect_inputs,
@@ -44,6 +47,7 @@ from pipeline.convert.stream import (
 )
 from pipeline.convert.texts import RunSource, TextSource, Tokenizing, open_run_source
 from pipeline.convert.token_lists import SavedTokenSource, TokenListSource
+from pipeline.convert.token_rows import ROW_FORMS, RowShards
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.journal import DIRECTORY
 from pipeline.core.words import pluralise
@@ -116,7 +120,7 @@ def _from_run(options: ConvertOptions, source: RunSource) -> ConvertPlan:
     ):
         if value is not None:
             raise ConfigError(f"{option}: a prep run has its own tokenizer; leave it out")
-    if options.to == "hdf5" and options.length is None:
+    if options.to in ROWS and options.length is None:
         options = replace(options, length=source.row_length)
     plan = _stream(options, source)
     if options.to != "bin":
@@ -274,7 +278,31 @@ def _stream(
         return ConvertPlan(
             source, lambda place: BinTarget(part, vocabulary, place), settings, notes
         )
+    if options.to in ROW_FORMS:
+        return _stream_to_rows(options, source, notes, settings)
+    if options.to == "tokens":
+        return _to_documents(TokenLists, None, options, source, notes, settings)
     return _stream_to_text(options, source, notes, settings)
+
+
+def _stream_to_rows(
+    options: ConvertOptions, source: StreamSource, notes: tuple[str, ...], settings: dict[str, Any]
+) -> ConvertPlan:
+    length = options.length or DEFAULT_LENGTH
+    per_shard = _per_shard(options, 4 * length)
+    settings |= {"items_per_file": per_shard, "max_sequence_length": length}
+    return ConvertPlan(
+        source,
+        lambda place: RowShards(
+            form=ROW_FORMS[options.to],
+            length=length,
+            per_shard=per_shard,
+            vocabulary=source.facts.vocabulary,
+            place=place,
+        ),
+        settings,
+        notes,
+    )
 
 
 def _stream_to_hdf5(
@@ -319,16 +347,28 @@ def _stream_to_text(
             f"{vocabulary.tokenizer.name} is not byte-level, so texts come back changed (white "
             "space, normalised characters); --lossy writes them anyway"
         )
-    size = options.shard_size or DEFAULT_SHARD
     form = choose_form(options.to, "--to")
     if isinstance(form, PluggedForm):
         settings["software"] = {f"output format {form}": str(form.code)}
+    new_writer = partial(_new_writer, form, options.lossy)
+    return _to_documents(new_writer, detokenizer, options, source, notes, settings)
+
+
+def _to_documents(
+    new_writer: Callable[[], DocumentWriter],
+    detokenizer: Detokenizer | None,
+    options: ConvertOptions,
+    source: StreamSource,
+    notes: tuple[str, ...],
+    settings: dict[str, Any],
+) -> ConvertPlan:
+    size = options.shard_size or DEFAULT_SHARD
     return ConvertPlan(
         source,
         lambda place: DocumentTarget(
-            form=_new_writer(form, options.lossy),
+            form=new_writer(),
             shard_bytes=size,
-            vocabulary=vocabulary,
+            vocabulary=source.facts.vocabulary,
             detokenizer=detokenizer,
             place=place,
         ),
@@ -394,6 +434,9 @@ def _size(plan: ConvertPlan, options: ConvertOptions, tokens: int) -> int:
         "hdf5": _PACKED[options.compression],
         "corpus": width * (1.0 if options.compression == "none" else 0.7),
         "bin": float(width),
+        "mds": 4.0,
+        "litdata": 4.0,
+        "tokens": 1.7,
         "jsonl": _TEXT_PER_TOKEN * 1.03,
         "jsonl.zst": _TEXT_PER_TOKEN * 0.4,
         "parquet": _TEXT_PER_TOKEN * 0.45,

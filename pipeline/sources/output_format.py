@@ -20,7 +20,7 @@ PLUG_INS = "wafermill.outputs"
 
 Format = Literal["jsonl.zst", "jsonl.gz", "jsonl", "parquet"]
 BUILT_IN: tuple[Format, ...] = get_args(Format)
-OTHER_TARGETS = ("hdf5", "corpus", "bin")
+OTHER_TARGETS = ("hdf5", "corpus", "bin", "mds", "litdata", "tokens")
 """What `prep convert --to` takes besides formats of records."""
 FIELDS = ("text", "meta", "key", "source", "licence")
 """What a record can hold; `text` is always there."""

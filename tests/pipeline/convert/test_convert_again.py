@@ -26,10 +26,11 @@ def texts(tmp_path: Path) -> Path:
 
 
 CASES = {"hdf5": {"length": 16, "samples_per_file": 20}, "jsonl": {"shard_size": 1 << 10},
-         "corpus": {"shard_size": 1 << 10}, "bin": {}}  # fmt: skip
+         "corpus": {"shard_size": 1 << 10}, "bin": {}, "tokens": {"shard_size": 1 << 10},
+         "mds": {"length": 16, "shard_size": 1 << 10}}  # fmt: skip
 
 
-STEP = {"hdf5": 1, "jsonl": 9, "corpus": 5, "bin": 1}
+STEP = {"hdf5": 1, "jsonl": 9, "corpus": 5, "bin": 1, "tokens": 5, "mds": 5}
 """Every so many fault points, to save time; the source of `hdf5` starts no process."""
 
 
