@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BASE := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
+PEERS := $(VENV)-peers
 # Material's notice about MkDocs 2 is not ours to act on. No --quiet: it hides warnings from --strict too.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-.PHONY: demo test gpu check docs soak clean
+.PHONY: demo test gpu check docs soak bench clean
 
 # torch first and from its exact pin: a looser request may fetch gigabytes of CUDA libraries.
 $(BASE): pyproject.toml constraints.txt
@@ -53,5 +54,13 @@ docs: $(DEV) ## the documentation as a site: site/index.html
 soak: $(DEV) ## the slow tests: full crash sweep, random kills, the whole pile sample
 	$(BIN)/python -m pytest -m slow --timeout=7200
 
+$(PEERS)/.installed: benchmarks/text_to_hdf5/requirements.txt
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+bench: $(DEV) $(PEERS)/.installed ## ours and its peers by turns, ten minutes: the tables of docs/benchmarks.md
+	$(BIN)/python -m benchmarks.standing --peer-python $(PEERS)/bin/python --json docs/benchmarks.json --page docs/benchmarks.md
+
 clean:
-	rm -rf $(VENV) runs site build dist *.egg-info
+	rm -rf $(VENV) $(PEERS) runs site build dist *.egg-info

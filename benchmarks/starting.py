@@ -37,9 +37,8 @@ def main() -> None:
     trees = [tree.resolve() for tree in (options.against, ROOT) if tree]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        texts = prefix(shuffled_texts(options.shards), MEGABYTES)
-        write_documents(folder / "raw.jsonl", ({"text": text} for text in texts))
-        (folder / "c.yaml").write_text("name: c\ninputs: [{name: raw, path: raw.jsonl}]\n")
+        texts = shuffled_texts(options.shards)
+        write_input(folder, [{"text": text} for text in texts])
         rounds = [
             {str(tree): measure(tree, folder) for tree in trees} for _ in range(options.repeats + 1)
         ]
@@ -51,6 +50,13 @@ def main() -> None:
     if options.json:
         told = {"machine": machine(), "load": os.getloadavg(), "rounds": rounds[1:]}
         options.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
+def write_input(folder: Path, documents: list[dict[str, str]]) -> None:
+    """The first 0.3 MB of the documents, and the config that reads them."""
+    texts = prefix([document["text"] for document in documents], MEGABYTES)
+    write_documents(folder / "raw.jsonl", ({"text": text} for text in texts))
+    (folder / "c.yaml").write_text("name: c\ninputs: [{name: raw, path: raw.jsonl}]\n")
 
 
 def measure(tree: Path, folder: Path) -> dict[str, float]:

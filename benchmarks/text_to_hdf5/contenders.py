@@ -95,12 +95,13 @@ def contenders_of(
     found = []
     for workers in numbers_of_workers:
         run = ("-m", "pipeline", "run", "{config}", "--out", "{out}", "--json")
+        how = f"{workers} worker{'s' * (workers > 1)}" if workers else "in process"
         found.append(
             Contender(
-                f"{OURS} {version}, {workers} worker{'s' * (workers > 1)}",
+                f"{OURS} {version}, {how}",
                 OURS,
                 (ours_python, *run, "--workers", str(workers)),
-                cpus[:workers],
+                cpus[: max(1, workers)],
                 "everything",
                 "hdf5",
                 takes_files=False,
