@@ -43,7 +43,8 @@ functions named are those that were read, by digest; the maps and the badness ex
 and are read from the installed ftfy. With any other ftfy every text goes through ftfy itself, with
 a RuntimeWarning (`slow_because` says why): slow, but never different.
 
-Limits: ftfy's default configuration with NFC only. One suspect character sends its whole line, up
+Limits: with other options than ftfy's defaults and NFC, lines that need a repair, and those that
+an option touches, are for ftfy itself (`options`). One suspect character sends its whole line, up
 to a million characters, to ftfy. The first call on a machine compiles for about 10 s.
 """
 

@@ -9,9 +9,9 @@ run of white space. For its length every character counts one, or two if its low
 import re
 import string
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import cast
+from typing import Any, cast
 
 import ftfy
 import numpy as np
@@ -22,6 +22,7 @@ from dedup.arrays import I64, U8
 from dedup.compiled import kernel
 from dedup.text import TextArray, Texts, code_point, view_texts
 from pipeline.cleaning.known_ftfy import every_character
+from pipeline.cleaning.options import clean_with_options
 from pipeline.cleaning.repair import fix_lines, list_spans
 from pipeline.cleaning.scan import OUT_END, OUT_START, SPAN, ScanResult, scan_spans
 from pipeline.cleaning.tables import Tables, tables_or_reason
@@ -84,15 +85,20 @@ _TOGETHER = 4096
 """Suspect lines that are repaired together; bounds the Python objects alive at a time."""
 
 
-def clean_array(texts: TextArray) -> pa.LargeStringArray:
-    """`ftfy.fix_text(text, normalization="NFC")` of every text, in the same order.
+def clean_array(texts: TextArray, options: Mapping[str, Any] | None = None) -> pa.LargeStringArray:
+    """`ftfy.fix_text(text, normalization="NFC", **options)` of every text, in the same order.
 
-    texts: a sequence of str, or a pyarrow array or chunked array of strings without nulls. Raises
-    ValueError for a null and for invalid UTF-8, TypeError for an array of anything but strings.
+    texts: a sequence of str, or a pyarrow array or chunked array of strings without nulls.
+    options: of `ftfy.TextFixerConfig`, such as `{"uncurl_quotes": False}`; with any, texts that are
+    not plain ASCII take longer. Raises ValueError for a null and for invalid UTF-8, TypeError for
+    an array of anything but strings.
 
     >>> clean_array(["schÃ¶n", "&lt;b&gt; it’s", "<b>&amp;</b>"]).to_pylist()
     ['schön', "<b> it's", '<b>&amp;</b>']
     """
+    if options:
+        each = (chunk.text(index) for chunk in encode_texts(texts) for index in range(len(chunk)))
+        return clean_with_options(each, options)
     tables = tables_or_reason()
     if isinstance(tables, str):
         warnings.warn(f"cleaning is slow: {tables}", RuntimeWarning, stacklevel=2)

@@ -49,6 +49,40 @@ class ReadConfig(ConfigSection):
     """largest share of bad records; with more, the run stops"""
 
 
+class FtfyConfig(ConfigSection):
+    """The steps of ftfy, with its own names and defaults, but for NFC; with any other value lines
+    with more than plain ASCII may take longer."""
+
+    unescape_html: Literal["auto"] | bool = "auto"
+    """turn HTML entities into characters; auto: up to the first line with a <"""
+    remove_terminal_escapes: bool = True
+    """drop the escapes by which terminals change colours"""
+    fix_encoding: bool = True
+    """repair mojibake"""
+    restore_byte_a0: bool = True
+    """with fix_encoding: take a space within mojibake for the byte A0"""
+    replace_lossy_sequences: bool = True
+    """with fix_encoding: repair mojibake that has lost characters, as far as it can be"""
+    decode_inconsistent_utf8: bool = True
+    """with fix_encoding: repair mojibake that is mixed with text in another encoding"""
+    fix_c1_controls: bool = True
+    """read C1 control characters as Windows-1252"""
+    fix_latin_ligatures: bool = True
+    """write ligatures such as U+FB01 as single letters"""
+    fix_character_width: bool = True
+    """write full-width Latin and half-width kana in their usual width"""
+    uncurl_quotes: bool = True
+    """write curly quotes as straight ones"""
+    fix_line_breaks: bool = True
+    """write all line breaks as line feeds"""
+    fix_surrogates: bool = True
+    """put surrogate pairs together, replace single ones"""
+    remove_control_chars: bool = True
+    """drop control characters, byte order marks and the like"""
+    normalization: Literal["NFC", "NFD", "NFKC", "NFKD"] | None = "NFC"
+    """the Unicode normal form; null leaves the text in its own"""
+
+
 class CleanConfig(ConfigSection):
     """Cleaning text: ftfy with NFC, then SlimPajama's low-length filter."""
 
@@ -57,10 +91,31 @@ class CleanConfig(ConfigSection):
     collapsing white space; shorter documents are dropped"""
     fix_text: bool = True
     """repair mojibake and the like with ftfy; false leaves the text as it is"""
+    ftfy: FtfyConfig = FtfyConfig()
+    """what ftfy does"""
     mask: tuple[Literal["email", "ip", "phone"], ...] = ()
     """what is masked in the text: email, ip, phone (needs the extra `pii`)"""
     phone_regions: tuple[str, ...] = ()
     """countries, such as US, whose phone numbers are also found without a country code"""
+
+    @property
+    def ftfy_options(self) -> dict[str, str | bool | None]:
+        """What differs from the defaults."""
+        return self.ftfy.model_dump(exclude_defaults=True)
+
+    @model_validator(mode="after")
+    def _ftfy_is_used(self) -> "CleanConfig":
+        if self.ftfy_options and not self.fix_text:
+            raise ValueError(
+                "expected no options of ftfy with fix_text: false, which leaves it out"
+            )
+        return self
+
+
+Preferred = Annotated[
+    str, Field(pattern=r"^(longest|shortest|(newest|oldest|highest|lowest) +[^ ].*)$")
+]
+"""An order of duplicates."""
 
 
 class DedupConfig(ConfigSection):
@@ -100,6 +155,10 @@ class DedupConfig(ConfigSection):
     source_priority: tuple[str, ...] = ()
     """source labels in order of preference: among duplicates, a document of an earlier label is
     preferred"""
+    prefer: tuple[Preferred, ...] = Field((), max_length=4)
+    """which of duplicates stays, after source_priority, in order: longest, shortest, newest FIELD,
+    oldest FIELD, highest FIELD, lowest FIELD, of a dotted field of `meta` such as date [default: by
+    document key, which is as good as random]"""
     max_source_share: Share = 0.75
     """stop when a larger share of one source's documents would be removed as duplicates; sources
     with fewer than 100 documents are not checked"""

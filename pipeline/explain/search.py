@@ -256,7 +256,7 @@ def clean_query(home: Path, text: str) -> str:
     if clean is None or clean.fix_text:
         from pipeline.cleaning import clean_array
 
-        texts = clean_array([text])
+        texts = clean_array([text], clean.ftfy if clean else None)
     if clean and clean.mask:
         from pipeline.cleaning.mask import mask_texts
 

@@ -106,6 +106,7 @@ class CleanOutput(StageOutput):
     unlabelled = _optional_counter(dict[str, int](), "unlabelled")
     masked = _optional_counter(dict[str, dict[str, int]](), "masked")
     fix_text = _optional_setting(True, "fix_text")
+    ftfy = _optional_setting(dict[str, Any](), "ftfy")
     mask = _optional_setting(list[Any](), "mask")
     _skipped = _counter(list[tuple[str, str, str]], "skipped_shards")
 
@@ -182,6 +183,8 @@ class MembersOutput(StageOutput):
     """What tasks of `clusters` know of their documents, sorted likewise."""
 
     members = _shards("members")
+    documents = _optional_counter(0, "documents")
+    without = _optional_counter(list[int](), "without")
 
 
 class ClustersOutput(StageOutput):

@@ -226,6 +226,13 @@ def typed_arrays(
     ]
 
 
+def get_field(meta: Any, key: str) -> Any:
+    """The value of a dotted field of a JSON object; None where it has none."""
+    for name in key.split("."):
+        meta = meta.get(name) if isinstance(meta, dict) else None
+    return meta
+
+
 def check_type(value: object, kind: str) -> FieldValue:
     """The value if it is null or of the type, else RecordError.
 

@@ -37,6 +37,7 @@ from pipeline.engine.stage import (
 )
 from pipeline.runs import layout
 from pipeline.runs.views import BandsOutput, CleanOutput
+from pipeline.sources.record import get_field
 from pipeline.stages.batches import Batches
 
 SAME = "same"
@@ -121,17 +122,11 @@ def _key_digests(metas: pa.ChunkedArray, key: str) -> Entries:
     """Digests of the field `key` of every meta object that holds it, and their rows."""
     digests, rows = [], []
     for row, meta in enumerate(metas):
-        value = _field(msgspec.json.decode(meta.as_buffer()), key)
+        value = get_field(msgspec.json.decode(meta.as_buffer()), key)
         if value not in (None, ""):
             digests.append(xxhash.xxh3_64_intdigest(msgspec.json.encode(value)))
             rows.append(row)
     return np.array(digests, np.uint64), np.array(rows, np.uint32)
-
-
-def _field(meta: Any, key: str) -> Any:
-    for name in key.split("."):
-        meta = meta.get(name) if isinstance(meta, dict) else None
-    return meta
 
 
 _CHANNEL_BYTES = 48

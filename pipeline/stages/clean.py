@@ -1,9 +1,9 @@
 """Read and clean: raw shards -> documents/ (the only full copy of the text) and drops/.
 
 Every record gets `doc_id` = task << 32 | its index among all records of the task. Text is fixed by
-ftfy with NFC and all other defaults, unless `clean.fix_text` says no; what `clean.mask` names is
-masked; documents shorter than `clean.min_length` by SlimPajama's rule are dropped. Whatever does
-not become a document is in drops/ with its reason.
+ftfy with NFC and all other defaults, unless `clean.fix_text` or `clean.ftfy` say otherwise; what
+`clean.mask` names is masked; documents shorter than `clean.min_length` by SlimPajama's rule are
+dropped. Whatever does not become a document is in drops/ with its reason.
 """
 
 import unicodedata
@@ -113,6 +113,7 @@ def clean_stage(
     cleaning = Cleaning(
         min_length=clean.min_length,
         fix_text=clean.fix_text,
+        ftfy=tuple(clean.ftfy_options.items()),
         mask=clean.mask,
         phone_regions=clean.phone_regions,
         columns=typed_columns(config),
@@ -138,7 +139,12 @@ def clean_stage(
         version=2,
         function=_clean,
         tasks=tuple(tasks),
-        settings={"min_length": clean.min_length, "fix_text": clean.fix_text, "mask": clean.mask},
+        settings={
+            "min_length": clean.min_length,
+            "fix_text": clean.fix_text,
+            "mask": clean.mask,
+            **({"ftfy": clean.ftfy_options} if clean.ftfy_options else {}),
+        },
         software={
             "ftfy": version("ftfy"),
             "unicode": unicodedata.unidata_version,

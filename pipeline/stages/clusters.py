@@ -17,6 +17,7 @@ from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Result, RunStage, Stage, Task, arrow_output
 from pipeline.runs import layout
 from pipeline.runs.views import MembersOutput, RoutesOutput
+from pipeline.sources.preference import PREFERENCE
 from pipeline.stages.batches import Batches, Corpus
 from pipeline.stages.candidates import KEY, SAME
 from pipeline.stages.components import MEMBER_BYTES
@@ -112,10 +113,12 @@ def _clusters(job: ClusterJob, inputs: Inputs) -> Result:
 
 
 def _rank(job: ClusterJob, inputs: Inputs) -> _RankedDocuments:
-    """Ascending (batch, decision, source priority, doc_key): the smallest is preferred."""
+    """Ascending (batch, decision, source priority, preferences, doc_key): the smallest is
+    preferred."""
     table = _slice(job, job.members, inputs)
     keys = ids.keys_as_u64(table["doc_key"])
-    columns = [table[name].to_numpy() for name in ("priority", "decision", "batch")]
+    preferred = sorted((n for n in table.column_names if n.startswith(PREFERENCE)), reverse=True)
+    columns = [table[name].to_numpy() for name in (*preferred, "priority", "decision", "batch")]
     row = ids.sort_order(keys, *columns)
     index, component = (table[n].to_numpy()[row].astype(np.int64) for n in ("member", "component"))
     ranked_keys = table.select(["doc_key", "text_key", "source"]).take(pa.array(row))

@@ -34,6 +34,7 @@ from pipeline.engine.stage import (
 from pipeline.runs import layout, parts
 from pipeline.runs.views import BandsOutput, ComponentsOutput
 from pipeline.screening.evidence import DECISIONS
+from pipeline.sources.preference import LAST, Preference, preference_names
 from pipeline.stages.batches import Batches
 
 PART = 1 << 23
@@ -199,11 +200,13 @@ class MembersJob:
     signatures: tuple[Shard, ...]
     components: Parts
     source_priority: tuple[str, ...]
+    preferences: tuple[Preference, ...]
 
 
 def _members(job: MembersJob, inputs: Inputs) -> Result:
     """The documents with candidates, by task: task, member, component; what ranks them (batch,
-    decision, priority), origin; keys, source; the signature, if signatures are compared."""
+    decision, priority, preferences), origin; keys, source; the signature, if signatures are
+    compared."""
     own = Inputs(Path(job.location)) if job.location else inputs
     found, firsts = [], accumulate(job.counts, initial=job.first)
     for number, (first, count) in enumerate(zip(firsts, job.counts, strict=False)):
@@ -215,7 +218,13 @@ def _members(job: MembersJob, inputs: Inputs) -> Result:
             "component": part["component"].take(row),
         }
         found.append(pa.table({**routed, **_describe(job, number, row, own)}))
-    return Result((_sort_by_task("members", job.index, pa.concat_tables(found)),))
+    table = pa.concat_tables(found)
+    counters: dict[str, Any] = {}
+    if job.preferences and not job.is_old:
+        names = preference_names(job.preferences)
+        counters["documents"] = len(table)
+        counters["without"] = [int((table[n].to_numpy() == LAST).sum()) for n in names]
+    return Result((_sort_by_task("members", job.index, table),), counters)
 
 
 def _describe(
@@ -223,6 +232,8 @@ def _describe(
 ) -> dict[str, pa.Array | pa.ChunkedArray]:
     """These rows of a documents shard."""
     names = ["doc_id", "doc_key", "text_key", "source"]
+    if job.preferences:
+        names += ["text_bytes", "meta"]
     documents = own.table(job.documents[number], names).take(pa.array(row))
     priority = pc.fill_null(
         pc.index_in(documents["source"], value_set=pa.array(job.source_priority, pa.string())),
@@ -244,6 +255,9 @@ def _describe(
         "text_key": documents["text_key"],
         "source": documents["source"],
     }
+    for name, preference in zip(preference_names(job.preferences), job.preferences, strict=True):
+        rank = np.full(len(row), LAST) if job.is_old else preference.rank(documents)
+        columns[name] = pa.array(rank)
     if job.signatures:
         columns["signature"] = own.table(job.signatures[number])["signature"].take(pa.array(row))
     return columns
@@ -263,6 +277,7 @@ def members_stage(
     batches: Batches,
     components: ComponentsOutput,
     source_priority: tuple[str, ...],
+    preferences: tuple[Preference, ...],
     signature_bytes: int,
 ) -> Stage:
     """One task per part of a batch; `signature_bytes` are 0 where no signatures are compared."""
@@ -287,6 +302,7 @@ def members_stage(
                 signatures=batch.signatures[at] if signature_bytes else (),
                 components=shared,
                 source_priority=source_priority,
+                preferences=preferences,
             )
             read = (*job.documents, *job.decided, *job.signatures)
             own = () if batch.location else read

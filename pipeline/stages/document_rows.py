@@ -87,6 +87,8 @@ class Cleaning:
 
     min_length: int
     fix_text: bool
+    ftfy: tuple[tuple[str, str | bool | None], ...] = ()
+    """Options of ftfy that differ from its defaults."""
     mask: tuple[Kind, ...]
     phone_regions: tuple[str, ...]
     columns: tuple[TypedField, ...]
@@ -177,7 +179,7 @@ class DocumentRows:
         texts = pa.array([record.text for record in records], pa.large_string())
         rules = self.cleaning
         if rules.fix_text:
-            texts = cleaning.clean_array(texts)
+            texts = cleaning.clean_array(texts, dict(rules.ftfy))
         if rules.mask:
             texts, counts = mask_texts(texts, rules.mask, rules.phone_regions)
             self.masked.append(_select_masked(places, counts))

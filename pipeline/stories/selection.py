@@ -39,6 +39,7 @@ from pipeline.screening.registry import combine, load_registry
 from pipeline.screening.registry.importing import ImportOptions, import_works
 from pipeline.screening.reviews import REVIEWS, Review, load_reviews
 from pipeline.sources.eval_sets import EvalSet, find_eval_sets
+from pipeline.sources.preference import Preference, parse_preferences
 from pipeline.stages.batches import Batch, Batches
 from pipeline.stages.candidates import (
     channels,
@@ -132,6 +133,8 @@ def note_dedup(config: DedupConfig) -> tuple[str, ...]:
             f"{choose_verification(config)} Jaccard similarity of at least "
             f"{config.threshold:g} to the document that is kept."
         )
+    if config.prefer and config.preset != "none":
+        notes.append(f"Of duplicates the {', then the '.join(config.prefer)} stays.")
     return tuple(notes)
 
 
@@ -165,9 +168,12 @@ def deduplicate(
     width = preset.signature_bytes
     components = views.ComponentsOutput(run(components_stage(bands, batches.total, width, memory)))
     sizes, priority = components.tasks, config.dedup.source_priority
+    preferences = parse_preferences(config.dedup.prefer)
     routed = views.RoutesOutput(run(route_stage(bands, components, names)))
-    stage = members_stage(batches, components, priority, width if verify != "none" else 0)
+    compared = width if verify != "none" else 0
+    stage = members_stage(batches, components, priority, preferences, compared)
     members = views.MembersOutput(run(stage))
+    check_preferences(preferences, members)
     rules = ClusterRules(preset, names, verify, config.dedup.threshold)
     stage = cluster_stage((members, routed), sizes, batches, rules, memory, run)
     clusters = views.ClustersOutput(run(stage))
@@ -175,6 +181,19 @@ def deduplicate(
     keep = keep_documents(config, batches, run, clusters, names)
     check_alarm(config.dedup, keep)
     return keep
+
+
+def check_preferences(preferences: tuple[Preference, ...], members: views.MembersOutput) -> None:
+    """Raises InputError for a field that no candidate has: it is most likely misspelt."""
+    documents = sum(members.documents)
+    for number, preference in enumerate(preferences):
+        missing = sum(of_task[number] for of_task in members.without if of_task)
+        if documents and missing == documents:
+            raise InputError(
+                f"dedup.prefer: {preference}: none of the {documents:,} documents that may be "
+                f"duplicates has {preference.needs} in the field {preference.field} of its meta; "
+                "name a field below meta that holds one (dates as ISO 8601), or leave the entry out"
+            )
 
 
 def keep_documents(

@@ -16,11 +16,13 @@ from dedup.arrays import I64
 from pipeline.core import ids
 from pipeline.core.errors import InputError, escape_text
 from pipeline.core.ids import text_key
+from pipeline.core.manifest import read_manifest
 from pipeline.lineage.shards import text_of_work
 from pipeline.lineage.tables import describe_documents
 from pipeline.runs import layout
 from pipeline.runs.clusters import find_siblings
 from pipeline.runs.parts import read_schema, wrap_read_errors
+from pipeline.runs.views import CleanOutput
 from pipeline.screening.evidence import find_screenings
 from pipeline.takedown.claims import LoadedClaim
 from pipeline.takedown.copies import RunTables, make_key_array
@@ -164,7 +166,9 @@ def _search_shards(run: RunTables, loaded: LoadedClaim, resolution: _FoundDocume
             "cannot be looked for; name documents or sources, or let `prep run` read the raw "
             "shards again"
         )
-    text_keys = [_make_text_keys(text) for _, text in texts]
+    clean = read_manifest(run.directory / "manifests" / "clean.json")
+    options = CleanOutput(clean).ftfy if clean else {}
+    text_keys = [_make_text_keys(text, options) for _, text in texts]
     passages = _PassageFinder([text for _, text in texts]) if texts else None
     for table in run.open_text_shards():
         for url in urls:
@@ -188,11 +192,11 @@ def _search_shards(run: RunTables, loaded: LoadedClaim, resolution: _FoundDocume
     resolution.nothing += [item for item, count in hits.items() if not count]
 
 
-def _make_text_keys(text: str) -> pa.Array:
-    """The keys of a text, as it is or cleaned as the pipeline cleans texts."""
+def _make_text_keys(text: str, options: dict[str, Any]) -> pa.Array:
+    """The keys of a text, as it is or cleaned by ftfy with the run's options."""
     from pipeline.cleaning import clean_array
 
-    cleaned = clean_array([text])[0].as_py()
+    cleaned = clean_array([text], options)[0].as_py()
     keys = {text_key(some.encode()) for some in (text, text.strip(), cleaned, cleaned.strip())}
     return make_key_array(sorted(keys))
 

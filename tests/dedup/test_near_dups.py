@@ -112,10 +112,11 @@ def prepare(lines: list[bytes], directory: Path, dedup: dict[str, Any]) -> Path:
     return directory / "run"
 
 
-def check(lines: list[bytes], directory: Path, verify: str) -> int:
+def check(lines: list[bytes], directory: Path, verify: str, prefer: str = "") -> int:
     """A run with SlimPajama's hash and permutations against the plain implementation."""
     priority = ["Github", "Wikipedia (en)"]
     options = {"preset": "slimpajama_exact", "verify": verify, "source_priority": priority}
+    options["prefer"] = [prefer] if prefer else []
     run = prepare(lines, directory, options)
     rows = pq.read_table(run / "documents.parquet").to_pylist()
     texts: dict[bytes, str] = {}
@@ -128,11 +129,12 @@ def check(lines: list[bytes], directory: Path, verify: str) -> int:
     by_key: dict[bytes, dict[str, Any]] = {row["doc_key"]: row for row in rows}
     ranks = {"allow": 0, "review": 1, "quarantine": 2, "drop": 3}
 
-    def rank(key: bytes) -> tuple[int, int, bytes]:
+    def rank(key: bytes) -> tuple[int, int, int, bytes]:
         row = by_key[key]
         source = row["source"]
         place = priority.index(source) if source in priority else len(priority)
-        return ranks[row["decision"]], place, key
+        length = {"": 0, "longest": -1, "shortest": 1}[prefer] * len(texts[key].encode())
+        return ranks[row["decision"]], place, length, key
 
     edges = band_edges({key: minhash_of(text) for key, text in texts.items()})
     visit = sorted(texts, key=rank)
@@ -162,6 +164,11 @@ def lines(shared_data: Path) -> list[bytes]:
 def test_decisions_quick(lines: list[bytes], tmp_path: Path, verify: str) -> None:
     """Whole families stand together in the file, so a stretch of it has its duplicates."""
     assert check(lines[:QUICK], tmp_path, verify) > 40
+
+
+@pytest.mark.parametrize("prefer", ["longest", "shortest"])
+def test_preferences_quick(lines: list[bytes], tmp_path: Path, prefer: str) -> None:
+    assert check(lines[:QUICK], tmp_path, "exact", prefer) > 40
 
 
 @pytest.mark.slow

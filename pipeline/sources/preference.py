@@ -1,0 +1,90 @@
+"""Which of duplicates is preferred: what `dedup.prefer` names, as columns of numbers of which the
+smallest is preferred."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from dedup.arrays import F64
+from pipeline.sources.record import RecordError, check_type, get_field
+
+PREFERENCE = "preference_"
+"""How the columns' names begin, before the number of the preference."""
+LAST = np.inf
+"""Of a document that lacks the field."""
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    raise RecordError("bad_meta_field")
+
+
+def _date(value: Any) -> float:
+    moment = check_type(value, "timestamp")
+    if not isinstance(moment, datetime):
+        raise RecordError("bad_meta_field")
+    return moment.timestamp()
+
+
+_READ: dict[str, tuple[Callable[[Any], float], int]] = {
+    "newest": (_date, -1),
+    "oldest": (_date, 1),
+    "highest": (_number, -1),
+    "lowest": (_number, 1),
+}
+"""How a value is read, and the sign that makes the preferred one the smallest."""
+_LENGTHS = {"longest": -1, "shortest": 1}
+
+
+@dataclass(frozen=True)
+class Preference:
+    """`longest` or `shortest` text; or `newest`, `oldest`, `highest` or `lowest` of a dotted field
+    of meta."""
+
+    order: str
+    field: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.order} {self.field}".rstrip()
+
+    @property
+    def needs(self) -> str:
+        """What its field must hold, for messages; empty where none is asked."""
+        if self.order in _LENGTHS:
+            return ""
+        return "a date" if _READ[self.order][0] is _date else "a number"
+
+    def rank(self, documents: pa.Table) -> F64:
+        """A number for each document, from its columns text_bytes and meta."""
+        if self.order in _LENGTHS:
+            return np.asarray(documents["text_bytes"], np.float64) * _LENGTHS[self.order]
+        read, sign = _READ[self.order]
+        of_meta = partial(_read_field, self.field, read, sign)
+        return np.array([of_meta(meta) for meta in documents["meta"]], np.float64)
+
+
+def _read_field(
+    field: str, read: Callable[[Any], float], sign: int, meta: pa.StringScalar
+) -> float:
+    value = get_field(msgspec.json.decode(meta.as_buffer()), field)
+    try:
+        return LAST if value is None else sign * read(value)
+    except (RecordError, OverflowError):
+        return LAST
+
+
+def parse_preferences(entries: tuple[str, ...]) -> tuple[Preference, ...]:
+    """What entries of `dedup.prefer` mean; their form is checked by the config."""
+    return tuple(Preference(*entry.split(maxsplit=1)) for entry in entries)
+
+
+def preference_names(preferences: tuple[Preference, ...]) -> tuple[str, ...]:
+    """The columns of their numbers, in order."""
+    return tuple(f"{PREFERENCE}{number}" for number in range(len(preferences)))
