@@ -94,7 +94,7 @@ def clean(
         out,
         workers,
         cluster=options.read_cluster(cluster),
-        progress=Progress(),
+        progress=Progress(as_json=as_json),
         story=story,
     )
     return show_clean_run(manifest, as_json)
@@ -179,7 +179,7 @@ def screen(
         out,
         workers,
         cluster=options.read_cluster(cluster),
-        progress=Progress(),
+        progress=Progress(as_json=as_json),
         story=SCREEN,
     )
     return show_decisions(manifest, as_json)

@@ -144,11 +144,13 @@ def run_and_show(options: "ConvertOptions", dry_run: bool, as_json: bool) -> Non
 def _as_json(options: "ConvertOptions", dry_run: bool) -> dict[str, Any]:
     from pipeline.convert.plan import choose_plan, estimate
     from pipeline.convert.run import run_conversion
+    from pipeline.engine.progress import Progress
 
     plan = choose_plan(options)
     if dry_run:
         return estimate(plan, options)
-    summary = run_conversion(plan, options.out, options.cluster)
+    progress = Progress(as_json=True)
+    summary = run_conversion(plan, options.out, options.cluster, progress)
     head = {"directory": str(summary.directory), "up_to_date": summary.up_to_date}
     return {**head, **summary.facts}
 

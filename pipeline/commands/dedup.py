@@ -131,7 +131,7 @@ def dedup(
     loaded = make_dedup_config(files, settings, name=input_name, text_key=text_key, read=reading)
     if dry_run:
         return show_run_plan(prepare(loaded, out), as_json, DEDUP)
-    progress = Progress()
+    progress = Progress(as_json=as_json)
     progress.note(describe_dedup(settings))
     manifest = run_preparation(
         loaded,
@@ -174,7 +174,7 @@ def build(
     config = _dedup_config(
         preset, memory, max_source_share, verify=verify, threshold=threshold, key=key
     )
-    work = _work(workers, cluster, memory, max_source_share, max_bad_share)
+    work = _work(workers, cluster, memory, max_source_share, max_bad_share, as_json)
     work.progress.note(describe_dedup(config))
     settings = make_settings(config, text_key)
     show_added(dedup_index.create_index(index, files, settings, _check_name(name), work), as_json)
@@ -197,7 +197,7 @@ def add(
     """
     from pipeline.stories import index as dedup_index
 
-    work = _work(workers, cluster, memory, max_source_share, max_bad_share)
+    work = _work(workers, cluster, memory, max_source_share, max_bad_share, as_json)
     show_added(dedup_index.add_to_index(index, files, _check_name(name), work), as_json)
 
 
@@ -223,7 +223,7 @@ def query(
     """
     from pipeline.stories import index as dedup_index
 
-    how = _work(workers, cluster, memory, "100 %", max_bad_share)
+    how = _work(workers, cluster, memory, "100 %", max_bad_share, as_json)
     show_answer(dedup_index.query_index(index, files, how, work), out, as_json)
 
 
@@ -264,6 +264,7 @@ def _work(
     memory: str,
     max_source_share: str,
     max_bad_share: str,
+    as_json: bool,
 ) -> "IndexOptions":
     from pipeline.engine.progress import Progress
     from pipeline.stories.index import IndexOptions
@@ -276,7 +277,7 @@ def _work(
         memory=checked.memory,
         max_source_share=checked.max_source_share,
         max_bad_share=reading.max_bad_share,
-        progress=Progress(),
+        progress=Progress(as_json=as_json),
     )
 
 

@@ -123,7 +123,9 @@ def export(
             return print_json([asdict(split_result) for split_result in splits])
         return _print_splits(splits)
     where = options.read_cluster(cluster)
-    result = export_run(directory, out, request, workers, cluster=where, progress=Progress())
+    result = export_run(
+        directory, out, request, workers, cluster=where, progress=Progress(as_json=as_json)
+    )
     if as_json:
         value = {
             "directory": str(result.directory),
@@ -226,7 +228,12 @@ def repack(
         compression=compression,
     )
     manifest = repack_run(
-        directory, out, changes, workers, cluster=options.read_cluster(cluster), progress=Progress()
+        directory,
+        out,
+        changes,
+        workers,
+        cluster=options.read_cluster(cluster),
+        progress=Progress(as_json=as_json),
     )
     ledger = json.loads((manifest.directory / "ledger.json").read_bytes())
     if as_json:
@@ -282,7 +289,9 @@ def rescan(
         )
     if estimate:
         return None
-    look_through(request, workers, cluster=options.read_cluster(cluster), progress=Progress())
+    look_through(
+        request, workers, cluster=options.read_cluster(cluster), progress=Progress(as_json=as_json)
+    )
     works = list_matched_works(request)
     if as_json:
         matches = [vars(work) for work in works]

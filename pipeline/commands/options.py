@@ -157,4 +157,7 @@ ClusterOption = Annotated[
     ),
 ]
 DryRunOption = Annotated[bool, typer.Option(help="show what would be done and stop")]
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON on standard output")]
+JsonOption = Annotated[
+    bool,
+    typer.Option("--json", help="print JSON on standard output, and progress as lines of JSON"),
+]

@@ -53,7 +53,7 @@ def run(
         workers,
         cluster=options.read_cluster(cluster),
         verify_inputs=verify_inputs,
-        progress=Progress(),
+        progress=Progress(as_json=as_json),
     )
     summary = read_summary(manifest)
     if as_json:

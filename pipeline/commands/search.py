@@ -53,7 +53,7 @@ def search(
     from pipeline.explain.search import search_run as find
 
     most = _SHOWN if limit is None and not as_json else limit
-    show_search(find(directory, words, train, most, Progress()), as_json)
+    show_search(find(directory, words, train, most, Progress(as_json=as_json)), as_json)
 
 
 def show_search(answer: "SearchAnswer", as_json: bool) -> None:
@@ -251,7 +251,9 @@ def trace(
         between = None if tokens is None else _range(tokens)
         return show_spans(questions.find_spans(directory, file, row, between), limit, as_json)
     value = values[name] if text is None else _read(text)
-    documents = questions.find_documents(directory, name, value, registry, Progress())
+    documents = questions.find_documents(
+        directory, name, value, registry, Progress(as_json=as_json)
+    )
     answer = trace_documents(directory, documents.rows, train, documents.because)
     return show_forward(answer, documents.notes, limit, as_json)
 

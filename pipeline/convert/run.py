@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pipeline.config.cluster import LOCAL, Cluster
 from pipeline.convert.dataset import state as convert_state
-from pipeline.convert.dataset.state import Meter, State, meter
+from pipeline.convert.dataset.state import State
 from pipeline.convert.options import ConvertInputs, ConvertOptions, open_saved, refuse_cluster
 from pipeline.convert.pack import ShardPlace
 from pipeline.convert.plan import ConvertPlan
@@ -32,6 +32,7 @@ from pipeline.core.journal import DIRECTORY
 from pipeline.core.manifest import fingerprint_of
 from pipeline.core.mirror import state_of
 from pipeline.engine.executor import joined_step
+from pipeline.engine.progress import Meter, Progress
 from pipeline.hdf5.format import DATA_PARAMS
 
 _SAMPLES_PER_FILE = 2000
@@ -128,7 +129,9 @@ class _Resume:
         return {"mark": list(mark), "start": start, "losses": losses, "consumed": consumed}
 
 
-def run_conversion(plan: ConvertPlan, out: Path, cluster: Cluster = LOCAL) -> ConvertSummary:
+def run_conversion(
+    plan: ConvertPlan, out: Path, cluster: Cluster = LOCAL, progress: Progress | None = None
+) -> ConvertSummary:
     """Convert, or go on with what an interrupted call left, or find all done.
 
     Raises ConfigError when `out` holds anything else, InputError for bad input, ResourceError.
@@ -146,7 +149,7 @@ def run_conversion(plan: ConvertPlan, out: Path, cluster: Cluster = LOCAL) -> Co
             _tidy(plan.target(ShardPlace()), out)
             return ConvertSummary(out, earlier, up_to_date=True)
         with state.left_if_empty():
-            facts = _convert(plan, state, there)
+            facts = _convert(plan, state, there, progress or Progress())
         _tidy(plan.target(ShardPlace()), out)
     return ConvertSummary(out, facts, up_to_date=False)
 
@@ -188,7 +191,7 @@ def _read_finished(state: State, there: int) -> dict[str, Any] | None:
     return facts if whole else None
 
 
-def _convert(plan: ConvertPlan, state: State, there: int) -> dict[str, Any]:
+def _convert(plan: ConvertPlan, state: State, there: int, show: Progress) -> dict[str, Any]:
     start = state.entries[there - 1] if there else None
     consumed = int(start["consumed"]) if start else 0
     target = plan.target(ShardPlace(there, consumed))
@@ -199,7 +202,7 @@ def _convert(plan: ConvertPlan, state: State, there: int) -> dict[str, Any]:
     mark = tuple(start["mark"]) if start else None
     facts = plan.source.facts
     unit = facts.unit
-    with meter(state.directory.resolve().name, unit, facts.items).shown() as progress:
+    with show.meter(state.directory.resolve().name, unit, facts.items) as progress:
         progress.advance(consumed)
         for block in _from(plan, mark, consumed, resume, progress):
             for shard in target.feed(block):

@@ -101,6 +101,7 @@ class StoryRun:
             stages = (publish or self._commit)(record.manifests, runner, where)
             reused = tuple(name for name in runner.reused if name not in self.progress.timings)
             journal.event("done", reused=list(reused), timings=self.progress.timings)
+            self.progress.done(len(stages), len(reused))
             return Manifest(self.out, stages, reused)
 
     def _run_stage(self, runner: Runner, stage: Stage) -> StageManifest:

@@ -181,6 +181,12 @@ def _task_budgets(config: Config) -> dict[str, int]:
     }
 
 
+def list_expected_stages(prepared: Preparation, story: str) -> tuple[str, ...]:
+    """The stages that the config and the inputs call for, in order."""
+    left_out = list_stages_left_out(story, _causes(prepared, story))
+    return tuple(stage for stage in STORIES[story].stages if stage not in left_out)
+
+
 def forecast_stages(prepared: Preparation, story: Story = PREPARATION) -> list[StageForecast]:
     """A line per stage that the config calls for; reused stages cost nothing."""
     text = sum(file.text_estimate for file in prepared.plan.files)
@@ -189,11 +195,8 @@ def forecast_stages(prepared: Preparation, story: Story = PREPARATION) -> list[S
     largest = max(prepared.plan.estimate)
     states = stage_states(prepared, story)
     budgets, most = _task_budgets(prepared.config), MEMORY_PER_WORK * text
-    left_out = list_stages_left_out(story.name, _causes(prepared, story.name))
     stages = []
-    for stage in STORIES[story.name].stages:
-        if stage in left_out:
-            continue
+    for stage in list_expected_stages(prepared, story.name):
         behind = "run if its inputs change" if _read_committed(prepared.out, stage) else "run"
         state = states.get(stage, behind)
         rate = STAGES[stage].speed

@@ -30,6 +30,7 @@ from pipeline.runs.run_directory import commit_run, hold_and_run, removed_direct
 from pipeline.sources.files import InputHashes
 from pipeline.stories import selection
 from pipeline.stories.loop import Manifest, StageRecord, Stages, StoryRun
+from pipeline.stories.plan import list_expected_stages
 from pipeline.stories.preparation import (
     PREPARATION,
     Preparation,
@@ -163,6 +164,7 @@ def _run_stages(
         progress.note(f"{pluralise(plan.passed_over, 'file')} passed over: no known format")
     for note in plan.notes if STORIES[story.name].labels_sources else ():
         progress.note(note)
+    progress.expect(len(list_expected_stages(prepared, story.name)))
 
     def tell(run: StageRecord) -> None:
         def remember(inputs: list[list[tuple[str, str, int, str]]]) -> None:

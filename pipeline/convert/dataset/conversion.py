@@ -41,9 +41,10 @@ from pipeline.convert.dataset.samples import (
     SampleRequest,
     requests,
 )
-from pipeline.convert.dataset.state import Meter, State, meter
+from pipeline.convert.dataset.state import State
 from pipeline.core import failpoint, journal, storage
 from pipeline.core.errors import InputError
+from pipeline.engine.progress import Meter, Progress
 from pipeline.hdf5.format import DATA_PARAMS
 
 
@@ -255,7 +256,7 @@ def convert_dataset_to_HDF5(  # noqa: N802 - Model Zoo's name
         state = convert_state.begin_conversion(job.directory, job.identity(), conflicts, job.ours)
         writer = FileWriter(job, state)
         label = job.directory.resolve().name
-        bar = meter(label, "samples", job.samples).shown()
+        bar = Progress().meter(label, "samples", job.samples)
         with state.left_if_empty(), explain_deaths(), bar as progress:
             layout = write_files(writer, progress)
         params = data_params(layout, writer.samples, job.params)
