@@ -36,8 +36,8 @@ explain    explain    Show what became of a document; a duplicate is shown next 
                       was kept.
 inspect    inspect    Show the duplicate clusters of a run, or with --dropped what left for a
                       reason.
-convert    convert    Convert a data set to another form: HDF5, .bin with .idx, MDS, LitData, parquet,
-                      jsonl.
+convert    convert    Convert a data set to another form: HDF5, .bin with .idx, MDS, LitData,
+                      parquet or jsonl.
 disclose   export     Write documents about a run: audit report, dataset card, Croissant, SPDX,
                       disclosure drafts.
 export     export     Write the text of a run in training order.

@@ -38,7 +38,7 @@ def convert(
     dry_run: options.DryRunOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Convert a data set to another form: HDF5, .bin with .idx, MDS, LitData, parquet, jsonl.
+    """Convert a data set to another form: HDF5, .bin with .idx, MDS, LitData, parquet or jsonl.
 
     Documents keep their order; nothing is cleaned, dropped or shuffled. Converting there and back
     gives the same tokens and texts. A conversion that would lose something says what and stops. The

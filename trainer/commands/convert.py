@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 
 
-TargetFormat = Literal["hf", "wafermill", "mdl"]
+TargetFormat = Literal["hf", "wafermill", "mdl", "gguf"]
 ModelName = Literal["gpt2", "gptj", "gpt_neox", "llama", "btlm", "jais"]
 """The names of `trainer.convert.families`."""
 
@@ -78,6 +78,7 @@ def convert(
       train convert out --src-fmt wafermill --tgt-fmt hf --out exported
       train convert gpt2-large --src-fmt hf --tgt-fmt wafermill --out tuned
       train convert checkpoint_5000.mdl --src-fmt cs-2.2 --params params.yaml --tgt-fmt hf --out hf
+      train convert out --src-fmt wafermill --tgt-fmt gguf --out llama_cpp
       train convert diff exported again --tolerance 1e-6
       train convert --list
 

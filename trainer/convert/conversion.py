@@ -22,7 +22,7 @@ from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.words import pluralise
 from trainer.config import ModelConfig, Params, load_params
 from trainer.config.model_parameters import shapes
-from trainer.convert import sources, targets
+from trainer.convert import gguf_file, sources, targets
 from trainer.convert.families import FAMILIES, PLANNED, family_of
 from trainer.convert.lazy_tensors import LazyTensor
 from trainer.convert.targets import find_tokenizer
@@ -61,7 +61,7 @@ def begin_output(out: Path, identity: dict[str, Any]) -> bool:
     return False
 
 
-Target = Literal["hf", "wafermill", "mdl"]
+Target = Literal["hf", "wafermill", "mdl", "gguf"]
 
 SOURCES = ("wafermill", "hf", "mdl", *(f"cs-{release}" for release in RELEASES))
 
@@ -111,12 +111,7 @@ def convert_checkpoint(request: CheckpointConvertOptions, say: Say) -> None:
         elif request.target == "mdl":
             files = targets.write_mdl(request.out, read.state, read.config, read.step)
         else:
-            tensors, hf_config = to_hf(read.state, read.config, request.model)
-            tokenizer = find_tokenizer(request.tokenizer, read.config)
-            name = "none is known; give --tokenizer" if tokenizer is None else tokenizer.name
-            say(f"{hf_config['architectures'][0]}; tokenizer: {name}")
-            size = request.shard_bytes
-            files = targets.write_hf(request.out, tensors, hf_config, size, tokenizer)
+            files = _write_family(request, read, say)
         entries = {name: {"size": file.size, "hash": file.hash} for name, file in files.items()}
         record = {"format": FORMAT, "conversion": identity, "files": entries}
         storage.write_json(request.out / CONVERSION_FILE, record)
@@ -127,6 +122,22 @@ def convert_checkpoint(request: CheckpointConvertOptions, say: Say) -> None:
         )
     count = sum(t.nbytes // t.dtype.itemsize for t in read.state.values())
     say(f"{pluralise(len(read.state), 'tensor')}, {pluralise(count, 'number')} -> {request.out}")
+
+
+def _write_family(request: CheckpointConvertOptions, read: _SourceModel, say: Say) -> targets.Files:
+    tensors, hf_config = to_hf(read.state, read.config, request.model)
+    tokenizer = find_tokenizer(request.tokenizer, read.config)
+    name = "none is known; give --tokenizer" if tokenizer is None else tokenizer.name
+    if request.target == "hf":
+        say(f"{hf_config['architectures'][0]}; tokenizer: {name}")
+        return targets.write_hf(request.out, tensors, hf_config, request.shard_bytes, tokenizer)
+    if tokenizer is not None and not gguf_file.is_known_tokenizer(tokenizer):
+        name = f"left out, as llama.cpp does not cut texts as {tokenizer.name} does"
+        tokenizer = None
+    say(f"{gguf_file.ARCHITECTURES[hf_config['model_type']]}; tokenizer: {name}")
+    if (difference := gguf_file.describe_differences(hf_config)) is not None:
+        say(f"note: {difference}")
+    return gguf_file.write_gguf(request.out, tensors, hf_config, read.step, tokenizer)
 
 
 def _check(request: CheckpointConvertOptions) -> None:
@@ -142,8 +153,8 @@ def _check(request: CheckpointConvertOptions) -> None:
     for option, given, needed in (
         ("--config", request.config, request.source == "hf"),
         ("--params", request.params, request.source != "hf"),
-        ("--model", request.model, request.target == "hf"),
-        ("--tokenizer", request.tokenizer, request.target == "hf"),
+        ("--model", request.model, request.target in ("hf", "gguf")),
+        ("--tokenizer", request.tokenizer, request.target in ("hf", "gguf")),
     ):
         if given is not None and not needed:
             raise ConfigError(
@@ -219,14 +230,15 @@ def _identity(request: CheckpointConvertOptions, read: _SourceModel) -> dict[str
         "model": read.config.model_dump(mode="json"),
         "left_out": read.dropped,
     }
-    if request.target != "hf":
+    if request.target not in ("hf", "gguf"):
         return identity
+    family = family_of(read.config, request.model)
+    if request.target == "gguf":
+        gguf_file.check_family(family.name, read.config.nonlinearity)
     tokenizer = find_tokenizer(request.tokenizer, read.config)
-    return identity | {
-        "family": family_of(read.config, request.model).name,
-        "tokenizer": None if tokenizer is None else tokenizer.content_hash,
-        "shard_bytes": request.shard_bytes,
-    }
+    identity["family"] = family.name
+    identity["tokenizer"] = None if tokenizer is None else tokenizer.content_hash
+    return identity | ({"shard_bytes": request.shard_bytes} if request.target == "hf" else {})
 
 
 def list_formats() -> str:
@@ -236,6 +248,7 @@ def list_formats() -> str:
         "  wafermill   checkpoint or model directory of `train` (from and to)",
         "  hf          Hugging Face: safetensors, .bin with --unsafe-pickle (from and to)",
         "  mdl         .mdl file with the names of Model Zoo R2.1 to R2.9 (from and to)",
+        "  gguf        one .gguf file, as llama.cpp reads it: gpt2, gpt_neox, llama (to)",
         f"  cs-X.Y      .mdl or, with --unsafe-pickle, .pt of release {RELEASES[0]} to "
         f"{RELEASES[-1]} (from)",
         "families of hf",
