@@ -5,7 +5,7 @@ the user's own.
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, Strict
 
@@ -53,8 +53,8 @@ def _named(value: str) -> str:
     return value
 
 
-class CustomFilterConfig(ConfigSection):
-    """A filter of your own: a function that says whether a document stays."""
+class FunctionConfig(ConfigSection):
+    """A function of your own."""
 
     function: Annotated[str, FunctionPath(), AfterValidator(_named)]
     """the function: MODULE:FUNCTION of a module on Python's path or in the current directory,
@@ -62,10 +62,8 @@ class CustomFilterConfig(ConfigSection):
     point in the group wafermill.filters"""
     settings: dict[str, JsonValue] = Field({})
     """what it is called with, by keyword: plain values, lists and mappings"""
-    batch: bool = False
-    """true: it takes an Arrow batch of documents at a time, and no text and meta"""
 
-    def starting_at(self, base: Path) -> "CustomFilterConfig":
+    def starting_at(self, base: Path) -> Self:
         """The same, a relative file starting at `base`."""
         if is_plug_in(self.function):
             return self
@@ -73,6 +71,61 @@ class CustomFilterConfig(ConfigSection):
         if not is_file(place):
             return self
         return self.model_copy(update={"function": f"{base / place}:{name}"})
+
+
+class CustomFilterConfig(FunctionConfig):
+    """A filter of your own: a function that says whether a document stays."""
+
+    batch: bool = False
+    """true: it takes an Arrow batch of documents at a time, and no text and meta"""
+
+
+SignalName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,40}$")]
+
+
+class SignalFunctionConfig(FunctionConfig):
+    """A signal of your own: what a function of text and meta returns for each document."""
+
+    name: SignalName
+    """name of the signal"""
+    type: Literal["number", "label", "flag"] = "number"
+    """what it returns: a number, a label of at most 40 characters that is no text of the document,
+    or true or false; None where there is no value"""
+
+
+class ClassifierConfig(ConfigSection):
+    """The probability of a label by a fastText model; needs the extra `language`."""
+
+    name: SignalName
+    """name of the signal"""
+    model: Annotated[str, RelativePath()]
+    """the model, a .bin or .ftz file, relative to this config"""
+    label: str
+    """the label, such as __label__hq"""
+    max_characters: Annotated[int, Unit("characters")] = Field(10_000, ge=1)
+    """characters at the beginning of a document that it is given"""
+
+
+class SignalsConfig(ConfigSection):
+    """What is measured of every document and kept in signals/, whether the document stays or not;
+    `filters.keep` decides by it. characters, text_bytes and lines are measured with any other."""
+
+    language: bool = False
+    """language and language_probability, by fastText's lid.176; needs the extra `language`"""
+    max_characters: Annotated[int, Unit("characters")] = Field(2000, ge=1)
+    """characters at the beginning of a document from which the language is identified"""
+    gopher: bool = False
+    """what Gopher's quality rules look at, such as word_count and mean_word_length"""
+    gopher_repetition: bool = False
+    """what Gopher's repetition rules look at, such as duplicate_lines"""
+    c4: bool = False
+    """what C4's rules look at: terminal_lines, sentences, lorem_ipsum, curly_bracket"""
+    min_line_words: Annotated[int, Unit("words")] = Field(5, ge=0)
+    """with c4: fewest words in a line whose sentences count"""
+    classifiers: tuple[ClassifierConfig, ...] = ()
+    """fastText models of your own"""
+    custom: tuple[SignalFunctionConfig, ...] = ()
+    """functions of your own"""
 
 
 def _switch(value: Any) -> Any:
@@ -188,3 +241,6 @@ class FiltersConfig(ConfigSection):
     """C4's rules"""
     custom: tuple[CustomFilterConfig, ...] = ()
     """filters of your own, in the order in which the first that fails is the reason"""
+    keep: str | None = Field(None, min_length=1, max_length=10_000)
+    """an SQL expression over `signals`, source and licence, true for documents that stay, such as
+    language = 'en' and word_count > 50; needs the extra `signals`"""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from pipeline.config.cluster import LOCAL, Cluster
-from pipeline.config.filters import FiltersConfig
+from pipeline.config.filters import FiltersConfig, SignalsConfig
 from pipeline.config.model import Bytes, ConfigSection, FrozenModel, RelativePath, Share, parse
 from pipeline.config.sections import (
     InputConfig,
@@ -311,6 +311,7 @@ class Config(ConfigSection):
     dedup: DedupConfig = DedupConfig()
     lines: LinesConfig = LinesConfig()
     screen: ScreenConfig = ScreenConfig()
+    signals: SignalsConfig = SignalsConfig()
     filters: FiltersConfig = FiltersConfig()
     decontaminate: DecontaminateConfig = DecontaminateConfig()
     tokenize: TokenizeConfig = TokenizeConfig()

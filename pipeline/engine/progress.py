@@ -39,7 +39,7 @@ def memory_in_use() -> int:
     return total
 
 
-class Output:
+class Printer:
     """Standard error, as the user wants it."""
 
     def __init__(self, quiet: bool = False, as_json: bool = False) -> None:
@@ -70,7 +70,7 @@ def _standard_error() -> "Console":
 class _Amount:
     """Something that is counted while a bar, or a line every few seconds, shows how far it is."""
 
-    output: Output
+    output: Printer
     started: float = field(default_factory=time.monotonic, init=False)
     _told: float = field(default_factory=time.monotonic, init=False)
     _memory: tuple[float, int] = field(default=(0.0, 0), init=False)
@@ -239,7 +239,7 @@ class Progress:
     """What one command shows."""
 
     def __init__(self, quiet: bool = False, as_json: bool = False) -> None:
-        self.output = Output(quiet, as_json)
+        self.output = Printer(quiet, as_json)
         self.timings: dict[str, tuple[float, int]] = {}
         self._started = time.monotonic()
         self._expected = self._begun = 0

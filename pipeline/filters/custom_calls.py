@@ -70,14 +70,26 @@ def _samples(verdicts: Sequence[Verdict]) -> Iterator[list[int]]:
 def _judge_batch(own: CustomFilter, batch: pa.RecordBatch) -> list[Verdict]:
     if own.batch:
         return _of_batch(own, batch)
+    return [_verdict(own, batch, row, answer) for row, answer in enumerate(_ask(own, batch))]
+
+
+def _ask(own: CustomFilter, batch: pa.RecordBatch) -> Iterator[Any]:
+    """What a function returns for each document."""
     texts, columns = batch["text"], [batch[name].to_pylist() for name in ABOUT]
-    verdicts = []
     for row, about in enumerate(zip(*columns, strict=True)):
         meta = dict(zip(ABOUT, about, strict=True))
         meta["meta"] = json.loads(meta["meta"])  # a value of its own, which the function may change
-        answer = _call(own, batch, row, texts[row].as_py(), meta)
-        verdicts.append(_verdict(own, batch, row, answer))
-    return verdicts
+        yield _call(own, batch, row, texts[row].as_py(), meta)
+
+
+def call_on_documents(
+    own: CustomFilter, batches: Sequence[pa.RecordBatch]
+) -> Iterator[tuple[Any, str]]:
+    """What a function returns for each document, and where that is, for messages. Raises
+    FunctionError when it fails."""
+    for batch in batches:
+        for row, answer in enumerate(_ask(own, batch)):
+            yield answer, _place(batch, row)
 
 
 def _of_batch(own: CustomFilter, batch: pa.RecordBatch) -> list[Verdict]:

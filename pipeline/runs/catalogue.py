@@ -54,7 +54,8 @@ PLACES: Mapping[str, RunEntry] = {
         RunEntry(name="hdf5", holds_text=True, is_data_set=True),
         RunEntry(name=layout.RECORDS, holds_text=True, is_data_set=True),
         RunEntry(name=layout.CLEANED, holds_text=True, is_data_set=True),
-        *(RunEntry(name=name) for name in ("masked", "registry", "mixture", "manifests")),
+        *(RunEntry(name=name) for name in ("masked", "registry", "mixture", "manifests",
+                                        "signals")),
         *(RunEntry(name=name) for name in (layout.INPUTS, layout.POLICY, layout.RETENTION,
                                         layout.MANIFEST, layout.CUTS, layout.EVAL_ITEMS)),
         *(RunEntry(name=name, is_data_set=True)
@@ -105,6 +106,8 @@ CAUSES: Mapping[str, str] = {
     "decontaminate": "the section names evaluation sets",
     "filters": "the section has a rule",
     "custom filters": "`filters.custom` names a function",
+    "signals": "the section asks for some, or `filters.keep` is given",
+    "expression": "`filters.keep` is given",
     "reviews": "people decided about documents (`prep policy review`)",
     "takedowns": "documents were taken down (`prep takedown`)",
     "decisions": "something is looked for",
@@ -186,6 +189,10 @@ STAGES: Mapping[str, StageEntry] = {
         _stage("filters", _PER_SHARD, "text", "filters", called_for_by=("filters",), speed=80),
         _stage("custom_filters", _PER_SHARD, "documents, the functions", "filters",
                called_for_by=("custom filters",), speed=50),
+        _stage("signals", _PER_SHARD, "documents, the functions", "signals",
+               called_for_by=("signals",), speed=30),
+        _stage("expression", _PER_SHARD, "`signals/`, source, licence", "filters",
+               called_for_by=("expression",)),
         _stage("reviews", _PER_SHARD, "keys, text of those reviewed", "reviews",
                called_for_by=("reviews",)),
         _stage("withheld", _PER_SHARD, "keys, tables of takedowns", "withheld",
@@ -346,7 +353,8 @@ STORIES: Mapping[str, StoryEntry] = {
     "prepare": StoryEntry(
         stages=(
             "eval_index", "registry", "pieces", "plan", "clean", *_JOIN, "screen",
-            "custom_detectors", "overlap", "filters", "custom_filters", "reviews", "withheld",
+            "custom_detectors", "overlap", "filters", "custom_filters", "signals",
+            "expression", "reviews", "withheld",
             *_DECIDE[:2], *_CHOOSE, *_SPREAD, *_KEEP, "quarantine", "tokenizer", "lines",
             "merge_lines", "repeats", "merge_repeats", "redactions", "cuts", "cut_table",
             "tokenize", "sources", "splits", "documents", "quotas", "mixture",
@@ -364,15 +372,16 @@ STORIES: Mapping[str, StoryEntry] = {
     ),
     "clean": StoryEntry(
         stages=(
-            "pieces", "plan", "clean", "filters", "custom_filters", *_DECIDE, *_KEEP, *_TABLES,
-            "cleaned",
+            "pieces", "plan", "clean", "filters", "custom_filters", "signals", "expression",
+            *_DECIDE, *_KEEP, *_TABLES, "cleaned",
         ),
         labels_sources=True, is_described=True, records=layout.CLEANED,
     ),
     "screen": StoryEntry(
         stages=(
             "eval_index", "registry", "pieces", "plan", "clean", *_COMPARE, "screen",
-            "custom_detectors", "overlap", "filters", "custom_filters", "reviews", "withheld",
+            "custom_detectors", "overlap", "filters", "custom_filters", "signals",
+            "expression", "reviews", "withheld",
             *_DECIDE[:2], *_SPREAD, *_KEEP, "quarantine", *_TABLES,
         ),
         screens=True, labels_sources=True,

@@ -203,6 +203,12 @@ class FindingsOutput(StageOutput):
     counts = _counter(int, "documents")
 
 
+class SignalsOutput(StageOutput):
+    """What was measured of every document, a shard for each documents shard."""
+
+    signals = _shards("signals")
+
+
 class WithheldOutput(FindingsOutput):
     """Decisions on documents that were taken down; tables of these with their hashes."""
 

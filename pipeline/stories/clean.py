@@ -10,7 +10,13 @@ from pathlib import Path
 
 from pipeline.cleaning.mask import KINDS
 from pipeline.config import prep
-from pipeline.config.filters import C4Config, FiltersConfig, GopherConfig, GopherRepetitionConfig
+from pipeline.config.filters import (
+    C4Config,
+    FiltersConfig,
+    GopherConfig,
+    GopherRepetitionConfig,
+    SignalsConfig,
+)
 from pipeline.config.model import RelativePath, parse
 from pipeline.config.yaml import YamlDocument
 from pipeline.core.errors import ConfigError, escape_text
@@ -21,9 +27,9 @@ from pipeline.screening.policy.rules import Policy
 from pipeline.sources.output_format import Form
 from pipeline.stages.batches import Batch, Batches
 from pipeline.stages.decisions import decisions_stage, verdicts_stage
-from pipeline.stages.filters import custom_filters_stage, filters_stage
+from pipeline.stages.findings.filters import filters_stage
+from pipeline.stages.findings.screen import evidence_stage
 from pipeline.stages.records import cleaned_stage
-from pipeline.stages.screen import evidence_stage
 from pipeline.stages.tables import account_stage, documents_stage, sources_stage
 from pipeline.stages.withheld import quarantine_stage
 from pipeline.stories import selection
@@ -109,17 +115,19 @@ def _choose_settings(
     loaded: prep.LoadedConfig, files: Sequence[str], options: CleaningOptions
 ) -> prep.LoadedConfig:
     """What of a config counts here: its inputs, or these files read as its first input; `read`,
-    `clean`, `filters` and `cluster`."""
+    `clean`, `signals`, `filters` and `cluster`."""
     config, inputs, base = loaded.config, loaded.config.inputs, loaded.base
-    filters = _switch_on(config.filters, options)
+    filters, signals = _switch_on(config.filters, options), config.signals
     if files:
         inputs = (inputs[0].model_copy(update={"name": NAME, "path": tuple(files)}),)
         filters, base = _resolve_files(filters, loaded.base), Path()
+        signals = _resolve_models(signals, loaded.base)
     chosen = prep.Config(
         name=config.name,
         inputs=inputs,
         read=config.read,
         clean=config.clean,
+        signals=signals,
         filters=filters,
         cluster=config.cluster,
         dedup=prep.DedupConfig(preset="none"),
@@ -149,6 +157,15 @@ def _resolve_files(filters: FiltersConfig, base: Path) -> FiltersConfig:
     return filters.model_copy(update={"c4": c4})
 
 
+def _resolve_models(signals: SignalsConfig, base: Path) -> SignalsConfig:
+    """With the files that it names relative to the current directory."""
+    custom = tuple(own.starting_at(base) for own in signals.custom)
+    classifiers = tuple(
+        own.model_copy(update={"model": str(base / own.model)}) for own in signals.classifiers
+    )
+    return signals.model_copy(update={"custom": custom, "classifiers": classifiers})
+
+
 def _clean(
     form: Form,
     detectors: Sequence[Detector],
@@ -160,10 +177,7 @@ def _clean(
     reading, clean = read_inputs(prepared, run, unchanged)
     filters = prepared.screening.filters
     manifests = [run(filters_stage(clean, filters))] if filters.on else []
-    if functions := prepared.screening.custom_filters:
-        manifests.append(
-            run(custom_filters_stage(clean, reading, functions, filters.config.action))
-        )
+    manifests += selection.run_own_filters(prepared.screening, reading, clean, run)
     manifests += [run(detector(clean.manifest)) for detector in detectors]
     counts = tuple(sum(documents.values()) for documents in clean.documents_by_source)
     own, verdicts = Batch(counts=counts, documents=clean.documents), None

@@ -24,8 +24,8 @@ from pipeline.runs.run_directory import read_finished, read_stage
 from pipeline.runs.views import CleanOutput, DecisionsOutput, FindingsOutput, QuarantineOutput
 from pipeline.screening.policy.rules import Policy, find_policy, load_policy
 from pipeline.screening.registry import Registry, combine, load_registry
-from pipeline.stages import screen
 from pipeline.stages.decisions import decisions_stage, verdicts_stage
+from pipeline.stages.findings import screen
 from pipeline.stages.withheld import NAME as QUARANTINE
 from pipeline.stories.loop import Manifest, StageRecord, StoryRun
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dedup import compiled
 from pipeline.config.cluster import Cluster
+from pipeline.config.filters import SignalsConfig
 from pipeline.config.prep import Config, LoadedConfig, load_config
 from pipeline.core.errors import InputError, ReadOnlyError
 from pipeline.core.journal import Journal
@@ -221,7 +222,7 @@ def _compile_kernels(config: Config, note: Note, screens: bool) -> None:
             from pipeline.screening.fingerprints.find import compile_fingerprint_kernels
 
             compile_fingerprint_kernels(note)
-    if has_rules(config.filters):
+    if has_rules(config.filters) or config.signals != SignalsConfig():
         from pipeline.filters.rules import compile_filter_kernels
 
         compile_filter_kernels(note)

@@ -17,6 +17,7 @@ from pipeline.demo.quickstart import QUICKSTART, cache_directory
 from pipeline.engine.stage import RunStage
 from pipeline.filters.custom_functions import CustomFilter, load_custom_filters
 from pipeline.filters.rules import Filters, load_filters
+from pipeline.filters.signals import Signals, load_signals
 from pipeline.runs import views
 from pipeline.runs.events import append_event, verify_events
 from pipeline.runs.origin import Recipe
@@ -49,15 +50,13 @@ from pipeline.stages.candidates import (
 from pipeline.stages.clusters import ClusterRules, cluster_stage
 from pipeline.stages.components import components_stage, members_stage, route_stage
 from pipeline.stages.decisions import decisions_stage, givers_stage, spread_stage, verdicts_stage
-from pipeline.stages.filters import (
+from pipeline.stages.findings.filters import (
     custom_detectors_stage,
     custom_filters_stage,
     filters_stage,
 )
-from pipeline.stages.keep import cluster_table_stage, keep_stage
-from pipeline.stages.overlap import eval_index_stage, overlap_stage
-from pipeline.stages.plan import Reading
-from pipeline.stages.screen import (
+from pipeline.stages.findings.overlap import eval_index_stage, overlap_stage
+from pipeline.stages.findings.screen import (
     Lists,
     RegistryShards,
     evidence_stage,
@@ -66,6 +65,9 @@ from pipeline.stages.screen import (
     reviews_stage,
     screen_stage,
 )
+from pipeline.stages.findings.signals import expression_stage, signals_stage
+from pipeline.stages.keep import cluster_table_stage, keep_stage
+from pipeline.stages.plan import Reading
 from pipeline.stages.withheld import withheld_stage
 
 CUSTOM_KEYS = {name: name for name in ("unit", "size", "bands", "rows")}
@@ -287,6 +289,7 @@ class ScreeningRequest:
     overlap: DecontaminateConfig
     filters: Filters
     custom_filters: tuple[CustomFilter, ...]
+    signals: Signals
     detectors: tuple[CustomDetector, ...]
 
     @property
@@ -329,6 +332,7 @@ def check_screening(config: Config, base: Path, out: Path) -> ScreeningRequest:
         overlap=config.decontaminate,
         filters=load_filters(config.filters, base),
         custom_filters=load_custom_filters(config.filters.custom, base),
+        signals=load_signals(config.signals, config.filters.keep, base),
         detectors=find_custom_detectors(screen.detectors, of_policy),
     )
 
@@ -362,9 +366,7 @@ def screening(
             manifests.append(run(overlap_stage(clean, items, request.overlap)))
         if request.filters.on:
             manifests.append(run(filters_stage(clean, request.filters)))
-        if functions := request.custom_filters:
-            action = request.filters.config.action
-            manifests.append(run(custom_filters_stage(clean, reading, functions, action)))
+        manifests += run_own_filters(request, reading, clean, run)
         if request.reviews:
             manifests.append(run(reviews_stage(clean, request.reviews)))
         if taken_down:
@@ -377,6 +379,22 @@ def screening(
         return decided
 
     return Screening(decide, request.policy)
+
+
+def run_own_filters(
+    request: ScreeningRequest, reading: Reading, clean: views.CleanOutput, run: RunStage
+) -> list[StageManifest]:
+    """The filters that ask functions of the user's, and an expression over signals; signals are
+    measured either way."""
+    action = request.filters.config.action
+    manifests = []
+    if functions := request.custom_filters:
+        manifests.append(run(custom_filters_stage(clean, reading, functions, action)))
+    if (signals := request.signals).on:
+        measured = views.SignalsOutput(run(signals_stage(clean, reading, signals)))
+        if signals.keep:
+            manifests.append(run(expression_stage(clean, measured, signals, action)))
+    return manifests
 
 
 def record_screening(out: Path, stages: Mapping[str, StageManifest]) -> None:

@@ -33,10 +33,13 @@ _TRANSPOSED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
 _SIZES = {
     "gpt2": ("n_positions", "n_embd", "n_layer", "n_head", "n_inner"),
     "gpt_neox": (
-        "max_position_embeddings", "hidden_size", "num_hidden_layers", "num_attention_heads",
+        "max_position_embeddings",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
         "intermediate_size",
     ),
-}  # fmt: skip
+}
 _SIZES["llama"] = _SIZES["gpt_neox"]
 """Keys of config.json: context, width, layers, heads, width of the feed-forward part."""
 
@@ -59,7 +62,7 @@ def describe_differences(hf_config: Mapping[str, Any]) -> str | None:
     activation = hf_config.get("activation_function") or hf_config["hidden_act"]
     if activation != "gelu":
         return None
-    return "llama.cpp approximates gelu by its tanh form, so logits differ in the third digit"
+    return "llama.cpp approximates gelu by its tanh form, so logits differ a little"
 
 
 def write_gguf(

@@ -33,8 +33,8 @@ from pipeline.screening.policy.rules import Policy
 from pipeline.sources.eval_sets import find_eval_sets, item_texts
 from pipeline.sources.streams import zstd
 from pipeline.stages.decisions import decisions_stage
-from pipeline.stages.overlap import eval_index_stage, overlap_stage
-from pipeline.stages.screen import evidence_stage
+from pipeline.stages.findings.overlap import eval_index_stage, overlap_stage
+from pipeline.stages.findings.screen import evidence_stage
 
 RULES = DecontaminateConfig()
 QUESTION = "Which statement best explains why photosynthesis is the foundation of most food webs?"

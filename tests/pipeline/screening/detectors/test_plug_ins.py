@@ -271,7 +271,7 @@ def test_findings_are_checked(old: str, new: str, message: str, find: Find) -> N
 
     from pipeline.core.ids import doc_key
     from pipeline.filters.custom_calls import document_batches
-    from pipeline.stages.filters import detect_with
+    from pipeline.stages.findings.filters import detect_with
 
     [own] = find({"name": "loud"}, code=CODE.replace(old, new))
     columns = {"doc_key": pa.array([doc_key("web", "a", 0)], pa.binary(16)), "source": ["web"],

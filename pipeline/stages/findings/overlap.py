@@ -19,7 +19,7 @@ from pipeline.runs import layout
 from pipeline.runs.views import CleanOutput, EvalIndexOutput
 from pipeline.screening.evidence import encode_attributes
 from pipeline.sources.eval_sets import EvalSet, item_name, item_texts, read_eval_set
-from pipeline.stages.filters import Row, finding_outputs
+from pipeline.stages.findings.filters import Row, finding_outputs
 
 if TYPE_CHECKING:
     from dedup.eval_index import ItemIndex
