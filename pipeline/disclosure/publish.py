@@ -43,6 +43,8 @@ _SCREENING = (
     "overlap",
     "filters",
     "custom_filters",
+    "signals",
+    "expression",
     "decisions",
     "verdicts",
     "evidence",

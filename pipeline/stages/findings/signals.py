@@ -58,6 +58,11 @@ def signals_stage(clean: CleanOutput, reading: Reading, signals: Signals) -> Sta
         version=1,
         function=_signals,
         tasks=tuple(tasks),
+        settings={
+            "families": signals.families,
+            "classifiers": {own.name: own.file_hash for own in signals.classifiers},
+            "functions": {own.name: own.file_hash for own in signals.functions},
+        },
         software=signals.software(),
     )
 
@@ -121,6 +126,7 @@ def expression_stage(
         version=1,
         function=_expression,
         tasks=tuple(tasks),
+        settings={"keep": signals.keep},
         software=expression_software(),
         reads_texts=False,
     )
