@@ -118,6 +118,9 @@ class SignalsConfig(ConfigSection):
     """what Gopher's quality rules look at, such as word_count and mean_word_length"""
     gopher_repetition: bool = False
     """what Gopher's repetition rules look at, such as duplicate_lines"""
+    fineweb: bool = False
+    """what FineWeb's own rules look at: punctuated_lines, short_lines, repeated_line_characters,
+    newlines_per_word"""
     c4: bool = False
     """what C4's rules look at: terminal_lines, sentences, lorem_ipsum, curly_bracket"""
     min_line_words: Annotated[int, Unit("words")] = Field(5, ge=0)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pipeline.config.filters import ClassifierConfig, GopherConfig, SignalsConfig
 from pipeline.core.errors import ConfigError, FunctionError, escape_text
 from pipeline.core.storage import hash_file
-from pipeline.filters import c4, gopher, language, repetition
+from pipeline.filters import c4, fineweb, gopher, language, repetition
 from pipeline.filters.custom_calls import call_on_documents
 from pipeline.filters.custom_functions import CustomFilter, load_function_of
 from pipeline.filters.expression import check_expression, expression_software
@@ -32,6 +32,7 @@ _COLUMNS = {
     "language": {"language": pa.string(), "language_probability": pa.float64()},
     "gopher": dict.fromkeys(gopher.MEASURES, pa.float64()),
     "gopher_repetition": dict.fromkeys(repetition.MEASURES, pa.float64()),
+    "fineweb": dict.fromkeys(fineweb.MEASURES, pa.float64()),
     "c4": {
         **dict.fromkeys(c4.MEASURES, pa.float64()),
         "lorem_ipsum": pa.bool_(),
@@ -166,6 +167,8 @@ def measure_signals(
         columns |= _named(gopher.MEASURES, gopher.measure(texts, stop_words))
     if "gopher_repetition" in signals.families:
         columns |= _named(repetition.MEASURES, repetition.measure(texts))
+    if "fineweb" in signals.families:
+        columns |= _named(fineweb.MEASURES, fineweb.measure(texts))
     if "c4" in signals.families:
         columns |= _named(c4.MEASURES, c4.measure(texts, signals.min_line_words))
         columns["lorem_ipsum"] = pa.array(c4.contains_phrase(texts, c4.LOREM_IPSUM))
