@@ -27,17 +27,6 @@ def measured(text: str) -> list[float]:
 
 
 LINES = ["A line.", "x" * 30, "y" * 31, "", "  ", "naïve café!", "東京は晴れ。", "\tz", "…"]
-    "A line.",
-    "x" * 30,
-    "y" * 31,
-    "",
-    "  ",
-    "naïve café!",
-    "東京は晴れ。",
-    "A line.",
-    "\tz",
-    "…",
-]
 
 
 @given(st.lists(st.lists(st.sampled_from(LINES), max_size=9).map("\n".join), max_size=5))
