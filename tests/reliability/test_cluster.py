@@ -19,7 +19,7 @@ from tests.reliability.conftest import PREP, make_certificates
 
 pytestmark = pytest.mark.crash
 DASK = Path(sys.executable).with_name("dask")
-PROGRESS = re.compile(r"\w+: (\d+/|reused)|note: compiling ")
+PROGRESS = re.compile(r"\[\d+/\d+\] \w+: (\d+/|reused)|note: compiling ")
 
 
 class Cluster:

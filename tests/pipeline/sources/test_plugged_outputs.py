@@ -144,7 +144,10 @@ def test_converted_documents(home: Path, here: Run) -> None:
     facts = json.loads((home / "made/conversion.json").read_bytes())
     assert facts["settings"]["software"]["output format csv"].startswith("my-output 1.0, code ")
     refused = here("convert", "web.jsonl", "--to", "cvs", "--out", "other")
-    assert "expected one of hdf5, corpus, bin, jsonl, jsonl.zst, parquet, csv" in refused.err
+    assert (
+        "expected one of hdf5, corpus, bin, mds, litdata, tokens, jsonl, jsonl.zst, parquet, csv"
+        in refused.err
+    )
 
 
 def plug_in_of(write: Any, read: Any) -> PlugIn[OutputFormat]:
