@@ -24,6 +24,8 @@ plan       run        Check a config and show what would run. Nothing is written
                       directory.
 status     verify     Show which stages of a run are done, which process is working on it, and how
                       far it is.
+log        verify     Show what happened to a run: each start of a command, what it made and why,
+                      and what people decided.
 verify     verify     Check a finished run: hashes, ledger, HDF5 contract, EOS count, lineage
                       coverage.
 clean-up   verify     Delete intermediate files that are no longer needed; verify and trace still

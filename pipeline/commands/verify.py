@@ -1,5 +1,5 @@
-"""`prep status`, `prep verify` and `prep clean-up`: what a directory holds and what is wrong with
-it; and what is deleted of it.
+"""`prep status`, `prep log`, `prep verify` and `prep clean-up`: what a directory holds, what
+happened to it, and what is wrong with it; and what is deleted of it.
 """
 
 from dataclasses import asdict
@@ -16,6 +16,8 @@ from pipeline.core.words import format_bytes, format_duration, pluralise
 if TYPE_CHECKING:
     from pipeline.hdf5.foreign.check import ForeignReport
     from pipeline.hdf5.foreign.rows import FileFinding
+    from pipeline.runs.events import Event
+    from pipeline.stories.run_log import Session
     from pipeline.stories.status import WorkStatus
 
 
@@ -52,6 +54,48 @@ def _show_work(work: "WorkStatus") -> None:
             f"not finished, and no process is working on it{last}; the command that began it "
             "resumes it"
         )
+
+
+def log(directory: RunArgument, as_json: JsonOption = False) -> None:
+    """Show what happened to a run: each start of a command, what it made and why, and what people
+    decided.
+
+    Times are UTC. The last column names the run that a command left: equal hashes, equal runs.
+
+    Example: prep log runs/quickstart
+    """
+    from pipeline.stories.run_log import Session, read_run_log
+
+    entries = read_run_log(directory)
+    if as_json:
+        return print_json([asdict(entry) for entry in entries])
+    rows = (
+        _session_row(entry) if isinstance(entry, Session) else (entry.at, *_event_row(entry))
+        for entry in entries
+    )
+    return show_table(("when", "what", "state", ">seconds", "made", "run"), rows)
+
+
+_SHOWN = 12
+"""Characters of a hash."""
+
+
+def _session_row(session: "Session") -> tuple[str, ...]:
+    workers = pluralise(session.workers, "worker") if session.workers else "no workers"
+    made = pluralise(len(session.made), "stage") if session.made else "nothing"
+    first = next((stage for stage in session.made), None)
+    if first is not None:
+        why = f"changed: {', '.join(first.changed)}" if first.changed else "new"
+        why = f"{len(session.problems):,} damaged" if session.problems else why
+        made += f", from {first.stage} on ({why})"
+    seconds = "" if session.seconds is None else format_duration(session.seconds)
+    what = f"{session.story} {session.config}, {workers}"
+    return session.at, what, session.state, seconds, made, session.run[:_SHOWN]
+
+
+def _event_row(event: "Event") -> tuple[str, ...]:
+    facts = (f"{key} {str(value)[:_SHOWN]}" for key, value in event.what.items())
+    return f"{event.kind} by {event.by}", "", "", ", ".join(facts), ""
 
 
 def verify(
@@ -105,7 +149,7 @@ def clean_up(directory: RunArgument) -> None:
     print_line(f"removed {', '.join(removed) or 'nothing'}: {format_bytes(freed)} freed")
 
 
-register = commands(status, verify, clean_up)
+register = commands(status, log, verify, clean_up)
 
 
 def show_foreign(report: "ForeignReport", as_json: bool) -> None:

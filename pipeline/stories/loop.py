@@ -13,7 +13,7 @@ from pipeline.config.cluster import LOCAL, Cluster
 from pipeline.config.sections import Keep
 from pipeline.core import rare_collections
 from pipeline.core.journal import Journal
-from pipeline.core.manifest import StageManifest
+from pipeline.core.manifest import StageManifest, fingerprint_of
 from pipeline.engine.executor import Executor, executor, joined_step
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner
@@ -100,7 +100,9 @@ class StoryRun:
                 runner.release(INTERMEDIATE_DIRECTORIES)
             stages = (publish or self._commit)(record.manifests, runner, where)
             reused = tuple(name for name in runner.reused if name not in self.progress.timings)
-            journal.event("done", reused=list(reused), timings=self.progress.timings)
+            made = fingerprint_of({name: stages[name].content_hash for name in sorted(stages)})
+            timings = self.progress.timings
+            journal.event("done", reused=list(reused), timings=timings, run=made)
             self.progress.done(len(stages), len(reused))
             return Manifest(self.out, stages, reused)
 
