@@ -1,5 +1,5 @@
-"""`train jobs`, `train report` and `train card`: what runs there are, and pages about one. Options,
-one call each, and the table of jobs.
+"""`train jobs`, `train report`, `train card` and `train push`: what runs there are, pages about
+one, and its metrics for others. Options, one call each, and the table of jobs.
 """
 
 import json
@@ -181,4 +181,37 @@ def card(model_dir: _ModelDir, out: Path | None = None, data: _Data = None) -> N
         print(write_card(model_dir, out, data or ()))
 
 
-register = make_registration(report, card, jobs=jobs)
+def push(
+    model_dir: _ModelDir,
+    to: Literal["wandb", "mlflow"],
+    project: str = "wafermill",
+    name: str | None = None,
+    offline: bool = False,
+    uri: str | None = None,
+    follow: bool = False,
+) -> None:
+    """Send the metrics of a training run to Weights & Biases or MLflow.
+
+    --to: Where to; its package has to be installed.
+    --project: Project of W&B, experiment of MLflow.
+    --name: Name of the run. [default: that of MODEL_DIR]
+    --offline: W&B: write files for `wandb sync`, and use no network.
+    --uri: MLflow: its store. [default: sqlite, MODEL_DIR/mlflow.db]
+    --follow: Go on until training ends.
+
+    Examples:
+      train push out --to wandb --offline
+      train push out --to mlflow --uri http://localhost:5000 --follow
+
+    Lines that were sent are not sent again. Training itself uses no network.
+    """
+    from trainer.report.track import PushOptions, push_metrics
+
+    with one_line_errors():
+        options = PushOptions(
+            to=to, project=project, name=name, offline=offline, uri=uri, follow=follow
+        )
+        push_metrics(model_dir, options, print)
+
+
+register = make_registration(report, card, push, jobs=jobs)
