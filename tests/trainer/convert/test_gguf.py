@@ -1,9 +1,11 @@
 """A GGUF export: read by the package `gguf`, loaded by `transformers`, and run by llama.cpp where
 that is installed."""
 
+import functools
 import json
 import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,22 +13,25 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+import tokenizers
 import torch
 import transformers
 
 from pipeline import tokenize_texts
 from pipeline.core.errors import ConfigError
-from pipeline.tokenizers.definition import load_definition
+from pipeline.tokenizers.definition import TokenizerDefinition, load_definition
+from pipeline.tokenizers.engine import open_tokenizer
 from tests.trainer.convert.models import MUP, ids, logits, make, state_of
 from trainer.convert import gguf_file, to_hf, wrap_tensors
 from trainer.convert.conversion import CheckpointConvertOptions, convert_checkpoint
 from trainer.convert.targets import write_wafermill
 
 TOLERANCE = 1e-4
-OF_GPT2 = {"vocab_size": 50257, "nonlinearity": "gelu_new", "filter_size": 4 * 48}
+SIZE = 400
+OF_GPT2 = {"vocab_size": SIZE, "nonlinearity": "gelu_new", "filter_size": 4 * 48}
 """transformers takes no other width of the feed-forward part from a GGUF file of this family."""
-OF_LLAMA = {"vocab_size": 50257}
-OF_NEOX = {"vocab_size": 50257, "nonlinearity": "gelu_new"}
+OF_LLAMA = {"vocab_size": SIZE}
+OF_NEOX = {"vocab_size": SIZE, "nonlinearity": "gelu_new"}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("gpt2", OF_GPT2),
     "gpt2 muP": ("gpt2", OF_GPT2 | MUP),
@@ -39,11 +44,31 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 TEXT = "It's 2026: naïve café—東京! <|endoftext|>\n\n  Let's go."
 
 
+@functools.cache
+def small_tokenizer() -> TokenizerDefinition:
+    """Byte-level BPE with GPT-2's pattern and few entries, EOS the last."""
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=SIZE - 1, initial_alphabet=alphabet, show_progress=False
+    )
+    made.train_from_iterator([TEXT, Path(__file__).read_text()], trainer)
+    made.add_special_tokens(["<|endoftext|>"])
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "tokenizer.json"
+        made.save(str(path))
+        definition = load_definition(str(path), "<|endoftext|>")
+    assert definition.vocab_size == SIZE
+    return definition
+
+
 def export(directory: Path, family: str, **changes: Any) -> tuple[Any, Any]:
     """The model and its config, once its export is in the directory."""
     model, config = make(family, **changes)
     tensors, hf_config = to_hf(state_of(model), config, family)
-    gguf_file.write_gguf(directory, tensors, hf_config, 7, load_definition("gpt2"))
+    gguf_file.write_gguf(directory, tensors, hf_config, 7, small_tokenizer())
     return model, config
 
 
@@ -58,19 +83,22 @@ def test_what_a_reader_finds(tmp_path: Path) -> None:
     assert found["general.architecture"] == "gpt2"
     sizes = {
         "context_length": 16, "embedding_length": 48, "block_count": 2, "feed_forward_length": 192,
-        "attention.head_count": 4, "vocab_size": 50257,
+        "attention.head_count": 4, "vocab_size": SIZE,
     }  # fmt: skip
     assert {key: found[f"gpt2.{key}"] for key in sizes} == sizes
     assert found["gpt2.attention.layer_norm_epsilon"] == pytest.approx(config.layer_norm_epsilon)
-    assert found["tokenizer.ggml.tokens"][50256] == "<|endoftext|>"
-    assert found["tokenizer.ggml.tokens"][262] == "Ġthe"
-    assert found["tokenizer.ggml.merges"][0] == "Ġ t"
-    assert found["tokenizer.ggml.eos_token_id"] == 50256
+    vocabulary = json.loads(small_tokenizer().json)["model"]["vocab"]
+    assert found["tokenizer.ggml.tokens"][SIZE - 1] == "<|endoftext|>"
+    assert found["tokenizer.ggml.tokens"][:-1] == sorted(vocabulary, key=vocabulary.__getitem__)
+    assert len(found["tokenizer.ggml.merges"]) == SIZE - 1 - 256
+    assert found["tokenizer.ggml.eos_token_id"] == SIZE - 1
+    kinds = found["tokenizer.ggml.token_type"]
+    assert (kinds[0], kinds[SIZE - 1]) == (gguf.TokenType.NORMAL, gguf.TokenType.CONTROL)
     assert found["tokenizer.ggml.add_bos_token"] is False
 
     tensors = {t.name: t for t in gguf.GGUFReader(tmp_path / "model.gguf").tensors}
     weights = dict(model.named_parameters())
-    embedding = next(w for w in weights.values() if w.shape == (50257, 48))
+    embedding = next(w for w in weights.values() if w.shape == (SIZE, 48))
     assert np.array_equal(tensors["token_embd.weight"].data, embedding.detach().numpy())
     assert tensors["blk.1.ffn_up.weight"].data.shape == (192, 48)
     assert tensors["blk.1.attn_qkv.weight"].data.shape == (144, 48)
@@ -124,7 +152,8 @@ def test_logits_and_ids_in_llama_cpp(case: str, tmp_path: Path) -> None:
     expected = logits(model)
     difference = (torch.tensor(found["logits"]) - expected).abs().max()
     assert float(difference) <= 2e-3 * float(expected.abs().max())
-    assert found["ids"] == tokenize_texts([TEXT])[0].as_py()
+    opened = open_tokenizer(small_tokenizer())
+    assert found["ids"] == tokenize_texts([TEXT], opened)[0].as_py()
 
 
 def test_bf16_stays_and_vectors_become_fp32(tmp_path: Path) -> None:
@@ -151,7 +180,7 @@ def convert(tmp_path: Path, family: str, **changes: Any) -> tuple[Path, list[str
 
 
 def test_a_checkpoint_of_ours(tmp_path: Path) -> None:
-    out, said = convert(tmp_path, "gpt2", **OF_GPT2)
+    out, said = convert(tmp_path, "gpt2", **OF_GPT2 | {"vocab_size": 50257})
     assert sorted(p.name for p in out.iterdir()) == ["conversion.json", "model.gguf"]
     assert "gpt2; tokenizer: gpt2" in said
     before = (out / "model.gguf").read_bytes()
