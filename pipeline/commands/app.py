@@ -54,7 +54,7 @@ screen     clean      Look for listed origins, works, licences and opt-outs in d
                       by a policy.
 search     search     Find words in the texts of a run, word for word or nearly.
 takedown   takedown   Take documents down: show what a claim covers, or remove it from the run.
-tokenizer  tokenizer  Train and compare tokenizers.
+tokenizer  tokenizer  Train, compare and convert tokenizers.
 trace      search     Trace training data: from a step, checkpoint, row or token back to documents,
                       or forward.
 """

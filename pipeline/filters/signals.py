@@ -42,12 +42,13 @@ _COLUMNS = {
 """By key of the section: the signals of each family."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Classifier:
-    """A fastText model: its signal, its file, the hash of that, and the label that counts."""
+    """A fastText model: its signal, its file with size and hash, and the label that counts."""
 
     name: str
     location: str
+    size: int
     file_hash: str
     label: str
     max_characters: int
@@ -130,9 +131,8 @@ def load_signals(config: SignalsConfig, keep: str | None, base: Path) -> Signals
 def _load_classifier(own: ClassifierConfig, path: Path, key: str) -> Classifier:
     if not path.is_file():
         raise ConfigError(f"{key}: {path}: there is no such file; expected a fastText model (.bin)")
-    loaded = Classifier(own.name, str(path), hash_file(path), own.label, own.max_characters)
     try:
-        labels, _ = _model(loaded.location, loaded.file_hash).predict("x", k=-1, threshold=-1.0)
+        labels, _ = _load_model(str(path)).predict("x", k=-1, threshold=-1.0)
     except (ValueError, RuntimeError, MemoryError) as error:
         raise ConfigError(f"{key}: {path}: not a fastText model: {error}") from error
     if own.label not in labels:
@@ -140,14 +140,29 @@ def _load_classifier(own: ClassifierConfig, path: Path, key: str) -> Classifier:
         raise ConfigError(
             f"{key.replace('.model', '.label')}: {escape_text(own.label)}: the model has {shown}"
         )
-    return loaded
+    return Classifier(
+        name=own.name,
+        location=str(path),
+        size=path.stat().st_size,
+        file_hash=hash_file(path),
+        label=own.label,
+        max_characters=own.max_characters,
+    )
+
+
+def _load_model(path: str) -> Any:
+    import fasttext
+
+    return fasttext.load_model(path)
 
 
 @cache
 def _model(path: str, file_hash: str) -> Any:
-    import fasttext
-
-    return fasttext.load_model(path)
+    if hash_file(Path(path)) != file_hash:
+        raise ConfigError(
+            f"{path}: changed while the run was under way; run the same command again"
+        )
+    return _load_model(path)
 
 
 def measure_signals(

