@@ -29,7 +29,7 @@ class MadeStage:
     changed: tuple[str, ...]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Session:
     """One start of a command: when (UTC), its config and story, its worker processes; the stages it
     made, files it found missing or damaged; how it ended, after how many seconds, and the hash of

@@ -23,11 +23,11 @@ from trainer import cli as train
 from trainer.cli import app as train_app
 
 URLS = ("s3://bucket/out", "gs://b", "https://host/out?secret=1", "file:///tmp/out")
-CHOICES = {"--decision": "drop", "--tgt-fmt": "hf"}
+CHOICES = {"--decision": "drop", "--tgt-fmt": "hf", "--to": "wandb"}
 SAID = "a URL; expected a path on this machine"
 IN_BUCKETS = {
     ("run", "out"), ("plan", "out"), ("status", "directory"), ("verify", "directory"),
-    ("clean-up", "directory"), ("clean", "out"), ("convert", "out"), ("dedup", "out"),
+    ("clean-up", "directory"), ("log", "directory"), ("clean", "out"), ("convert", "out"), ("dedup", "out"),
     ("disclose", "directory"), ("explain", "directory"), ("policy", "run"), ("screen", "out"),
     ("takedown", "export"),
     ("export", "directory"), ("export", "out"), ("inspect", "directory"), ("policy", "directory"),
