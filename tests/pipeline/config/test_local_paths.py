@@ -27,7 +27,8 @@ CHOICES = {"--decision": "drop", "--tgt-fmt": "hf", "--to": "wandb"}
 SAID = "a URL; expected a path on this machine"
 IN_BUCKETS = {
     ("run", "out"), ("plan", "out"), ("status", "directory"), ("verify", "directory"),
-    ("clean-up", "directory"), ("log", "directory"), ("clean", "out"), ("convert", "out"), ("dedup", "out"),
+    ("clean-up", "directory"), ("log", "directory"), ("clean", "out"), ("convert", "out"),
+    ("dedup", "out"),
     ("disclose", "directory"), ("explain", "directory"), ("policy", "run"), ("screen", "out"),
     ("takedown", "export"),
     ("export", "directory"), ("export", "out"), ("inspect", "directory"), ("policy", "directory"),
