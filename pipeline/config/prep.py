@@ -113,7 +113,7 @@ class CleanConfig(ConfigSection):
 
 
 Preferred = Annotated[
-    str, Field(pattern=r"^(longest|shortest|(newest|oldest|highest|lowest) +[^ ].*)$")
+    str, Field(pattern=r"^(longest|shortest|first|last|(newest|oldest|highest|lowest) +[^ ].*)$")
 ]
 """An order of duplicates."""
 
@@ -156,9 +156,9 @@ class DedupConfig(ConfigSection):
     """source labels in order of preference: among duplicates, a document of an earlier label is
     preferred"""
     prefer: tuple[Preferred, ...] = Field((), max_length=4)
-    """which of duplicates stays, after source_priority, in order: longest, shortest, newest FIELD,
-    oldest FIELD, highest FIELD, lowest FIELD, of a dotted field of `meta` such as date [default: by
-    document key, which is as good as random]"""
+    """which of duplicates stays, after source_priority, in order: longest, shortest, first, last
+    (of the inputs), newest FIELD, oldest FIELD, highest FIELD, lowest FIELD, of a dotted field of
+    `meta` such as date [default: by document key, which is as good as random]"""
     max_source_share: Share = 0.75
     """stop when a larger share of one source's documents would be removed as duplicates; sources
     with fewer than 100 documents are not checked"""

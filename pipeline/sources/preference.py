@@ -40,13 +40,20 @@ _READ: dict[str, tuple[Callable[[Any], float], int]] = {
     "lowest": (_number, 1),
 }
 """How a value is read, and the sign that makes the preferred one the smallest."""
-_LENGTHS = {"longest": -1, "shortest": 1}
+_COLUMNS = {
+    "longest": ("text_bytes", -1),
+    "shortest": ("text_bytes", 1),
+    "first": ("doc_id", 1),
+    "last": ("doc_id", -1),
+}
+"""The column that is compared, and the sign. The order of `doc_id` is that of inputs, files and
+records."""
 
 
 @dataclass(frozen=True)
 class Preference:
-    """`longest` or `shortest` text; or `newest`, `oldest`, `highest` or `lowest` of a dotted field
-    of meta."""
+    """`longest` or `shortest` text; `first` or `last` record of the inputs; or `newest`, `oldest`,
+    `highest` or `lowest` of a dotted field of meta."""
 
     order: str
     field: str = ""
@@ -57,14 +64,15 @@ class Preference:
     @property
     def needs(self) -> str:
         """What its field must hold, for messages; empty where none is asked."""
-        if self.order in _LENGTHS:
+        if self.order in _COLUMNS:
             return ""
         return "a date" if _READ[self.order][0] is _date else "a number"
 
     def rank(self, documents: pa.Table) -> F64:
-        """A number for each document, from its columns text_bytes and meta."""
-        if self.order in _LENGTHS:
-            return np.asarray(documents["text_bytes"], np.float64) * _LENGTHS[self.order]
+        """A number for each document, from its columns doc_id, text_bytes and meta."""
+        if self.order in _COLUMNS:
+            column, sign = _COLUMNS[self.order]
+            return np.asarray(documents[column], np.float64) * sign
         read, sign = _READ[self.order]
         of_meta = partial(_read_field, self.field, read, sign)
         return np.array([of_meta(meta) for meta in documents["meta"]], np.float64)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ def kept(
     [
         (["longest"], 4),
         (["shortest"], 2),
+        (["first"], 0),
+        (["last"], 4),
         (["newest date"], 2),
         (["oldest date"], 0),
         (["highest quality.score"], 1),
@@ -82,6 +85,31 @@ def test_documents_of_an_index_stay(tmp_path: Path) -> None:
     other = (" ".join(reversed(WORDS * 30)), {})
     new = [*DOCUMENTS, other]
     assert kept(tmp_path / "new", ["longest"], new, indexes=indexes) == [5]
+
+
+def test_shards_that_are_added_leave_the_tokens_of_others(
+    tmp_path: Path, prep: Callable[..., Any]
+) -> None:
+    """With `first`; by key some documents of the first shard would go for those of the second."""
+    rng = random.Random(4)
+    texts = [" ".join(rng.choices(WORDS, k=200)) for _ in range(12)]
+    for shard in "ab":
+        lines = (json.dumps({"text": f"{text} {shard}"}) + "\n" for text in texts)
+        (tmp_path / f"{shard}.jsonl").write_text("".join(lines))
+    config = {
+        "inputs": [{"name": "x", "path": ["a.jsonl"]}],
+        "dedup": {"prefer": ["first"], "max_source_share": 1.0},
+        "read": {"task_bytes": 1024},
+    }
+    (tmp_path / "c.yaml").write_text(json.dumps(config))
+    here = ("run", tmp_path / "c.yaml", "--out", tmp_path / "run", "--workers", 0)
+    assert prep(*here).code == 0
+    grown = prep(*here, "--set", f"inputs.0.path=['{tmp_path}/a.jsonl', '{tmp_path}/b.jsonl']")
+    assert grown.code == 0, grown.err
+    (line,) = (line for line in grown.err.splitlines() if "] tokenize: " in line)
+    assert re.search(r"tokenize: (\d+)/\1 tasks?, \1 reused", line), line
+    states = pq.read_table(tmp_path / "run" / "documents.parquet")["state"].to_pylist()
+    assert states == ["kept"] * 12 + ["duplicate"] * 12
 
 
 def test_a_field_that_no_document_has_stops_the_run(tmp_path: Path) -> None:
