@@ -61,7 +61,7 @@ COMMANDS: Table = {
         "generate": "trained",
         "report": "runs",
         "card": "runs",
-        "push": "runs",
+        "track": "runs",
         "sweep": "planning",
     }.items()
 }
@@ -114,7 +114,7 @@ Other commands, each with its own --help:
   train jobs            list, cancel and label your runs
   train report          write a page with the curves of a run
   train card            write a model card
-  train push            send the metrics of a run to W&B or MLflow
+  train track           send the metrics of a run to W&B or MLflow
   train generate        continue a prompt
   train evaluate        loss of a checkpoint, overall and by source
   train lm-eval         zero-shot and few-shot tasks

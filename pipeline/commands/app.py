@@ -40,6 +40,8 @@ inspect    inspect    Show the duplicate clusters of a run, or with --dropped wh
                       reason.
 convert    convert    Convert a data set to another form: HDF5, .bin with .idx, MDS, LitData,
                       parquet or jsonl.
+push       export     Upload the data set of a run to the Hugging Face Hub, with a card and a
+                      Croissant file.
 disclose   export     Write documents about a run: audit report, dataset card, Croissant, SPDX,
                       disclosure drafts.
 export     export     Write the text of a run in training order.

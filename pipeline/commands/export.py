@@ -84,6 +84,43 @@ def disclose(
     return None
 
 
+def push(
+    directory: options.FinishedRunArgument,
+    to: str,
+    about: Path | None = None,
+    private: bool = True,
+    revision: str = "main",
+    dry_run: options.DryRunOption = False,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Upload the data set of a run to the Hugging Face Hub, with a card and a Croissant file.
+
+    Packed shards with lineage and tables go; texts, evidence and quarantine stay. The same command
+    goes on after an interruption. A token comes from `hf auth login` or HF_TOKEN.
+
+    TO: hf://datasets/OWNER/NAME; made if it is not there
+    --about ABOUT.yaml: what only people know about the data, for the card
+    --private/--public: of a new repository
+    --revision: the branch
+
+    With --dry-run nothing is uploaded, and no network is needed.
+
+    Examples:
+    prep push runs/quickstart hf://datasets/me/quickstart --dry-run
+    prep push runs/pile hf://datasets/me/pile --about about.yaml --public
+    """
+    from pipeline.disclosure.push import PushOptions, push_run
+
+    wanted = PushOptions(to=to, revision=revision, private=private, about=about)
+    uploads = push_run(directory, wanted, dry_run, print_line if not as_json else lambda _: None)
+    if as_json:
+        return print_json([{"path": file.path, "bytes": file.size} for file in uploads])
+    show_table(("file", ">size"), ((f.path, format_bytes(f.size)) for f in uploads))
+    total = format_bytes(sum(file.size for file in uploads))
+    done = "would be uploaded" if dry_run else "uploaded"
+    return print_line(f"{pluralise(len(uploads), 'file')}, {total}, {done} to {to}")
+
+
 def export(
     directory: options.FinishedRunArgument,
     out: options.Place,
@@ -304,4 +341,4 @@ def rescan(
     return print_line(f"{pluralise(len(works), 'work')} matched; {request.out}/evidence.parquet")
 
 
-register = commands(disclose, export, repack, rescan)
+register = commands(push, disclose, export, repack, rescan)

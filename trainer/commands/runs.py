@@ -1,4 +1,4 @@
-"""`train jobs`, `train report`, `train card` and `train push`: what runs there are, pages about
+"""`train jobs`, `train report`, `train card` and `train track`: what runs there are, pages about
 one, and its metrics for others. Options, one call each, and the table of jobs.
 """
 
@@ -181,7 +181,7 @@ def card(model_dir: _ModelDir, out: Path | None = None, data: _Data = None) -> N
         print(write_card(model_dir, out, data or ()))
 
 
-def push(
+def track(
     model_dir: _ModelDir,
     to: Literal["wandb", "mlflow"],
     project: str = "wafermill",
@@ -200,18 +200,18 @@ def push(
     --follow: Go on until training ends.
 
     Examples:
-      train push out --to wandb --offline
-      train push out --to mlflow --uri http://localhost:5000 --follow
+      train track out --to wandb --offline
+      train track out --to mlflow --uri http://localhost:5000 --follow
 
     Lines that were sent are not sent again. Training itself uses no network.
     """
-    from trainer.report.track import PushOptions, push_metrics
+    from trainer.report.track import TrackOptions, send_metrics
 
     with one_line_errors():
-        options = PushOptions(
+        options = TrackOptions(
             to=to, project=project, name=name, offline=offline, uri=uri, follow=follow
         )
-        push_metrics(model_dir, options, print)
+        send_metrics(model_dir, options, print)
 
 
-register = make_registration(report, card, push, jobs=jobs)
+register = make_registration(report, card, track, jobs=jobs)

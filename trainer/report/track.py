@@ -1,4 +1,4 @@
-"""`train push`: the metrics of a training run to Weights & Biases or MLflow, from the lines of
+"""`train track`: the metrics of a training run to Weights & Biases or MLflow, from the lines of
 metrics.jsonl and eval.jsonl, which hold each step once. Training itself talks to neither, so
 neither can stop it; while it runs, `follow` sends lines as they come.
 
@@ -36,7 +36,7 @@ class Tracker(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PushOptions:
+class TrackOptions:
     """Where to: `wandb` or `mlflow`; the name of the project (an experiment there) and of the run;
     W&B without a network; MLflow's store; whether to go on until training ends."""
 
@@ -48,7 +48,7 @@ class PushOptions:
     follow: bool = False
 
 
-def push_metrics(model_dir: Path, options: PushOptions, say: Callable[[str], None]) -> int:
+def send_metrics(model_dir: Path, options: TrackOptions, say: Callable[[str], None]) -> int:
     """Send what was not sent before; returns the number of lines. Raises InputError for what is no
     model directory, ConfigError for a service whose package is missing or that refuses."""
     described = record.read_json(model_dir / record.NAME, "model directory")
@@ -128,7 +128,7 @@ def _write_state(model_dir: Path, key: str, value: dict[str, Any]) -> None:
 
 
 def _open(
-    model_dir: Path, options: PushOptions, described: Mapping[str, Any], identity: str
+    model_dir: Path, options: TrackOptions, described: Mapping[str, Any], identity: str
 ) -> Tracker:
     name = options.name or model_dir.resolve().name
     kinds: dict[str, Callable[..., Tracker]] = {"wandb": _Wandb, "mlflow": _Mlflow}
@@ -151,7 +151,7 @@ class _Wandb:
     def __init__(
         self,
         model_dir: Path,
-        options: PushOptions,
+        options: TrackOptions,
         name: str,
         described: Mapping[str, Any],
         identity: str,
@@ -184,7 +184,7 @@ class _Mlflow:
     def __init__(
         self,
         model_dir: Path,
-        options: PushOptions,
+        options: TrackOptions,
         name: str,
         described: Mapping[str, Any],
         identity: str,

@@ -33,7 +33,7 @@ IN_BUCKETS = {
     ("takedown", "export"),
     ("export", "directory"), ("export", "out"), ("inspect", "directory"), ("policy", "directory"),
     ("quarantine", "directory"), ("repack", "directory"), ("repack", "out"),
-    ("rescan", "directory"), ("search", "directory"), ("takedown", "run"),
+    ("push", "directory"), ("rescan", "directory"), ("search", "directory"), ("takedown", "run"),
     ("tokenizer", "directory"), ("trace", "directory"),
 }  # fmt: skip
 """Command or group of `prep`, and parameter."""

@@ -1,4 +1,4 @@
-"""`train push`: every line once, by W&B and MLflow themselves where they are installed."""
+"""`train track`: every line once, by W&B and MLflow themselves where they are installed."""
 
 import json
 import struct
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pipeline.core.errors import ConfigError, InputError
-from trainer.report.track import STATE, PushOptions, push_metrics
+from trainer.report.track import STATE, TrackOptions, send_metrics
 from trainer.runs import metrics, record
 
 RUN = {"format": 1, "weights_seed": 3, "model": {"hidden_size": 8}, "datasets": [{"x": 1}]}
@@ -57,13 +57,13 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return recorder
 
 
-TO_WANDB = PushOptions(to="wandb", offline=True)
+TO_WANDB = TrackOptions(to="wandb", offline=True)
 
 
 def test_every_line_is_sent_once(tmp_path: Path, told: Recorder) -> None:
     out, said = tmp_path / "out", []
     write(out, range(1, 4), (2,))
-    assert push_metrics(out, TO_WANDB, said.append) == 4
+    assert send_metrics(out, TO_WANDB, said.append) == 4
     numbers = {"train/sparsity/a": 0.5}
     assert told.logged == [
         (1, {"train/loss": 8.9, **numbers}),
@@ -72,9 +72,9 @@ def test_every_line_is_sent_once(tmp_path: Path, told: Recorder) -> None:
         (3, {"train/loss": 8.7, **numbers}),
     ]
     assert said == ["wandb wafermill: 4 lines, up to step 3"]
-    assert push_metrics(out, TO_WANDB, said.append) == 0
+    assert send_metrics(out, TO_WANDB, said.append) == 0
     write(out, range(4, 6), (4,))
-    assert push_metrics(out, TO_WANDB, said.append) == 3
+    assert send_metrics(out, TO_WANDB, said.append) == 3
     assert [step for step, _ in told.logged[4:]] == [4, 4, 5]
     first, *others = told.begun
     assert first["mode"] == "offline"
@@ -87,22 +87,22 @@ def test_a_line_that_is_being_written_waits(tmp_path: Path, told: Recorder) -> N
     write(out, range(1, 3))
     with open(out / metrics.TRAINING, "a") as file:
         file.write('{"step": 3, "lo')
-    assert push_metrics(out, TO_WANDB, print) == 2
+    assert send_metrics(out, TO_WANDB, print) == 2
 
 
 def test_errors_name_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="not a model directory"):
-        push_metrics(tmp_path, TO_WANDB, print)
+        send_metrics(tmp_path, TO_WANDB, print)
     out = tmp_path / "out"
     write(out, range(1, 3))
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigError, match="pip install wandb"):
-        push_metrics(out, TO_WANDB, print)
+        send_metrics(out, TO_WANDB, print)
     monkeypatch.setitem(sys.modules, "wandb", Recorder())
-    push_metrics(out, TO_WANDB, print)
+    send_metrics(out, TO_WANDB, print)
     (out / record.NAME).write_text(json.dumps(RUN | {"weights_seed": 4}))
     with pytest.raises(InputError, match=STATE):
-        push_metrics(out, TO_WANDB, print)
+        send_metrics(out, TO_WANDB, print)
 
 
 def records(data: bytes) -> Iterator[bytes]:
@@ -129,7 +129,7 @@ def test_wandb_itself_reads_what_was_written(tmp_path: Path) -> None:
 
     out = tmp_path / "out"
     write(out, range(1, 30), (10, 20))
-    assert push_metrics(out, TO_WANDB, print) == 31
+    assert send_metrics(out, TO_WANDB, print) == 31
     (file,) = out.glob("wandb/offline-run-*/*.wandb")
     losses = {}
     for data in records(file.read_bytes()):
@@ -147,11 +147,11 @@ def test_mlflow_itself_reads_what_was_written(tmp_path: Path) -> None:
         pytest.skip("needs the package mlflow")
     from mlflow.tracking import MlflowClient
 
-    out, options = tmp_path / "out", PushOptions(to="mlflow", project="mine", name="first")
+    out, options = tmp_path / "out", TrackOptions(to="mlflow", project="mine", name="first")
     write(out, range(1, 20), (10,))
-    assert push_metrics(out, options, print) == 20
+    assert send_metrics(out, options, print) == 20
     write(out, range(20, 25))
-    assert push_metrics(out, options, print) == 5
+    assert send_metrics(out, options, print) == 5
     client = MlflowClient(tracking_uri=f"sqlite:///{out / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("mine")
     (run,) = client.search_runs([experiment.experiment_id])
