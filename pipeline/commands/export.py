@@ -95,8 +95,9 @@ def push(
 ) -> None:
     """Upload the data set of a run to the Hugging Face Hub, with a card and a Croissant file.
 
-    Packed shards with lineage and tables go; texts, evidence and quarantine stay. The same command
-    goes on after an interruption. A token comes from `hf auth login` or HF_TOKEN.
+    Packed shards with lineage and tables go, of `prep clean` and `prep dedup` the cleaned records;
+    other texts, evidence and quarantine stay. The same command goes on after an interruption. A
+    token comes from `hf auth login` or HF_TOKEN.
 
     TO: hf://datasets/OWNER/NAME; made if it is not there
     --about ABOUT.yaml: what only people know about the data, for the card

@@ -3,7 +3,8 @@
 
 Files go in commits of bounded size, the card last, so that a repository with a card is whole. What
 the Hub has already, byte for byte, it does not take again, so the same command goes on after an
-interruption. Texts, evidence and quarantine are never among the files.
+interruption. Of `prep clean` and `prep dedup` the cleaned records are the data set; otherwise no
+text is among the files. Evidence and quarantine never are.
 """
 
 import re
@@ -100,7 +101,7 @@ def _upload(
             )
             say(f"part {number} of {len(groups)}: {len(group):,} files")
     except Exception as error:  # the Hub and the network have errors of their own
-        reason = escape_text(str(error).splitlines()[0], 300)
+        reason = escape_text(next(iter(str(error).splitlines()), "no reason given"), 300)
         raise ConfigError(
             f"{PREFIX}{name}: {type(error).__name__}: {reason}; the same command goes on (a token "
             "comes from `hf auth login` or HF_TOKEN)"

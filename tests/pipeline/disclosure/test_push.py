@@ -111,6 +111,14 @@ def test_the_data_set_goes_and_no_text(small_run: Any, hub: Hub) -> None:
     assert {path for path in files if path.endswith(".h5")} <= described
 
 
+def test_of_a_clean_run_the_records_go(tmp_path: Path, write_prose: Any, prep: Prep) -> None:
+    raw = tmp_path / "raw.jsonl"
+    raw.write_text("".join(json.dumps({"text": write_prose(n)}) + "\n" for n in range(20)))
+    assert prep("clean", raw, "--out", tmp_path / "run", "--workers", 0).code == 0
+    listed = push.push_run(tmp_path / "run", push.PushOptions(to=TO), True, print)
+    assert "cleaned/000000.jsonl.zst" in {upload.path for upload in listed}
+
+
 def test_parts_go_on_and_the_card_is_last(
     small_run: Any, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +136,15 @@ def test_a_refusal_is_one_line(small_run: Any, hub: Hub) -> None:
     assert done.stderr.count("\n") == 1
     assert "403" in done.stderr
     assert "hf auth login" in done.stderr
+
+
+def test_a_failure_without_words(small_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr("huggingface_hub.HfApi.create_repo", fail)
+    with pytest.raises(ConfigError, match="TimeoutError: no reason given; the same command"):
+        push.push_run(small_run.directory, push.PushOptions(to=TO), False, print)
 
 
 def test_a_dry_run_needs_no_network(small_run: Any, prep: Prep, hub: Hub) -> None:
