@@ -79,7 +79,7 @@ def connect(settings: Mapping[str, Any], shared: Path, note: Note) -> Iterator[C
     try:
         with _KINDS[kind](shared, **keys) as started, _client(started) as client:
             patience = started.patience or LONELY_SECONDS
-            with scheduler_there(client):
+            with scheduler_there(client, client.scheduler.address):
                 ticket = _write_ticket(shared)
                 present = _check_workers(client, ticket, patience)
             with _gate(client, ticket, note):
@@ -91,9 +91,9 @@ def connect(settings: Mapping[str, Any], shared: Path, note: Note) -> Iterator[C
 
 
 @contextlib.contextmanager
-def scheduler_there(client: Any) -> Iterator[None]:
-    """Turn what follows from a lost scheduler into one ResourceError."""
-    address = client.scheduler.address
+def scheduler_there(client: Any, address: str) -> Iterator[None]:
+    """Turn what follows from a lost scheduler, at that address, into one ResourceError: the client
+    gives up after half a minute, and knows no scheduler then."""
     try:
         yield
     except PrepError:

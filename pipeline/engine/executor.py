@@ -141,6 +141,7 @@ class DaskExecutor:
         self, client: Any, workers: int, memory: Memory, patience: float = clusters.LONELY_SECONDS
     ) -> None:
         self._client = client
+        self._address = client.scheduler.address
         self._patience = patience
         self.workers = workers
         self._memory = memory
@@ -151,7 +152,6 @@ class DaskExecutor:
         from distributed import as_completed
 
         left, running = deque(range(len(jobs))), _Running()
-        self._memory.share(jobs)
 
         def fits(job: Job) -> bool:
             """Whether the largest of what is submitted would fit if it ran at the same time."""
@@ -163,6 +163,7 @@ class DaskExecutor:
                 yield self._submit(call, jobs[left[0]], left.popleft(), running)
 
         with self._reporting(running):
+            self._memory.share(jobs)
             finished = as_completed(submit())
             for future in finished:
                 index = running.finish(future)
@@ -208,7 +209,7 @@ class DaskExecutor:
         from distributed import KilledWorker
 
         lonely = threading.Event()
-        with scheduler_there(self._client):
+        with scheduler_there(self._client, self._address):
             try:
                 with self._watching(running, lonely):
                     yield

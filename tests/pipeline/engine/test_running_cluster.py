@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from distributed import LocalCluster, Scheduler, SpecCluster
 
 import pipeline
+from pipeline.core.errors import ResourceError
 from pipeline.engine.executor import executor
 from pipeline.stories.selection import demo_registry
 from tests.pipeline.trees import differences
@@ -67,6 +69,22 @@ def test_a_run_with_nothing_to_do_starts_no_workers(
     (tmp_path / "run/ledger.json").unlink()
     with pytest.raises(TypeError, match="NoneType"):
         pipeline.run(corpus.config, tmp_path / "run", 2)
+
+
+@dataclass(frozen=True)
+class Nothing:
+    label: str = "nothing"
+    memory: int = 1
+
+
+@pytest.mark.parametrize("run", ["run", "run_in_order"])
+def test_a_scheduler_lost_between_two_stages(run: str, address: str, tmp_path: Path) -> None:
+    """A client that gave up has closed, and knows neither scheduler nor workers."""
+    with executor(None, 0, {"kind": "dask", "address": address}, tmp_path) as workers:
+        assert list(workers.run(str, [Nothing()])) == [(0, str(Nothing()))]
+        workers._client.close()
+        with pytest.raises(ResourceError, match=f"scheduler at {address} is gone; run the same"):
+            list(getattr(workers, run)(str, [Nothing()]))
 
 
 @pytest.mark.parametrize("workers", [1, 3])
