@@ -53,6 +53,7 @@ COMMANDS: Table = {
     for name, module in {
         "jobs": "runs",
         "convert": "convert",
+        "push": "convert",
         "scaling": "planning",
         "plan": "planning",
         "evaluate": "trained",
@@ -122,6 +123,7 @@ Other commands, each with its own --help:
   train scaling         fit a scaling law, and predict from it
   train convert         convert weights from and to Hugging Face and Model Zoo
   train convert diff    compare two checkpoints
+  train push            upload a converted model to the Hugging Face Hub
 
 \b
 `train --install-completion` completes commands and options in your shell.

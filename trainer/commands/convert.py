@@ -1,4 +1,4 @@
-"""The `train convert` commands: parse, call, print; no logic."""
+"""The `train convert` commands and `train push`: parse, call, print; no logic."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from pipeline.core.errors import ConfigError
-from pipeline.core.words import pluralise
+from pipeline.core.words import format_bytes, pluralise
 from trainer.commands.options import (
     Targets,
     describe_command,
@@ -133,6 +133,42 @@ def diff(
         raise typer.Exit(1 if result.differences else 0)
 
 
+def push(
+    export: Path,
+    to: str,
+    private: bool = True,
+    revision: str = "main",
+    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
+) -> None:
+    """Upload a converted model to the Hugging Face Hub.
+
+    EXPORT: A directory that `train convert` wrote.
+    TO: hf://OWNER/NAME; made if it is not there.
+    --private/--public: of a new repository.
+    --revision: The branch.
+    --dry-run: List the files and stop; needs no network.
+
+    Examples:
+      train push exported hf://me/tiny --dry-run
+      train push exported hf://me/tiny --public
+
+    Files are verified first; a README.md among them, as of `train card`, goes last. The same
+    command goes on after an interruption. A token comes from `hf auth login` or HF_TOKEN.
+    """
+    from pipeline.core.hub import Repository, read_name
+    from trainer.convert.push import push_model
+
+    with one_line_errors():
+        repository = Repository(
+            kind="model", name=read_name(to, "model"), revision=revision, private=private
+        )
+        uploads = push_model(export, repository, dry_run, lambda line: print(line, flush=True))
+        for file in uploads:
+            print(f"{file.path}  {format_bytes(file.size)}")
+        done = "would be uploaded" if dry_run else "uploaded"
+        print(f"{pluralise(len(uploads), 'file')} {done} to {to}")
+
+
 def _shard_bytes(text: str) -> int:
     from pydantic import TypeAdapter, ValidationError
 
@@ -149,4 +185,4 @@ def _shard_bytes(text: str) -> int:
 
 describe_command(app, convert, Targets.RUN)
 describe_command(app, diff)
-register = make_registration(convert=app)
+register = make_registration(push, convert=app)
