@@ -66,7 +66,9 @@ def lineage_path(shard: Path) -> Path:
 
 def read_lineage(dataset: SampleDataset, index: int) -> pa.Table:
     """The lineage of shard `index`."""
-    return pq.read_table(fetch(lineage_path(dataset.directory / dataset.shards[index].name)))
+    path = fetch(lineage_path(dataset.directory / dataset.shards[index].name))
+    with pq.ParquetFile(path) as file:  # `read_table` lets a thread close it some time later
+        return file.read()
 
 
 def check_lineage(
