@@ -1,6 +1,7 @@
 """`prep push`, by the Hub's own client against a server that speaks its protocol."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,17 @@ def test_of_a_clean_run_the_records_go(tmp_path: Path, write_prose: Any, prep: P
     assert prep("clean", raw, "--out", tmp_path / "run", "--workers", 0).code == 0
     listed = push.push_run(tmp_path / "run", push.PushOptions(to=TO), True, print)
     assert "cleaned/000000.jsonl.zst" in {upload.path for upload in listed}
+
+
+def test_damage_is_refused_before_anything_goes(small_run: Any, hub: Hub, tmp_path: Path) -> None:
+    shutil.copytree(small_run.directory, tmp_path / "run")
+    table = tmp_path / "run/sources.parquet"
+    table = table if table.is_file() else sorted(table.iterdir())[0]
+    table.write_bytes(table.read_bytes()[:-1])
+    done = hub.push("pipeline", tmp_path / "run", TO)
+    assert (done.returncode, done.stderr.count("\n")) == (4, 1), done.stderr
+    assert "damaged" in done.stderr
+    assert hub.made == []
 
 
 def test_a_refusal_is_one_line(small_run: Any, hub: Hub) -> None:
