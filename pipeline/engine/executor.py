@@ -32,6 +32,7 @@ from pipeline.engine.memory import (
     check_memory,
     machine_memory,
 )
+from pipeline.engine.warm import warm_workers
 
 SMALL_INPUT_BYTES = 50 << 20
 DEATHS_ALLOWED = 2
@@ -55,10 +56,6 @@ _QUIET = {
     # Each wakes every process; of 20 ms and 500 ms two idle workers took 3 CPU seconds in 40.
     "distributed.admin.tick.interval": "1s",
     "distributed.admin.system-monitor.interval": "5s",
-    # A worker gives freed memory back to the system by the 64 KiB, and clears as much anew for the
-    # next array: a tenth of all CPU time. What it may keep is far less than a task needs.
-    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 256 << 20,
-    "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 32 << 20,
 }
 
 
@@ -355,7 +352,8 @@ def _local_workers(
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
     _be_quiet()
     with (
-        dask.config.set(_QUIET),
+        warm_workers() as warm,
+        dask.config.set(_QUIET | warm),
         _main_replaced(),
         LocalCluster(
             n_workers=workers if minimum is None else min(minimum, workers),
