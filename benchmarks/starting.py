@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.common.corpus import prefix, shuffled_texts, write_documents
-from benchmarks.common.measuring import ROOT, machine
+from benchmarks.common.measuring import ROOT, adopt_orphans, machine, wait_for_family
 
 MEGABYTES = 0.3
 WORKERS = (0, 1, 2)
@@ -74,14 +74,14 @@ def spend(tree: Path, folder: Path, *words: str) -> float:
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, "-m", "pipeline", *words]
+    adopt_orphans()
     process = subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
+    used = wait_for_family(process)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return used.ru_utime + used.ru_stime
+    return used.cpu
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Processes of the benchmarks: pinned, timed, their memory and disk watched; peers found."""
 
 import contextlib
+import ctypes
 import json
 import os
 import platform
@@ -27,6 +28,8 @@ for name in sys.argv[1:]:
         pass
 print(json.dumps(found))
 """
+_SET_CHILD_SUBREAPER = 36
+"""prctl's number of it."""
 _SAMPLE_SECONDS = 0.05
 _ROUNDS = 5
 """Samples between two looks at what processes and files there are, which take milliseconds."""
@@ -93,9 +96,10 @@ def run_command(
     `peak_rss` is the sum of resident sizes of the command and all its descendants, `largest_rss`
     that of the largest of them, sampled every 50 ms (shared pages count in each process; one that
     lives less than a quarter of a second may be missed). CPU seconds are those of the command and
-    of every child it has waited for. After `limit` seconds all are killed (code -9).
+    of all its descendants. After `limit` seconds all are killed (code -9).
     """
     started = time.perf_counter()
+    adopt_orphans()
     with open(log, "w", encoding="utf-8") as err, open(f"{log}.out", "w+", encoding="utf-8") as out:
         process = subprocess.Popen(
             command,
@@ -107,21 +111,54 @@ def run_command(
         )
         watch = _Watch(process.pid, folder, started + limit if limit else None)
         watch.start()
-        _, status, used = os.wait4(process.pid, 0)
-        wall = time.perf_counter() - started
+        used = wait_for_family(process)
+        wall = used.ended - started
         watch.stop()
-        process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         output = out.read()
     return Usage(
         code=process.returncode,
         wall=wall,
-        cpu=used.ru_utime + used.ru_stime,
-        peak_rss=max(watch.rss, used.ru_maxrss * 1024),
-        largest_rss=max(watch.largest, used.ru_maxrss * 1024),
+        cpu=used.cpu,
+        peak_rss=max(watch.rss, used.largest_rss),
+        largest_rss=max(watch.largest, used.largest_rss),
         peak_disk=max(watch.disk, final := folder_bytes(folder)),
         final_disk=final,
         output=output,
+    )
+
+
+@dataclass
+class FamilyUsage:
+    """What a process and all its descendants used; `ended` is when it ended, by perf_counter."""
+
+    ended: float
+    cpu: float
+    largest_rss: int
+
+
+def adopt_orphans() -> None:
+    """Descendants of children of this process become its own children when their parent ends
+    (Linux), so that none goes uncounted."""
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def wait_for_family(process: "subprocess.Popen[Any]") -> FamilyUsage:
+    """Wait for a process, and for those of its descendants that nobody else waits for. This process
+    has no other children, and has called `adopt_orphans` before. Sets the return code."""
+    used = []
+    ended = 0.0
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status, usage = os.wait3(0)
+            used.append(usage)
+            if pid == process.pid:
+                process.returncode = os.waitstatus_to_exitcode(status)
+                ended = time.perf_counter()
+    return FamilyUsage(
+        ended=ended,
+        cpu=sum(usage.ru_utime + usage.ru_stime for usage in used),
+        largest_rss=max(usage.ru_maxrss for usage in used) * 1024,
     )
 
 

@@ -355,7 +355,8 @@ def _local_workers(
         warm_workers() as warm,
         dask.config.set(_QUIET | warm),
         _main_replaced(),
-        LocalCluster(
+        _closing(
+            LocalCluster,
             n_workers=workers if minimum is None else min(minimum, workers),
             threads_per_worker=1,
             processes=True,
@@ -376,6 +377,18 @@ def _local_workers(
             yield DaskExecutor(client, workers, LocalMemory(cluster, workers))
         finally:
             _kill_workers(cluster)
+
+
+@contextlib.contextmanager
+def _closing(start: Callable[..., Any], **settings: Any) -> Iterator[Any]:
+    """A cluster, closed at the end. What goes wrong in closing it is no error of a run, whose work
+    is published: Dask raises there when a worker has died and another is about to start."""
+    cluster = start(**settings)
+    try:
+        yield cluster
+    finally:
+        with contextlib.suppress(Exception):
+            cluster.close()
 
 
 @contextlib.contextmanager

@@ -28,15 +28,28 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 def memory_in_use() -> int:
     """Bytes that this process and those it started have in memory, pages that several share
-    counted for each; 0 where the system does not say."""
-    total, left = 0, [os.getpid()]
+    counted once; 0 where the system does not say."""
+    family, left = [], [os.getpid()]
     while left:
         process = Path(f"/proc/{left.pop()}")
-        with suppress(OSError, ValueError, IndexError):
-            total += int((process / "statm").read_text().split()[1]) * _PAGE
+        family.append(process)
+        with suppress(OSError):
             for thread in (process / "task").iterdir():
                 left += map(int, (thread / "children").read_text().split())
-    return total
+    return sum(map(_bytes_shared_out if len(family) > 1 else _bytes_resident, family))
+
+
+def _bytes_resident(process: Path) -> int:
+    with suppress(OSError):
+        return int((process / "statm").read_text().split()[1]) * _PAGE
+    return 0
+
+
+def _bytes_shared_out(process: Path) -> int:
+    """Each page divided by the number of processes that have it, which takes milliseconds."""
+    with suppress(OSError, IndexError):
+        return int((process / "smaps_rollup").read_text().partition("\nPss:")[2].split()[0]) << 10
+    return 0
 
 
 class Printer:
@@ -98,10 +111,10 @@ class _Amount:
         return self.seconds() * (total - done) / done if total and 0 < done < total else None
 
     def memory(self) -> int:
-        """Bytes in use, as of the last second."""
+        """Bytes in use a few seconds ago at most."""
         now = time.monotonic()
         if now > self._memory[0]:
-            self._memory = now + 1, memory_in_use()
+            self._memory = now + _EVERY_SECONDS, memory_in_use()
         return self._memory[1]
 
     def end_of_line(self) -> list[str]:
