@@ -29,6 +29,7 @@ def run(
     cluster: options.ClusterOption = None,
     set_: options.SetOption = None,
     verify_inputs: bool = False,
+    replace: bool = False,
     dry_run: options.DryRunOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -36,6 +37,8 @@ def run(
 
     --verify-inputs/--no-verify-inputs: hash the raw shards again, even if size and time of
         modification are unchanged
+    --replace/--no-replace: with `pack.append`: make the whole data set again, all inputs as one
+        generation
 
     Examples:
     prep run quickstart
@@ -54,6 +57,7 @@ def run(
         cluster=options.read_cluster(cluster),
         verify_inputs=verify_inputs,
         progress=Progress(as_json=as_json),
+        replace_generations=replace,
     )
     summary = read_summary(manifest)
     if as_json:
@@ -130,16 +134,19 @@ def _costs(part: "StageForecast | Total") -> tuple[str, str, str]:
 
 def read_summary(manifest: "Manifest") -> dict[str, Any]:
     """What the JSON of every such command begins with."""
-    ledger = json.loads((manifest.directory / layout.LEDGER).read_bytes())
+    ledger = json.loads((manifest.own_directory / layout.LEDGER).read_bytes())
+    number = {"generation": manifest.generation} if manifest.generation else {}
     reused = list(manifest.reused)
-    return {"directory": str(manifest.directory), "reused": reused, "ledger": ledger}
+    return {"directory": str(manifest.directory), **number, "reused": reused, "ledger": ledger}
 
 
 def print_outputs(manifest: "Manifest", *names: str) -> None:
     """Where the outputs are, and whether all of them were there already."""
     if len(manifest.reused) == len(manifest.stages):
         print_line(f"everything was up to date: all {len(manifest.stages)} stages reused")
-    print_line(f"outputs: {manifest.directory}/  ({', '.join(names)})")
+    if manifest.generation:
+        print_line(f"generation {manifest.generation} of {manifest.directory}/")
+    print_line(f"outputs: {manifest.own_directory}/  ({', '.join(names)})")
 
 
 def print_sources(

@@ -269,6 +269,9 @@ class PackConfig(ConfigSection):
     packer: Literal["first_fit", "greedy"] | None = None
     """vsl: first_fit (decreasing) for the least padding, or greedy, which fills row after row in
     stream order [default: first_fit]"""
+    append: bool = False
+    """true: a finished data set stays as it is, and inputs that are new become another generation
+    of rows next to it; a change that would alter what is there is an error"""
 
     @model_validator(mode="after")
     def _packer_is_used(self) -> "PackConfig":

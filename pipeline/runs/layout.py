@@ -24,6 +24,9 @@ KEPT_DIRECTORIES = (TAKEDOWNS,)
 RESCANS = "rescans"
 """What was found in the documents of a finished run later: a directory for each `prep rescan`."""
 
+GENERATIONS = "generations"
+"""What was appended to a finished run: a run directory for each generation (`pack.append`)."""
+
 PENDING = ".pending.json"
 """The end of a file that says what is going on right now; no manifest names it."""
 

@@ -22,7 +22,8 @@ from pipeline.stories.selection import choose_preset, choose_verification
 FORMAT = 1
 INDEX = "index.json"
 BATCHES = "batches"
-_NEEDED = ("documents", "signatures", "runs", "keep")
+COMPARED = ("documents", "signatures", "runs", "keep")
+"""Directories of a run that later batches are compared with."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def load_earlier(config: DedupConfig, base: Path) -> tuple[Batch, ...]:
         return ()
     verify = choose_verification(config)
     return tuple(
-        _load(run, name, preset, config.key or "", verify)
+        load_batch(run, name, preset, config.key or "", verify)
         for directory, name in zip(directories, names, strict=True)
         for run, name in _list_runs(directory, name)
     )
@@ -144,11 +145,13 @@ def _list_runs(directory: Path, name: str) -> list[tuple[Path, str]]:
     return [(index.run(entry), f"{name}/{entry.batch}") for entry in index.finished]
 
 
-def _load(run: Path, name: str, preset: Preset, key: str, verify: str) -> Batch:
+def load_batch(run: Path, name: str, preset: Preset, key: str, verify: str) -> Batch:
+    """A finished run as a batch of this name. Raises ConfigError where its signatures are others,
+    InputError where they are gone."""
     if not (run / layout.MANIFEST).exists():
         raise InputError(f"index {run}: not a finished run; finish it, or leave it out")
     removed = read_sealed(run / layout.MANIFEST)["removed"]
-    gone = [part for part in _NEEDED if part in removed]
+    gone = [part for part in COMPARED if part in removed]
     if gone:
         raise InputError(
             f"index {run}: {', '.join(gone)} were removed by clean-up; run it again with its config"

@@ -19,6 +19,7 @@ from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner
 from pipeline.engine.stage import RunStage, Stage, top_directory
 from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES, list_unneeded
+from pipeline.runs.generations import generation_at
 from pipeline.runs.run_directory import commit_run, hold_and_run
 
 Stages = dict[str, StageManifest]
@@ -27,11 +28,18 @@ Stages = dict[str, StageManifest]
 @dataclass(frozen=True)
 class Manifest:
     """A finished run: its directory (of one in a bucket, where this machine has copies of what was
-    read), every stage's manifest, and the stages that were reused."""
+    read), every stage's manifest, and the stages that were reused. `generation` of a data set that
+    was appended to; it has a directory of its own, and `directory` is that of the whole."""
 
     directory: Path
     stages: dict[str, StageManifest]
     reused: tuple[str, ...]
+    generation: int = 0
+
+    @property
+    def own_directory(self) -> Path:
+        """Where the tables and rows of this generation are."""
+        return generation_at(self.directory, self.generation).directory
 
 
 class StageRecord:

@@ -50,7 +50,8 @@ Unchanged = Callable[[Mapping[str, Any]], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """A checked config with everything it names found, before anything is written."""
+    """A checked config with everything it names found, before anything is written. `number` is that
+    of the generation; `known_sources` are the source labels that earlier ones have."""
 
     config: Config
     screening: selection.ScreeningRequest
@@ -59,6 +60,8 @@ class Preparation:
     tokenizer: TokenizerDefinition
     out: Path
     takedowns: TakedownState
+    number: int = 0
+    known_sources: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,8 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
     compiled = selection.compile_screening(prepared.screening, run)
     reading, clean = read_inputs(prepared, run, unchanged)
     if is_asked(config.mixture):
-        check_sources(config.mixture, source_documents(clean))
+        before = dict.fromkeys(prepared.known_sources, 0)
+        check_sources(config.mixture, {**before, **source_documents(clean)})
     taken_down = prepared.takedowns.dropped
     screened = selection.screening(prepared.screening, reading, clean, compiled, run, taken_down)
     keep = selection.deduplicate(config, prepared.earlier, clean, screened, run)

@@ -3,9 +3,11 @@ compiled, engines checked); then its stages, and again where a takedown or quara
 they may read; and what a directory that cannot be written already holds.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from pipeline.config.cluster import Cluster
 from pipeline.config.filters import SignalsConfig
 from pipeline.config.prep import Config, LoadedConfig, load_config
 from pipeline.core.errors import InputError, ReadOnlyError
-from pipeline.core.journal import Journal
+from pipeline.core.journal import Journal, hold_lock
 from pipeline.core.manifest import StageManifest, read_sealed
 from pipeline.core.words import pluralise
 from pipeline.engine.executor import Executor, LocalExecutor, joined_step
@@ -26,10 +28,17 @@ from pipeline.filters.rules import has_rules
 from pipeline.quarantine.store import finish_moving, keep_apart, note_days, restore_texts
 from pipeline.runs import views
 from pipeline.runs.catalogue import STORIES
+from pipeline.runs.generations import has_generations, list_begun
 from pipeline.runs.layout import MANIFEST
 from pipeline.runs.run_directory import commit_run, hold_and_run, removed_directories
 from pipeline.sources.files import InputHashes
 from pipeline.stories import selection
+from pipeline.stories.generations import (
+    check_not_appended,
+    delete_generations,
+    describe_new,
+    plan_generation,
+)
 from pipeline.stories.loop import Manifest, StageRecord, Stages, StoryRun
 from pipeline.stories.plan import list_expected_stages
 from pipeline.stories.preparation import (
@@ -57,13 +66,15 @@ def run_preparation(
     verify_inputs: bool = False,
     progress: Progress | None = None,
     story: Story = PREPARATION,
+    replace_generations: bool = False,
 ) -> Manifest:
     """Prepare data from a config (a path, the name of a shipped one, or a Config) into `out`.
 
     `workers` N >= 1 starts N Dask worker processes, 0 runs here, None decides by input size;
     `cluster` is taken before that section of the config. The same config and input give
-    byte-identical outputs anywhere and after any number of kills; finished work is reused. Raises
-    the errors of `pipeline.core.errors`.
+    byte-identical outputs anywhere and after any number of kills; finished work is reused. With
+    `pack.append` what is finished stays, and new inputs become a generation (`stories.generations`)
+    unless `replace_generations`. Raises the errors of `pipeline.core.errors`.
     """
     check_address_space()
     if isinstance(config, Config):
@@ -77,6 +88,54 @@ def run_preparation(
         loaded = loaded.model_copy(update={"config": changed})
     prepared = prepare(loaded, Path(out) if out is not None else None)
     progress = progress or Progress(quiet=True)
+    run = partial(
+        _run_prepared,
+        story=story,
+        workers=workers,
+        verify_inputs=verify_inputs,
+        progress=progress,
+    )
+    with joined_step(prepared.config.cluster.model_dump(), prepared.out):
+        if replace_generations:
+            delete_generations(prepared.out)
+        elif story is PREPARATION and loaded.config.pack.append:
+            return _append(loaded, prepared, run, verify_inputs, progress.note)
+        check_not_appended(prepared.out)
+        return run(prepared)
+
+
+def _append(
+    loaded: LoadedConfig,
+    prepared: Preparation,
+    run: Callable[..., Manifest],
+    verify_inputs: bool,
+    note: Note,
+) -> Manifest:
+    """Make the generation of the inputs that are new; where none is, see that all files of the
+    finished ones are there, and make those again that are not."""
+    if not list_begun(prepared.out)[-1].is_finished and not has_generations(prepared.out):
+        return run(prepared)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ReadOnlyError):
+            stack.enter_context(hold_lock(prepared.out))
+        plan = plan_generation(loaded, prepared, note, verify_inputs)
+        if plan.new is not None:
+            note(describe_new(plan))
+            made = run(plan.new)
+            return replace(made, directory=prepared.out, generation=plan.new.number)
+    last = [run(part, stays=True) for part in plan.finished][-1]
+    return replace(last, directory=prepared.out, generation=plan.finished[-1].number)
+
+
+def _run_prepared(
+    prepared: Preparation,
+    story: Story,
+    workers: int | None,
+    verify_inputs: bool,
+    progress: Progress,
+    stays: bool = False,
+) -> Manifest:
+    """Run a story in its directory. `stays`: a data set with takedowns is not written again."""
     progress.timings.clear()  # a stage that an earlier attempt of this run made is not reused
     out_directory, screens = prepared.out, STORIES[story.name].screens
 
@@ -98,7 +157,7 @@ def run_preparation(
                     f"{needed}: they are put back for now, and moved to quarantine again at the end"
                 )
             except FrozenStageError as frozen:
-                if not screens:
+                if stays or not screens:
                     raise InputError(
                         f"{out_directory}: {frozen}, and documents were taken down from it; remove "
                         "their lines from the raw shards and choose another --out"
@@ -109,8 +168,7 @@ def run_preparation(
                 )
 
     try:
-        with joined_step(prepared.config.cluster.model_dump(), out_directory):
-            return hold_and_run(out_directory, progress, attempt)
+        return hold_and_run(out_directory, progress, attempt)
     except ReadOnlyError as error:
         return _find_finished(prepared, story, verify_inputs, progress, error)
 

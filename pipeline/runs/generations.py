@@ -1,0 +1,78 @@
+"""Generations: what `pack.append` adds to a finished run, each a run directory of its own.
+
+    DIR                      generation 0, as without `pack.append`
+    DIR/generations/000001   generation 1: the inputs that were new then, with tables, ledger, rows
+
+A generation is finished once it has a manifest, and nothing is written into it from then on; only
+the last one may be unfinished. A document is in one generation only, and what asks about documents
+or rows asks each.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.core.errors import IntegrityError
+from pipeline.runs import layout
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One generation of a run: its number, and its run directory."""
+
+    number: int
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages, and in tables of later generations."""
+        return name_generation(self.number)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it is part of the data set yet."""
+        return (self.directory / layout.MANIFEST).exists()
+
+
+def name_generation(number: int) -> str:
+    """The name of a generation.
+
+    >>> name_generation(1)
+    'generation 1'
+    """
+    return f"generation {number}"
+
+
+def generation_at(run: Path, number: int) -> Generation:
+    """A generation of a run, whether or not it is there."""
+    if number == 0:
+        return Generation(0, run)
+    return Generation(number, run / layout.GENERATIONS / f"{number:06d}")
+
+
+def list_begun(run: Path) -> tuple[Generation, ...]:
+    """All generations of a run in order, also one that is not finished. Raises IntegrityError where
+    one is missing although a later one is there."""
+    root = run / layout.GENERATIONS
+    names = [path.name for path in root.iterdir()] if root.is_dir() else []
+    numbers = sorted(int(name) for name in names if name.isdigit())
+    for expected, number in enumerate(numbers, 1):
+        if number != expected:
+            raise IntegrityError(
+                f"{generation_at(run, expected).directory}: missing, although there is "
+                f"{name_generation(number)}; put it back from a copy, or make the whole data set "
+                "again: prep run with --replace"
+            )
+    return tuple(generation_at(run, number) for number in (0, *numbers))
+
+
+def list_generations(run: Path) -> tuple[Generation, ...]:
+    """The generations of a run in order, without the last one as long as it is being made; of a run
+    that was never appended to, and of what is no run, generation 0 alone. Raises as `list_begun`.
+    """
+    begun = list_begun(run)
+    return begun if len(begun) == 1 or begun[-1].is_finished else begun[:-1]
+
+
+def has_generations(run: Path) -> bool:
+    """Whether a run was appended to, or an append has begun."""
+    return len(list_begun(run)) > 1

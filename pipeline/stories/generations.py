@@ -1,0 +1,248 @@
+"""`pack.append`: which generation of a data set a run makes.
+
+Generation k is a run directory (`pipeline.runs.generations`) of the inputs that no earlier one has,
+compared with the documents kept in these. Before anything is written, every finished generation is
+held to this config and these inputs: each of its stages is built as if it were to be made, and its
+fingerprint compared with the one that was committed. So rows stay exactly when they would be made
+the same again, and what says otherwise is named.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from pipeline.config.prep import Config, LoadedConfig
+from pipeline.core import journal, storage
+from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.manifest import StageManifest, fingerprint_of, read_manifest
+from pipeline.core.words import pluralise
+from pipeline.engine.runner import find_rerun_reasons, manifest_path, stage_fields
+from pipeline.engine.stage import Stage
+from pipeline.runs import layout, views
+from pipeline.runs.generations import (
+    Generation,
+    generation_at,
+    has_generations,
+    list_begun,
+)
+from pipeline.screening.reviews import REVIEWS
+from pipeline.sources.files import InputFile, InputHashes
+from pipeline.stages.batches import Batch
+from pipeline.stages.mixture import source_documents
+from pipeline.stories import selection
+from pipeline.stories.earlier import load_batch
+from pipeline.stories.loop import StageRecord
+from pipeline.stories.preparation import PREPARATION, Preparation
+from pipeline.takedown.record import check_none_pending, read_takedown_state, read_takedowns
+
+Note = Callable[[str], None]
+
+_NO_ROWS = frozenset({"quarantine", "report"})
+"""Stages that no row depends on: what is changed for them holds for new generations."""
+
+
+@dataclass(frozen=True)
+class GenerationPlan:
+    """What a run on a data set with generations does: the finished ones, each as it would be made
+    again; and the one to be made, None where no input is new."""
+
+    finished: tuple[Preparation, ...]
+    new: Preparation | None
+
+
+def plan_generation(
+    loaded: LoadedConfig, prepared: Preparation, note: Note, verify_inputs: bool = False
+) -> GenerationPlan:
+    """Divide the inputs among the generations of `prepared.out`, and hold the finished ones to the
+    config. Nothing is written.
+
+    Raises ConfigError for a config that would change one of them, InputError for changed or missing
+    inputs of one and for one that is not finished though another is there.
+    """
+    _check_config(loaded.config)
+    finished = _list_finished(prepared.out)
+    left = {(file.input, file.path): file for file in prepared.plan.files}
+    earlier, known, parts = prepared.earlier, frozenset[str](), []
+    for generation in finished:
+        files = _take_files(generation, left)
+        part = _narrow(loaded, prepared, generation, files, (earlier, known))
+        sources = _check_stays(part, note, verify_inputs)
+        parts.append(part)
+        known |= sources
+        earlier += _as_batch(loaded.config, generation)
+    if not left and finished:
+        return GenerationPlan(tuple(parts), None)
+    new = generation_at(prepared.out, len(finished))
+    files = tuple(left.values())
+    return GenerationPlan(tuple(parts), _narrow(loaded, prepared, new, files, (earlier, known)))
+
+
+def _check_config(config: Config) -> None:
+    if config.mixture.weights is not None:
+        raise ConfigError(
+            "pack.append: mixture.weights are shares of a whole data set, which new rows would "
+            "change; give mixture.epochs, or weigh the generations in the mixture of `train`"
+        )
+
+
+def _list_finished(run: Path) -> tuple[Generation, ...]:
+    """Raises InputError for one that is not finished, except the last."""
+    begun = list_begun(run)
+    for generation in begun[:-1]:
+        check_none_pending(generation.directory)
+        if not generation.is_finished:
+            raise InputError(
+                f"{generation.directory}: {generation.name} is not finished, but later ones rely "
+                "on it; put it back from a copy, or give --replace, which packs all inputs again"
+            )
+    return begun if begun[-1].is_finished else begun[:-1]
+
+
+def _take_files(
+    generation: Generation, left: dict[tuple[str, str], InputFile]
+) -> tuple[InputFile, ...]:
+    """The files of a finished generation, out of those that are left. Raises InputError for one
+    that is not there."""
+    table = pq.read_table(generation.directory / layout.INPUTS, columns=["input", "path"])
+    names = {(row["input"], row["path"]) for row in table.to_pylist()}
+    missing = sorted(names - left.keys())
+    if missing:
+        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        raise InputError(
+            f"input {missing[0][0]!r}: {missing[0][1]}{more} was read for {generation.name} and is "
+            f"not among the inputs now; {_mend('put it back under its name')}"
+        )
+    return tuple(file for key, file in [*left.items()] if key in names and left.pop(key))
+
+
+def _mend(first: str) -> str:
+    return f"{first}, or give --replace, which packs all inputs again as one generation"
+
+
+def _narrow(
+    loaded: LoadedConfig,
+    prepared: Preparation,
+    generation: Generation,
+    files: tuple[InputFile, ...],
+    before: tuple[tuple[Batch, ...], frozenset[str]],
+) -> Preparation:
+    """The preparation of one generation: of these files alone, in its own directory. `before`: the
+    batches it is compared with, and the source labels that these have."""
+    config, out = loaded.config, generation.directory
+    named = {file.input for file in files}
+    inputs = tuple(source for source in config.inputs if source.name in named)
+    cut = {(f.input, f.path) for f in (prepared.plan.files[i] for i in prepared.plan.large)}
+    large = tuple(i for i, file in enumerate(files) if (file.input, file.path) in cut)
+    return replace(
+        prepared,
+        config=config.model_copy(update={"inputs": inputs}),
+        screening=selection.check_screening(config, loaded.base, out),
+        plan=replace(prepared.plan, files=files, large=large),
+        earlier=before[0],
+        out=out,
+        takedowns=read_takedown_state(out),
+        number=generation.number,
+        known_sources=before[1],
+    )
+
+
+def _as_batch(config: Config, generation: Generation) -> tuple[Batch, ...]:
+    """What later generations are compared with; nothing where the config compares nothing."""
+    dedup = config.dedup
+    preset, verify = selection.choose_preset(dedup), selection.choose_verification(dedup)
+    if preset is None:
+        return ()
+    run, key = generation.directory, dedup.key or ""
+    return (load_batch(run, generation.name, preset, key, verify),)
+
+
+def _check_stays(part: Preparation, note: Note, verify_inputs: bool) -> frozenset[str]:
+    """Hold a finished generation to the config; returns the source labels that it has. Raises
+    ConfigError naming the stage and what changed, InputError naming changed inputs."""
+    unchanged = InputHashes(part.out, part.plan.files, verify_inputs).unchanged
+    name = f"{part.out}: generation {part.number}"
+
+    def look(stage: Stage) -> StageManifest:
+        manifest = read_manifest(manifest_path(part.out, stage.name))
+        if manifest is None:
+            raise ConfigError(
+                f"{name} has no stage {stage.name}, which this config asks for, so its rows would "
+                f"not stay; {_mend('put the setting back')}"
+            )
+        fields = stage_fields(stage)
+        if manifest.fingerprint != fingerprint_of(fields) and stage.name not in _NO_ROWS:
+            _accept_software(name, stage.name, find_rerun_reasons(manifest.fields, fields), note)
+        if stage.still_valid is not None:
+            _check_inputs(name, manifest, unchanged)
+        return manifest
+
+    record = StageRecord(look)
+    PREPARATION.tell(part, record, unchanged)
+    return frozenset(source_documents(views.CleanOutput(record["clean"])))
+
+
+def _accept_software(name: str, stage: str, changed: list[str], note: Note) -> None:
+    """Another version of a library alone changes no finished row: new ones are made with it."""
+    if not all(field.startswith("software.") for field in changed):
+        raise ConfigError(
+            f"{name} would not stay as it is: stage {stage} changes ({', '.join(changed)}); "
+            f"{_mend('put back what was changed')}"
+        )
+    note(f"{name} was made with another version: {stage}: {', '.join(changed)}; its rows stay")
+
+
+def _check_inputs(
+    name: str, manifest: StageManifest, unchanged: Callable[[Mapping[str, Any]], bool]
+) -> None:
+    read = list(chain.from_iterable(task.counters["inputs"] for task in manifest.tasks))
+    changed = [f"{file[0]}/{file[1]}" for file in read if not unchanged({"inputs": [file]})]
+    if changed:
+        more = f" and {pluralise(len(changed) - 1, 'more file')}" if len(changed) > 1 else ""
+        raise InputError(
+            f"{name} would not stay as it is: {changed[0]}{more} has other bytes than when it was "
+            f"read; {_mend('put it back, and new records into new files')}"
+        )
+
+
+def describe_new(plan: GenerationPlan) -> str:
+    """A line on the generation that is made."""
+    assert plan.new is not None
+    files = pluralise(len(plan.new.plan.files), "new file")
+    before = pluralise(len(plan.finished), "generation")
+    return f"generation {plan.new.number}: {files}; the rows of {before} stay as they are"
+
+
+def check_not_appended(run: Path) -> None:
+    """Raises ConfigError where a run would overwrite the first of several generations."""
+    if has_generations(run):
+        raise ConfigError(
+            f"{run}: holds {len(list_begun(run))} generations; set pack.append: true to add to "
+            "them, or give --replace, which makes the whole data set again"
+        )
+
+
+def delete_generations(run: Path) -> None:
+    """Make a run one generation again, so that all inputs are packed together. Raises InputError
+    where what people decided about a later generation would be lost."""
+    if not has_generations(run):
+        return
+    for generation in list_begun(run)[1:]:
+        _check_nothing_decided(generation)
+    with journal.hold_lock(run):
+        storage.remove(run / layout.MANIFEST)
+        storage.remove_tree(run / layout.GENERATIONS)
+
+
+def _check_nothing_decided(generation: Generation) -> None:
+    decided = [f"takedown {takedown.id}" for takedown in read_takedowns(generation.directory)]
+    if (generation.directory / REVIEWS).exists():
+        decided.append("reviews")
+    if decided:
+        raise InputError(
+            f"{generation.directory}: {decided[0]} of {generation.name} would be lost; choose "
+            "another --out, and apply it there again"
+        )
