@@ -3,7 +3,7 @@ happened to it, and what is wrong with it; and what is deleted of it.
 """
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from pipeline.commands.terminal import print_facts, print_json, print_line, show
 from pipeline.commands.usage import commands
 from pipeline.core.errors import IntegrityError
 from pipeline.core.words import format_bytes, format_duration, pluralise
+from pipeline.runs.generations import Generation, list_begun
 
 if TYPE_CHECKING:
     from pipeline.hdf5.foreign.check import ForeignReport
@@ -26,13 +27,33 @@ def status(directory: RunArgument, as_json: JsonOption = False) -> None:
 
     Example: prep status runs/quickstart
     """
+    begun = list_begun(directory)
+    if as_json:
+        value = _read_status(begun[0])
+        if len(begun) > 1:
+            later = ({"generation": g.number, **_read_status(g)} for g in begun[1:])
+            value["generations"] = list(later)
+        return print_json(value)
+    for generation in begun:
+        if len(begun) > 1:
+            print_line(f"{generation.name}: {generation.directory}/")
+        _show_status(generation)
+    return None
+
+
+def _read_status(generation: Generation) -> dict[str, Any]:
     from pipeline.stories.status import read_status, read_work
 
-    finished, stages = read_status(directory)
-    work = read_work(directory)
-    if as_json:
-        value = {"finished": finished, "stages": [vars(s) for s in stages], "work": vars(work)}
-        return print_json(value)
+    finished, stages = read_status(generation.directory)
+    work = read_work(generation.directory)
+    return {"finished": finished, "stages": [vars(s) for s in stages], "work": vars(work)}
+
+
+def _show_status(generation: Generation) -> None:
+    from pipeline.stories.status import read_status, read_work
+
+    finished, stages = read_status(generation.directory)
+    work = read_work(generation.directory)
     rows = ((s.stage, s.state, s.tasks, format_bytes(s.bytes)) for s in stages)
     show_table(("stage", "state", ">tasks", ">size"), rows)
     if finished and not work.is_held:
@@ -66,13 +87,21 @@ def log(directory: RunArgument, as_json: JsonOption = False) -> None:
     """
     from pipeline.stories.run_log import Session, read_run_log
 
-    entries = read_run_log(directory)
+    begun = list_begun(directory)
+    entries = [(entry, g) for g in begun for entry in read_run_log(g.directory)]
+    entries.sort(key=lambda pair: pair[0].at)
+    several = len(begun) > 1
     if as_json:
-        return print_json([asdict(entry) for entry in entries])
-    rows = (
-        _session_row(entry) if isinstance(entry, Session) else (entry.at, *_event_row(entry))
-        for entry in entries
-    )
+        return print_json(
+            [{**asdict(e), **({"generation": g.number} if several else {})} for e, g in entries]
+        )
+    rows = []
+    for entry, generation in entries:
+        if isinstance(entry, Session):
+            at, what, *rest = _session_row(entry)
+        else:
+            at, what, *rest = entry.at, *_event_row(entry)
+        rows.append((at, f"{what}, {generation.name}" if several else what, *rest))
     return show_table(("when", "what", "state", ">seconds", "made", "run"), rows)
 
 

@@ -7,7 +7,8 @@ fingerprint compared with the one that was committed. So rows stay exactly when 
 the same again, and what says otherwise is named.
 """
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -18,7 +19,13 @@ import pyarrow.parquet as pq
 from pipeline.config.prep import Config, LoadedConfig
 from pipeline.core import journal, storage
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.core.manifest import StageManifest, fingerprint_of, read_manifest
+from pipeline.core.manifest import (
+    StageManifest,
+    changed_fields,
+    fingerprint_of,
+    read_manifest,
+    read_sealed,
+)
 from pipeline.core.words import pluralise
 from pipeline.engine.runner import find_rerun_reasons, manifest_path, stage_fields
 from pipeline.engine.stage import Stage
@@ -43,6 +50,9 @@ Note = Callable[[str], None]
 
 _NO_ROWS = frozenset({"quarantine", "report"})
 """Stages that no row depends on: what is changed for them holds for new generations."""
+
+_SHOWN = 3
+"""Changed settings that an error names."""
 
 
 @dataclass(frozen=True)
@@ -106,17 +116,29 @@ def _take_files(
     generation: Generation, left: dict[tuple[str, str], InputFile]
 ) -> tuple[InputFile, ...]:
     """The files of a finished generation, out of those that are left. Raises InputError for one
-    that is not there."""
-    table = pq.read_table(generation.directory / layout.INPUTS, columns=["input", "path"])
-    names = {(row["input"], row["path"]) for row in table.to_pylist()}
-    missing = sorted(names - left.keys())
+    that is not there, or not as large as it was."""
+    table = pq.read_table(generation.directory / layout.INPUTS, columns=["input", "path", "size"])
+    sizes = {(row["input"], row["path"]): row["size"] for row in table.to_pylist()}
+    missing = sorted(sizes.keys() - left.keys())
     if missing:
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         raise InputError(
             f"input {missing[0][0]!r}: {missing[0][1]}{more} was read for {generation.name} and is "
             f"not among the inputs now; {_mend('put it back under its name')}"
         )
-    return tuple(file for key, file in [*left.items()] if key in names and left.pop(key))
+    files = [file for key, file in [*left.items()] if key in sizes and left.pop(key)]
+    changed = [file for file in files if file.size != sizes[file.input, file.path]]
+    if changed:
+        raise _refuse_changed(f"{generation.directory}: {generation.name}", changed)
+    return tuple(files)
+
+
+def _refuse_changed(name: str, files: Sequence[InputFile]) -> InputError:
+    more = f" and {pluralise(len(files) - 1, 'more file')}" if len(files) > 1 else ""
+    return InputError(
+        f"{name} would not stay as it is: input {files[0].input!r}: {files[0].path}{more} has "
+        f"other bytes than when it was read; {_mend('put it back, and new records in new files')}"
+    )
 
 
 def _mend(first: str) -> str:
@@ -162,22 +184,22 @@ def _as_batch(config: Config, generation: Generation) -> tuple[Batch, ...]:
 
 def _check_stays(part: Preparation, note: Note, verify_inputs: bool) -> frozenset[str]:
     """Hold a finished generation to the config; returns the source labels that it has. Raises
-    ConfigError naming the stage and what changed, InputError naming changed inputs."""
+    ConfigError naming what changed, InputError naming changed inputs."""
     unchanged = InputHashes(part.out, part.plan.files, verify_inputs).unchanged
     name = f"{part.out}: generation {part.number}"
 
     def look(stage: Stage) -> StageManifest:
-        manifest = read_manifest(manifest_path(part.out, stage.name))
+        manifest, fields = read_manifest(manifest_path(part.out, stage.name)), stage_fields(stage)
         if manifest is None:
-            raise ConfigError(
-                f"{name} has no stage {stage.name}, which this config asks for, so its rows would "
-                f"not stay; {_mend('put the setting back')}"
-            )
-        fields = stage_fields(stage)
+            raise _refuse(part, f"this config asks for the stage {stage.name}, which it has not")
         if manifest.fingerprint != fingerprint_of(fields) and stage.name not in _NO_ROWS:
-            _accept_software(name, stage.name, find_rerun_reasons(manifest.fields, fields), note)
+            changed = find_rerun_reasons(manifest.fields, fields)
+            if not all(field.startswith("software.") for field in changed):
+                raise _refuse(part, f"stage {stage.name} changes ({', '.join(changed)})")
+            versions = ", ".join(changed)
+            note(f"{name} was made with another version: {stage.name}: {versions}; its rows stay")
         if stage.still_valid is not None:
-            _check_inputs(name, manifest, unchanged)
+            _check_inputs(part, name, manifest, unchanged)
         return manifest
 
     record = StageRecord(look)
@@ -185,27 +207,48 @@ def _check_stays(part: Preparation, note: Note, verify_inputs: bool) -> frozense
     return frozenset(source_documents(views.CleanOutput(record["clean"])))
 
 
-def _accept_software(name: str, stage: str, changed: list[str], note: Note) -> None:
-    """Another version of a library alone changes no finished row: new ones are made with it."""
-    if not all(field.startswith("software.") for field in changed):
-        raise ConfigError(
-            f"{name} would not stay as it is: stage {stage} changes ({', '.join(changed)}); "
-            f"{_mend('put back what was changed')}"
-        )
-    note(f"{name} was made with another version: {stage}: {', '.join(changed)}; its rows stay")
+def _refuse(part: Preparation, stage: str) -> ConfigError:
+    """The error for a config that would change a finished generation; it names the settings, where
+    the generation was made with `pack.append` and has them on record, else the stage."""
+    before = read_sealed(part.out / layout.MANIFEST).get("settings", {})
+    now = note_settings(part.config)
+    changed = changed_fields(before, now) if before else []
+    what = "; ".join(
+        f"{key} was {_find(before, key)}, now {_find(now, key)}" for key in changed[:_SHOWN]
+    )
+    more = f" and {len(changed) - _SHOWN:,} more" if len(changed) > _SHOWN else ""
+    return ConfigError(
+        f"{part.out}: generation {part.number} would not stay as it is: {what or stage}{more}; "
+        f"{_mend('put back what was changed')}"
+    )
+
+
+def note_settings(config: Config) -> dict[str, Any]:
+    """The settings that rows may depend on, as the manifest of a generation keeps them: for words,
+    not for decisions, which follow from fingerprints."""
+    value = config.model_dump(mode="json", exclude={"name", "keep", "cluster", "inputs"})
+    inputs = {i.name: i.model_dump(mode="json", exclude={"name", "path"}) for i in config.inputs}
+    return {**value, "inputs": inputs}
+
+
+def _find(settings: Mapping[str, Any], key: str) -> str:
+    value: Any = settings
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return json.dumps(value)
 
 
 def _check_inputs(
-    name: str, manifest: StageManifest, unchanged: Callable[[Mapping[str, Any]], bool]
+    part: Preparation,
+    name: str,
+    manifest: StageManifest,
+    unchanged: Callable[[Mapping[str, Any]], bool],
 ) -> None:
-    read = list(chain.from_iterable(task.counters["inputs"] for task in manifest.tasks))
-    changed = [f"{file[0]}/{file[1]}" for file in read if not unchanged({"inputs": [file]})]
+    read = chain.from_iterable(task.counters["inputs"] for task in manifest.tasks)
+    changed = {(file[0], file[1]) for file in read if not unchanged({"inputs": [file]})}
     if changed:
-        more = f" and {pluralise(len(changed) - 1, 'more file')}" if len(changed) > 1 else ""
-        raise InputError(
-            f"{name} would not stay as it is: {changed[0]}{more} has other bytes than when it was "
-            f"read; {_mend('put it back, and new records into new files')}"
-        )
+        files = [file for file in part.plan.files if (file.input, file.path) in changed]
+        raise _refuse_changed(name, files)
 
 
 def describe_new(plan: GenerationPlan) -> str:

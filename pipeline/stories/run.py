@@ -37,6 +37,7 @@ from pipeline.stories.generations import (
     check_not_appended,
     delete_generations,
     describe_new,
+    note_settings,
     plan_generation,
 )
 from pipeline.stories.loop import Manifest, StageRecord, Stages, StoryRun
@@ -247,7 +248,8 @@ def _run_stages(
         stages = keep_apart(runner.root, stages, where)
         note_days(out, stages, datetime.now().astimezone().date())
         dropped = runner.removed | list_raw_copies(out, prepared.takedowns)
-        commit_run(out, (config.name, story.name), stages, dropped)
+        settings = {"settings": note_settings(config)} if config.pack.append else {}
+        commit_run(out, (config.name, story.name), stages, dropped, **settings)
         if screens and "verdicts" in stages:
             selection.record_screening(out, stages)
         return stages

@@ -6,7 +6,7 @@ representative. That is checked with the published buckets and the texts.
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from pipeline.lineage.shards import check_lineage, read_lineage
 from pipeline.runs import layout, views
 from pipeline.runs.catalogue import story_entry
 from pipeline.runs.events import verify_events
+from pipeline.runs.generations import Generation, list_begun, list_generations
 from pipeline.runs.layout import STATES
 from pipeline.runs.parts import RowGroups
 from pipeline.sources.copy import count_records
@@ -153,10 +154,42 @@ def verify_run(
     directory: Path, lineage: int | None = None, on_file: Callable[[], None] = lambda: None
 ) -> list[Check]:
     """Check hashes, ledger, copied records, HDF5 contract, count(EOS) and lineage coverage of a run
-    directory, whatever of these its story makes; and tokenize `lineage` spans again.
+    directory, whatever of these its story makes; and tokenize `lineage` spans again; of every
+    generation, with its name in front of the checks of later ones.
 
     Calls `on_file` for every file hashed. Raises IntegrityError naming everything found wrong.
     """
+    generations, begun = list_generations(directory), list_begun(directory)
+    checks = _verify_generation(directory, lineage, on_file)
+    for generation in generations[1:]:
+        own = _verify_generation(generation.directory, lineage, on_file)
+        checks += [replace(check, name=f"{generation.name}, {check.name}") for check in own]
+    if len(begun) > 1:
+        checks.append(_check_apart(generations))
+    if len(begun) > len(generations):
+        detail = "not finished and no part of the data set; the same `prep run` resumes it"
+        checks.append(Check(begun[-1].name, detail))
+    return checks
+
+
+def _check_apart(generations: tuple[Generation, ...]) -> Check:
+    """No raw shard was read for two generations, so no document is in two."""
+    seen: dict[tuple[str, str], Generation] = {}
+    for generation in generations:
+        path = generation.directory / layout.INPUTS
+        for row in pq.read_table(path, columns=["input", "path"]).to_pylist():
+            other = seen.setdefault((row["input"], row["path"]), generation)
+            if other is not generation:
+                raise IntegrityError(
+                    f"{path}: {row['input']}/{row['path']} was also read for {other.name}"
+                )
+    count = pluralise(len(generations), "generation")
+    return Check("generations", f"{count} of {pluralise(len(seen), 'raw shard')}, none in two")
+
+
+def _verify_generation(
+    directory: Path, lineage: int | None, on_file: Callable[[], None]
+) -> list[Check]:
     if not (directory / layout.MANIFEST).exists():
         raise IntegrityError(
             f"{directory}: no {layout.MANIFEST}: not a finished run; to finish it, run again the "
@@ -201,7 +234,7 @@ def _hashes(directory: Path, manifest: dict[str, Any], on_file: Callable[[], Non
     problems += [
         f"{directory / p}: not in the manifest"
         for p in storage.files_below(directory)
-        if p.as_posix() not in listed and p.parts[0] != layout.RESCANS
+        if p.as_posix() not in listed and p.parts[0] not in (layout.RESCANS, layout.GENERATIONS)
     ]
     if problems:
         raise IntegrityError("\n".join(problems))
