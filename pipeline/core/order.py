@@ -218,6 +218,10 @@ class TrainingOrder:
             index = np.append(index, begin + mine.copies * mine.rows + place[again])
         return which, self.shuffle.samples(index, epoch)
 
+    def rounds(self, low: int, high: int) -> range:
+        """The epochs that samples [low, high) are of."""
+        return range(low // self.epoch_samples, -(-high // self.epoch_samples))
+
     def epochs_to_meet(self, part: int) -> int:
         """Within so many epochs, one after the other, every row of a data set is read."""
         mine = self.parts[part]

@@ -12,6 +12,7 @@ import numpy as np
 
 from dedup.arrays import I64
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
+from pipeline.core.growth import GrownOrder
 from pipeline.core.order import (
     OrderPart,
     Schedule,
@@ -64,15 +65,18 @@ class Readings:
 class TrainedPart:
     """One data set of a training run, the only one or one of a mixture, and what it became as
     documents were masked in it: `versions` is (first step, hash), ascending. `part` is None where
-    the record leaves its rows to the data set: all of them, once in an epoch."""
+    the record leaves its rows to the data set: all of them, once in an epoch. `joined`: of
+    generations of one data set, the sample from which on it is read (`pipeline.core.growth`)."""
 
     versions: tuple[tuple[int, str], ...]
     part: OrderPart | None
     rows_globally_shuffled: bool
+    joined: int | None = None
 
     def hash_at(self, step: int) -> str:
-        """The data set that a step reads."""
-        return [name for first, name in self.versions if first <= step][-1]
+        """The data set that a step reads, or, before a generation joined, that it will be."""
+        versions = [name for first, name in self.versions if first <= step]
+        return versions[-1] if versions else self.versions[0][1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,9 +106,12 @@ class TrainingRecord:
                 return index
         return None
 
-    def order(self, dataset: SampleDataset) -> TrainingOrder:
+    def order(self, dataset: SampleDataset) -> TrainingOrder | GrownOrder:
         """The order over all parts; `dataset` is the one that leaves its rows to it."""
         parts = [p.part or OrderPart(dataset.rows, dataset.rows) for p in self.parts]
+        joins = tuple(p.joined for p in self.parts if p.joined is not None)
+        if joins:
+            return GrownOrder(tuple(parts), joins, self.seed)
         shuffled = [
             p.rows_globally_shuffled if p.part else dataset.rows_globally_shuffled
             for p in self.parts
@@ -189,8 +196,8 @@ class TrainingRecord:
         none = np.zeros(0, np.int64)
         readings = [(none, none, none)]
         for index, version, low, high in self.sample_ranges(dataset, last_step):
-            for epoch in range(low // order.epoch_samples, -(-high // order.epoch_samples)):
-                which, sample = order.samples(index, rows_N, epoch)
+            for number in order.rounds(low, high):
+                which, sample = order.samples(index, rows_N, number)
                 here = (sample >= low) & (sample < high)
                 step = steps_of_samples(sample[here], self.schedule)
                 readings.append((which[here], step, np.full(len(step), version)))
@@ -204,7 +211,7 @@ class TrainingRecord:
         if index is None or not len(rows_N):
             return None
         read_so_far = samples_before_step(self.last_step + 1, self.schedule)
-        epoch = read_so_far // order.epoch_samples
+        epoch = order.rounds(read_so_far, read_so_far + 1).start
         for later in range(epoch, epoch + order.epochs_to_meet(index) + 1):
             samples = order.samples(index, rows_N, later)[1]
             if (samples >= read_so_far).any():
@@ -262,7 +269,11 @@ def _read_parts(entries: Sequence[Mapping[str, Any]]) -> tuple[TrainedPart, ...]
         part = OrderPart(int(rows), int(per_epoch)) if rows and per_epoch else None
         versions = sorted((int(entry["from_step"]), str(entry["dataset_hash"])) for entry in mine)
         shuffled = bool(mine[0].get("rows_globally_shuffled"))
-        parts.append(TrainedPart(tuple(versions), part, shuffled))
+        joined = mine[0].get("joined")
+        parts.append(TrainedPart(tuple(versions), part, shuffled, joined))
+    joins = tuple(part.joined for part in parts if part.joined is not None)
+    if joins:
+        GrownOrder(tuple(part.part for part in parts if part.part is not None), joins, 0)
     return tuple(parts)
 
 

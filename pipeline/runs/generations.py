@@ -14,6 +14,9 @@ from pathlib import Path
 from pipeline.core.errors import IntegrityError
 from pipeline.runs import layout
 
+HDF5 = "hdf5"
+"""The directory of a run with a directory for each split."""
+
 
 @dataclass(frozen=True)
 class Generation:
@@ -71,6 +74,16 @@ def list_generations(run: Path) -> tuple[Generation, ...]:
     """
     begun = list_begun(run)
     return begun if len(begun) == 1 or begun[-1].is_finished else begun[:-1]
+
+
+def list_split_directories(split: Path) -> tuple[Path, ...]:
+    """RUN/hdf5/SPLIT, and the same split of the later generations of RUN; any other directory is
+    alone. Raises as `list_begun`."""
+    run = split.parent.parent
+    if split.parent.name != HDF5 or not has_generations(run):
+        return (split,)
+    later = (g.directory / HDF5 / split.name for g in list_generations(run)[1:])
+    return (split, *(directory for directory in later if directory.is_dir()))
 
 
 def has_generations(run: Path) -> bool:

@@ -9,11 +9,10 @@ Limits: one process reads whole global batches; the order of `modelzoo` needs 8 
 """
 
 from trainer.data.batches import BatchPrefetcher, TrainingData
+from trainer.data.history import datasets_from, is_continued_by, join_generations
 from trainer.data.source import (
     Batch,
     SampleSource,
-    datasets_from,
-    is_or_became_by_masking,
     open_checked,
     open_evaluation,
     open_training,
@@ -26,7 +25,8 @@ __all__ = [
     "SampleSource",
     "TrainingData",
     "datasets_from",
-    "is_or_became_by_masking",
+    "is_continued_by",
+    "join_generations",
     "open_checked",
     "open_evaluation",
     "open_training",

@@ -12,7 +12,7 @@ Shapes: B sequences, C channels (3, of VSL 5), S tokens (MSL).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import torch
 
 from dedup.arrays import I64
 from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.growth import GrownOrder
 from pipeline.core.order import OrderPart, TrainingOrder, samples_of_weight
 from pipeline.core.words import pluralise
 from pipeline.hdf5.foreign.dataset import UNKNOWN_ID, open_any
@@ -29,7 +30,9 @@ from pipeline.hdf5.format import DATA_PARAMS, SAMPLE_FEATURES, VSL, VSL_FEATURES
 from pipeline.hdf5.read import SampleDataset
 from pipeline.hdf5.sampler import OrderName, training_order
 from pipeline.lineage.forward import NO_SOURCE, LabelSources, has_lineage
+from pipeline.runs.generations import list_split_directories
 from trainer.config import ModelConfig, SampleInputConfig
+from trainer.config.sections import TrainInput
 
 Batch = dict[str, torch.Tensor]
 
@@ -83,10 +86,11 @@ def to_batch(rows_BCS: npt.NDArray[np.int32]) -> Batch:
 @dataclass(frozen=True)
 class SampleSource:
     """Data sets one after the other. `parts`: rows of each, and samples of an epoch that read
-    them."""
+    them. `joins`: of generations of one data set, the sample from which on each is read."""
 
     datasets: tuple[SampleDataset, ...]
     parts: tuple[OrderPart, ...]
+    joins: tuple[int, ...] | None = None
 
     @staticmethod
     def of(*datasets: SampleDataset) -> "SampleSource":
@@ -140,9 +144,11 @@ class SampleSource:
             out[here] = self.datasets[part].read(own)
         return out
 
-    def order(self, name: OrderName, seed: int) -> TrainingOrder:
+    def order(self, name: OrderName, seed: int) -> TrainingOrder | GrownOrder:
         """The order in which these rows are trained on. Raises ConfigError for a modelzoo order of
         too many rows."""
+        if self.joins is not None:
+            return GrownOrder(self.parts, self.joins, seed)
         shuffled = [dataset.rows_globally_shuffled for dataset in self.datasets]
         return training_order(name, self.parts, seed, shuffled)
 
@@ -150,8 +156,10 @@ class SampleSource:
         """The data sets as `datasets` of run.json has them, all from step 1; those of a mixture
         with their place in it and their samples per epoch."""
         plain = len(self.parts) == 1 and self.parts[0].per_epoch == self.parts[0].rows
+        joins = self.joins or (None,) * len(self.parts)
         entries = []
-        for place, (dataset, part) in enumerate(zip(self.datasets, self.parts, strict=True)):
+        parts = zip(self.datasets, self.parts, joins, strict=True)
+        for place, (dataset, part, joined) in enumerate(parts):
             entry: dict[str, Any] = {
                 "from_step": 1,
                 "dataset_hash": dataset.dataset_hash,
@@ -160,30 +168,24 @@ class SampleSource:
             }
             if not plain:
                 entry |= {"part": place, "rows_per_epoch": part.per_epoch}
+            if joined is not None:
+                entry["joined"] = joined
             entries.append(entry)
         return entries
 
 
 def open_training(
-    section: SampleInputConfig, model: ModelConfig, override: Path | None = None
+    section: TrainInput, model: ModelConfig, override: Path | None = None
 ) -> SampleSource:
-    """The data sets of a section, or `override`. Raises ConfigError when nothing is named, one
-    does not fit the model or the others, is named twice, or has a weight that reads no row;
-    InputError for one that cannot be read."""
+    """The data sets of a section, or `override`; of a run that was appended to, all generations.
+    Raises ConfigError when nothing is named, one does not fit the model or the others, is named
+    twice, or has a weight that reads no row; InputError for one that cannot be read."""
     places = _list_places(section, override)
-    datasets = tuple(open_checked(place, model, section.use_vsl) for place, _ in places)
-    _check_together(datasets)
-    parts = []
-    for dataset, (place, weight) in zip(datasets, places, strict=True):
-        part = OrderPart(dataset.rows, samples_of_weight(dataset.rows, weight))
-        if part.per_epoch < 1:
-            raise ConfigError(
-                f"mixture: weight {weight} of {place} reads none of its "
-                f"{pluralise(dataset.rows, 'row')}; a weight is how many times an epoch reads the "
-                f"rows, so give {1 / dataset.rows:.2g} or more"
-            )
-        parts.append(part)
-    return SampleSource(datasets, tuple(parts))
+    source = _open(places, section, model)
+    is_grown = len(source.datasets) > len(places) == 1 and places[0][1] == 1
+    if is_grown and section.order == "keyed":
+        return replace(source, joins=(0,) * len(source.datasets))
+    return source
 
 
 def open_evaluation(
@@ -196,7 +198,35 @@ def open_evaluation(
             "eval_input.mixture: evaluation reads every row once, without weights; list the "
             "directories in data_dir"
         )
-    return open_training(section, model, override)
+    return _open(_list_places(section, override), section, model)
+
+
+def _open(
+    places: Sequence[tuple[Path, float]], section: SampleInputConfig, model: ModelConfig
+) -> SampleSource:
+    """Data sets with their weights; each generation of a run is one."""
+    opened, parts = [], []
+    for place, weight in places:
+        first, *later = list_split_directories(place)
+        datasets = [open_checked(first, model, section.use_vsl)]
+        for directory in later:
+            if open_any(directory, model.max_position_embeddings).rows:
+                datasets.append(open_checked(directory, model, section.use_vsl))
+        opened += datasets
+        parts += [_make_part(dataset, weight) for dataset in datasets]
+    _check_together(opened)
+    return SampleSource(tuple(opened), tuple(parts))
+
+
+def _make_part(dataset: SampleDataset, weight: float) -> OrderPart:
+    part = OrderPart(dataset.rows, samples_of_weight(dataset.rows, weight))
+    if part.per_epoch < 1:
+        raise ConfigError(
+            f"mixture: weight {weight} of {dataset.directory} reads none of its "
+            f"{pluralise(dataset.rows, 'row')}; a weight is how many times an epoch reads the "
+            f"rows, so give {1 / dataset.rows:.2g} or more"
+        )
+    return part
 
 
 def _list_places(section: SampleInputConfig, override: Path | None) -> list[tuple[Path, float]]:
@@ -230,51 +260,6 @@ def _check_together(datasets: Sequence[SampleDataset]) -> None:
                 f"{ending[0].directory} with {ending[0].eos_id}: they were made with "
                 "different tokenizers; prepare both with the same one"
             )
-
-
-Entry = dict[str, Any]
-
-
-def is_or_became_by_masking(earlier: Sequence[Entry], source: SampleSource) -> bool:
-    """Whether all data sets of `earlier` are those of `source` or became them by masking alone."""
-    now = {_part(entry): entry for entry in source.describe()}
-    if {_part(entry) for entry in earlier} != now.keys():
-        return False
-    for entry in earlier:
-        dataset = source.datasets[_part(entry)]
-        if entry["dataset_hash"] not in (*dataset.ancestors, dataset.dataset_hash):
-            return False
-        if _rows(entry) != _rows(now[_part(entry)]):
-            return False
-    return True
-
-
-def datasets_from(earlier: Sequence[Entry] | None, now: Sequence[Entry], step: int) -> list[Entry]:
-    """The data sets of a run that resumes after `step`: those of `earlier` up to there, then each
-    of `now` that differs.
-
-    >>> now = [{"from_step": 1, "dataset_hash": "b"}]
-    >>> before = [{"from_step": 1, "dataset_hash": "a"}]
-    >>> [(d["from_step"], d["dataset_hash"]) for d in datasets_from(before, now, 7)]
-    [(1, 'a'), (8, 'b')]
-    >>> datasets_from(before, now, 0) == now
-    True
-    """
-    kept = [entry for entry in (earlier or now) if entry["from_step"] <= step]
-    last = {_part(entry): entry["dataset_hash"] for entry in kept}
-    return kept + [
-        {**entry, "from_step": step + 1}
-        for entry in now
-        if last.get(_part(entry)) != entry["dataset_hash"]
-    ]
-
-
-def _part(entry: Entry) -> int:
-    return int(entry.get("part", 0))
-
-
-def _rows(entry: Entry) -> Entry:
-    return {key: value for key, value in entry.items() if key not in ("from_step", "dataset_hash")}
 
 
 class SourcesOfLabels:

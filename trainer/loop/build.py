@@ -4,11 +4,15 @@ its room on the disk, checked before step 1 instead of found out in the middle.
 
 import math
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from pipeline.core import storage
 from pipeline.core.errors import ResourceError
+from pipeline.core.order import steps_of_samples
 from pipeline.core.words import format_bytes, pluralise
 from trainer.config import Params, RunConfig
 from trainer.config.model_parameters import Shapes
@@ -48,6 +52,8 @@ def build_run(
     ConfigError for a directory or checkpoint of another run, IntegrityError for damage,
     ResourceError for a full disk; nothing is changed then."""
     model_dir, strict = request.model_dir, not params.runconfig.disable_strict_checkpoint_loading
+    start = resume.choose_start(model_dir, params.runconfig, say)
+    source = resume.join_new_generations(start, source, params.train_input.schedule)
     data = TrainingData(
         source,
         seed=record.order_seed(params),
@@ -56,7 +62,6 @@ def build_run(
     )
     micro_batch = batches.train_micro_batch(params)
     identity = record.describe_run(params, data, micro_batch)
-    start = resume.choose_start(model_dir, params.runconfig, say)
     identity |= start.origin
     resume.check_start(start, model_dir, identity, source)
     resume.check_architecture(start, identity, strict=strict)
@@ -130,19 +135,30 @@ def _record(run: TrainingRun, start: resume.RunStart) -> None:
     run.record["datasets"] = datasets_from(entries, run.record["datasets"], run.step)
     if before is not None and record.complete_record(before) == run.record:
         return
-    hashes = [
-        entry["dataset_hash"]
-        for entry in run.record["datasets"]
-        if entry["from_step"] == run.step + 1 > 1
-    ]
-    if hashes:
-        names = ", ".join(run.data.source.takedowns)
-        run.say(
-            f"From step {run.step + 1} on, documents of data set {', '.join(hashes)} are masked "
-            f"(takedowns {names})"
-        )
+    for line in _describe_changes(run):
+        run.say(line)
     if run.writes:
         storage.write_json(run.model_dir / record.NAME, run.record)
+
+
+def _describe_changes(run: TrainingRun) -> Iterator[str]:
+    """A line on data sets that are others from this step on, and on generations that join."""
+    changed = [e for e in run.record["datasets"] if e["from_step"] == run.step + 1 > 1]
+    joining = [entry for entry in changed if entry.get("joined")]
+    masked = ", ".join(e["dataset_hash"] for e in changed if e not in joining)
+    if masked:
+        names = ", ".join(run.data.source.takedowns)
+        yield (
+            f"From step {run.step + 1} on, documents of data set {masked} are masked "
+            f"(takedowns {names})"
+        )
+    if joining:
+        sample, rows = joining[0]["joined"], sum(entry["rows"] for entry in joining)
+        step = int(steps_of_samples(np.array([sample]), run.data.schedule)[0])
+        yield (
+            f"{pluralise(len(joining), 'new generation')} of the data, {pluralise(rows, 'row')}: "
+            f"read from step {step} on, after sample {sample:,}"
+        )
 
 
 def _events(params: Params, request: TrainOptions, name: str, step: int | None) -> Events | None:

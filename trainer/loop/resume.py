@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.errors import ConfigError
+from pipeline.core.order import Schedule, samples_before_step
 from pipeline.core.words import pluralise
 from trainer.config import ModelConfig, Params, RunConfig
 from trainer.config.model_parameters import shapes
-from trainer.data import SampleSource
+from trainer.data import SampleSource, join_generations
 from trainer.loop import sparsity
 from trainer.runs import checkpoint, record
 from trainer.runs.checkpoint import Checkpoint
@@ -139,6 +140,15 @@ def _check_origin(model_dir: Path, own: Path, path: Path, states: tuple[str, ...
             f"{model_dir} holds a run that began {began}, not with {now['states']} of "
             f"{now['path']}; use another --model_dir"
         )
+
+
+def join_new_generations(start: RunStart, source: SampleSource, schedule: Schedule) -> SampleSource:
+    """The source with the generations that are new since the checkpoint at the place where they
+    join; unchanged for a new run, which reads all from the start."""
+    if start.checkpoint is None or start.states is not None:
+        return source
+    earlier = start.checkpoint.state.get("datasets", [])
+    return join_generations(source, earlier, samples_before_step(start.step + 1, schedule))
 
 
 def check_start(

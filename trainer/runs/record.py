@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from trainer.config import ModelConfig, Params
 from trainer.config.optimizer import ANY_OPTIMIZER
-from trainer.data import SampleSource, TrainingData, is_or_became_by_masking
+from trainer.data import SampleSource, TrainingData, is_continued_by
 from trainer.model import optimizer
 from wafer_backend.optim.registry import RegistryEntry
 
@@ -97,7 +97,7 @@ def check_same_run(
 ) -> None:
     """Raise ConfigError naming the first field in which `recorded`, of `place`, is another run than
     `record`; data sets may have become those of `source` by masking."""
-    if is_or_became_by_masking(recorded.get("datasets", []), source):
+    if is_continued_by(recorded.get("datasets", []), source):
         recorded = {**recorded, "datasets": record["datasets"]}
     refuse_difference(place, complete_record(recorded), record)
 
