@@ -6,16 +6,23 @@ from pathlib import Path
 from typing import overload
 
 from pipeline.api import AnyPath, local_path, local_path_or_none, run_path
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import ConfigError, InputError
 from pipeline.engine.progress import Progress
 from pipeline.explain import find
 from pipeline.explain.find import FoundDocuments
 from pipeline.explain.search import SearchAnswer
 from pipeline.explain.search import search_run as find_words
 from pipeline.lineage import trace as backwards
-from pipeline.lineage.checkpoint_trace import CheckpointTrace, trace_checkpoint
+from pipeline.lineage.checkpoint_trace import CheckpointTrace
 from pipeline.lineage.exposure import ForwardTrace, trace_documents
+from pipeline.lineage.generations import (
+    count_documents_before,
+    join_forward_traces,
+    trace_run_checkpoint,
+)
 from pipeline.lineage.trace import TokenSpan
+from pipeline.lineage.training import read_training
+from pipeline.runs.generations import list_generations, several_generations
 from pipeline.runs.origin import texts_home
 from pipeline.runs.references import split_row
 from pipeline.stories.verify import Check, verify_run
@@ -148,13 +155,11 @@ def trace(
     if model_dir is not None and step is not None:
         return backwards.trace_step(where, model_dir, step)
     if model_dir is not None and checkpoint is not None:
-        return trace_checkpoint(where, model_dir, local_path(checkpoint))
+        return trace_run_checkpoint(where, model_dir, local_path(checkpoint))
     if file is not None:
         return find_spans(where, local_path(file), row, tokens)
     works, reporter = local_path_or_none(registry), Progress(quiet=not progress)
-    documents = find_documents(where, name, str(questions[name]), works, reporter)
-    answer = trace_documents(where, documents.rows, model_dir, documents.because)
-    return replace(answer, notes=documents.notes)
+    return trace_found(where, (name, str(questions[name])), works, model_dir, reporter)
 
 
 def choose_question(
@@ -180,6 +185,35 @@ def choose_question(
     return name
 
 
+def trace_found(
+    directory: Path,
+    question: tuple[str, str],
+    registry: Path | None,
+    model_dir: Path | None,
+    progress: Progress,
+) -> ForwardTrace:
+    """Find the documents that a question, by its name and value, is about, and trace them; in all
+    generations. Raises as `find_documents`, InputError also for the name of a document that is one
+    in several of them."""
+    generations = list_generations(directory)
+    answers, unknown = [], []
+    for generation, before in zip(generations, count_documents_before(generations), strict=True):
+        try:
+            found = find_documents(generation.directory, *question, registry, progress)
+        except InputError as error:
+            unknown.append(error)
+            continue
+        trace = trace_documents(generation.directory, found.rows, model_dir, found.because)
+        answers.append((generation, before, replace(trace, notes=found.notes)))
+    if not answers:
+        raise unknown[0]
+    if len(answers) > 1 and question[0] == "document" and not find.leads_on(question[1]):
+        raise several_generations(question[1], [generation for generation, *_ in answers])
+    training = read_training(model_dir) if model_dir is not None else None
+    traces = [trace for *_, trace in answers]
+    return join_forward_traces(traces, [before for _, before, _ in answers], training)
+
+
 def find_documents(
     directory: Path, name: str, value: str, registry: Path | None, progress: Progress
 ) -> FoundDocuments:
@@ -203,7 +237,13 @@ def find_spans(
     directory: Path, file: Path, row: int | None, tokens: tuple[int, int] | None
 ) -> list[TokenSpan]:
     """Trace a row of a shard, or tokens of it or of a corpus, one of which is given."""
-    if tokens is not None:
-        return backwards.trace_tokens(directory, file, *tokens, row)
-    assert row is not None, "choose_question refuses this"
-    return backwards.trace_row(directory, file, row)
+    unknown = []
+    for generation in list_generations(directory):
+        try:
+            if tokens is not None:
+                return backwards.trace_tokens(generation.directory, file, *tokens, row)
+            assert row is not None, "choose_question refuses this"
+            return backwards.trace_row(generation.directory, file, row)
+        except InputError as error:
+            unknown.append(error)
+    raise unknown[0]

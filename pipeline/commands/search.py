@@ -223,8 +223,7 @@ def trace(
     from pipeline.api import questions
     from pipeline.commands.places import show_checkpoint, show_forward, show_spans
     from pipeline.engine.progress import Progress
-    from pipeline.lineage.checkpoint_trace import trace_checkpoint
-    from pipeline.lineage.exposure import trace_documents
+    from pipeline.lineage.generations import trace_run_checkpoint
     from pipeline.lineage.trace import read_elsewhere, trace_step
     from pipeline.runs.references import split_row
 
@@ -243,7 +242,7 @@ def trace(
     }
     name = questions.choose_question(values, train, row, tokens, mark="--")
     if checkpoint is not None and train is not None:
-        return show_checkpoint(trace_checkpoint(directory, train, checkpoint), limit, as_json)
+        return show_checkpoint(trace_run_checkpoint(directory, train, checkpoint), limit, as_json)
     if step is not None and train is not None:
         spans = trace_step(directory, train, step)
         return show_spans(spans, limit, as_json, read_elsewhere(directory, train, step))
@@ -251,11 +250,9 @@ def trace(
         between = None if tokens is None else _range(tokens)
         return show_spans(questions.find_spans(directory, file, row, between), limit, as_json)
     value = values[name] if text is None else _read(text)
-    documents = questions.find_documents(
-        directory, name, value, registry, Progress(as_json=as_json)
-    )
-    answer = trace_documents(directory, documents.rows, train, documents.because)
-    return show_forward(answer, documents.notes, limit, as_json)
+    progress = Progress(as_json=as_json)
+    answer = questions.trace_found(directory, (name, value), registry, train, progress)
+    return show_forward(answer, answer.notes, limit, as_json)
 
 
 register = commands(search, trace)

@@ -2,7 +2,7 @@
 instead."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.core import ids
+from pipeline.core.errors import InputError
 from pipeline.explain.find import find_led_to
 from pipeline.lineage.shards import find_takedowns
 from pipeline.runs import layout
 from pipeline.runs.clusters import read_rows_by_key
+from pipeline.runs.generations import find_whole, list_begun, several_generations
 from pipeline.runs.held_texts import QUARANTINED
 from pipeline.runs.origin import Recipe, read_recipe, texts_home
 from pipeline.runs.parts import wrap_read_errors
@@ -29,7 +31,8 @@ MOST_COMPUTED = 4_000_000
 @dataclass(frozen=True, kw_only=True)
 class Link:
     """One row of clusters.parquet seen from one end: the other document, and why they belong
-    together. `place` is None when it is in the index named by `index`."""
+    together. `place` is None when it is in the index named by `index`; that of a document in an
+    earlier generation, which `index` names too, is known."""
 
     key: str
     place: RecordPlace | None
@@ -94,11 +97,27 @@ class Explanation:
 def explain_document(directory: Path, reference: str, most: int | None = None) -> Explanation:
     """Explain the document `reference` (see `RunRecords.find`), or the one a row or work leads to;
     lists at most `most` documents it stands for. Of a repacked run the run it was packed from is
-    asked.
+    asked, of a run that was appended to every generation.
 
     Raises InputError for an unknown or ambiguous document and when that run is lost, IntegrityError
     for damaged files.
     """
+    found, unknown = [], []
+    for generation in list_begun(directory):
+        try:
+            explanation = _explain(generation.directory, reference, most)
+        except InputError as error:
+            unknown.append(error)
+        else:
+            found.append((generation, explanation))
+    if not found:
+        raise unknown[0]
+    if len(found) > 1:
+        raise several_generations(reference, [generation for generation, _ in found])
+    return found[0][1]
+
+
+def _explain(directory: Path, reference: str, most: int | None) -> Explanation:
     run, directory = directory, texts_home(directory)
     records = RunRecords(directory)
     record = _find_record(records, run, reference)
@@ -153,13 +172,40 @@ def _read_links(
     members = below.slice(0, most).to_pylist()
     keys = [row["member"] for row in members] + [row["kept"] for row in above if not row["index"]]
     others = records.by_key(keys)
+    if above and (earlier := _open_generation(records.directory, above[0]["index"])):
+        others |= earlier.by_key([above[0]["kept"]])
     kept_by = _make_link(above[0], above[0]["kept"], others) if above else None
-    return kept_by, tuple(_make_link(row, row["member"], others) for row in members), len(below)
+    own = [_make_link(row, row["member"], others) for row in members]
+    later = list(_read_later_links(records.directory, key))
+    return kept_by, (*own, *later)[:most], len(below) + len(later)
+
+
+def _read_later_links(directory: Path, key: bytes) -> Iterator[Link]:
+    """The documents of later generations that a document stands for."""
+    begun = list_begun(find_whole(directory))
+    names = {generation.directory: generation.name for generation in begun}
+    for later in names if len(begun) > 1 else ():
+        if later == directory or not (later / layout.CLUSTERS).exists():
+            continue
+        edges = read_rows_by_key(later / layout.CLUSTERS, "kept", [key])
+        rows = edges.filter(pc.equal(edges["index"], names[directory])).to_pylist()
+        others = RunRecords(later).by_key([row["member"] for row in rows])
+        yield from (
+            _make_link({**row, "index": names[later]}, row["member"], others) for row in rows
+        )
+
+
+def _open_generation(directory: Path, name: str) -> RunRecords | None:
+    """The records of the earlier generation of this run that has this name; None for an index."""
+    for generation in list_begun(find_whole(directory)):
+        if generation.name == name and generation.directory != directory:
+            return RunRecords(generation.directory)
+    return None
 
 
 def _make_link(row: dict[str, Any], other: bytes, others: dict[bytes, RunRecord]) -> Link:
     """The row as seen from the end that is not `other`."""
-    record = None if row["index"] else others[other]
+    record = others.get(other) if row["index"] else others[other]
     return Link(
         key=other.hex(),
         place=record.place if record else None,
@@ -178,6 +224,8 @@ def _read_texts(records: RunRecords, key: bytes, kept_by: Link | None) -> tuple[
         return None
     kept_key = bytes.fromhex(kept_by.key)
     texts = records.texts([key, kept_key])
+    if earlier := _open_generation(records.directory, kept_by.index):
+        texts |= earlier.texts([kept_key])
     return (texts[kept_key], texts[key]) if kept_key in texts and key in texts else None
 
 

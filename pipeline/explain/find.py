@@ -34,6 +34,7 @@ from pipeline.runs.held_texts import quarantine_path, read_held_shard, with_text
 from pipeline.runs.origin import Recipe, read_recipe, texts_home
 from pipeline.runs.parts import wrap_read_errors
 from pipeline.runs.records import DocumentTable, map_arrow
+from pipeline.runs.references import split_row
 from pipeline.screening.evidence import find_screenings
 from pipeline.screening.registry import load_registry
 from pipeline.screening.registry.finding import find_works
@@ -64,6 +65,11 @@ def find_named(directory: Path, reference: str) -> FoundDocuments:
     else:
         rows, because = table.find(reference), ""
     return FoundDocuments(tuple(rows.tolist()), (because,) * len(rows))
+
+
+def leads_on(reference: str) -> bool:
+    """Whether a reference has the form of a row or of a work, which may lead to any documents."""
+    return split_row(reference) is not None or WORK_ID.fullmatch(reference) is not None
 
 
 def find_led_to(directory: Path, reference: str) -> tuple[list[bytes], str] | None:

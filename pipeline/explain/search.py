@@ -8,7 +8,7 @@ shard is memory-mapped and searched by one thread (`text_scan`), a few shards at
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,8 +22,11 @@ from pipeline.core.words import pluralise
 from pipeline.engine.progress import Progress
 from pipeline.explain.text_scan import Query, RowPlaces, TextPlace, find_matching_rows, make_query
 from pipeline.lineage.exposure import Exposure, ForwardTrace, TracedDocument, trace_documents
+from pipeline.lineage.generations import count_documents_before, join_exposures
 from pipeline.lineage.sample import RowName, rows_of_words, steps_of_rows
+from pipeline.lineage.training import read_training
 from pipeline.runs import layout
+from pipeline.runs.generations import list_generations
 from pipeline.runs.held_texts import quarantine_path, read_held_shard
 from pipeline.runs.origin import texts_home
 from pipeline.runs.records import DocumentTable, map_arrow
@@ -130,7 +133,36 @@ def search_run(
 
     Raises InputError for an empty text, a run without texts, and as `trace_documents`.
     """
-    hits, searched = scan_run(directory, text, progress or Progress(quiet=True))
+    generations, reporter = list_generations(directory), progress or Progress(quiet=True)
+    answers = [_search_in(g.directory, text, model_dir, most, reporter) for g in generations]
+    if len(answers) == 1:
+        return answers[0]
+    before = count_documents_before(generations)
+    documents = [
+        replace(document, traced=replace(document.traced, doc=document.traced.doc + first))
+        for answer, first in zip(answers, before, strict=True)
+        for document in answer.documents
+    ]
+    documents.sort(key=lambda found: (*found.text.rank, found.traced.state != "kept"))
+    exposures = [answer.exposure for answer in answers if answer.exposure is not None]
+    return SearchAnswer(
+        tuple(documents[:most]),
+        sum(answer.total for answer in answers),
+        _join_scopes([answer.searched for answer in answers]),
+        join_exposures(exposures, read_training(model_dir)) if model_dir is not None else None,
+    )
+
+
+def _join_scopes(scopes: Sequence[SearchScope]) -> SearchScope:
+    names = ("documents", "quarantined", "text_bytes", "without_text", "never_documents")
+    sums = {name: sum(getattr(scope, name) for scope in scopes) for name in names}
+    return replace(scopes[0], **sums)
+
+
+def _search_in(
+    directory: Path, text: str, model_dir: Path | None, most: int | None, progress: Progress
+) -> SearchAnswer:
+    hits, searched = scan_run(directory, text, progress)
     table = DocumentTable(directory)
     by_key = {hit.key: hit for hit in hits}
     rows = table.rows_of_keys(list(by_key))

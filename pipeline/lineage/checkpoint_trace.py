@@ -74,7 +74,7 @@ def trace_checkpoint(directory: Path, model_dir: Path, checkpoint: Path) -> Chec
         rows_of_data_set=dataset.rows,
         labels_read=int(labels.sum()),
         context_only=int((touched & (labels == 0)).sum()),
-        sources=_sum_by_source(documents),
+        sources=sum_by_source(documents),
         documents=documents,
         elsewhere=tuple(p for p in elsewhere if p.first <= reached.step),
     )
@@ -118,7 +118,8 @@ def _describe_read(table: DocumentTable, labels: I64) -> pa.Table:
     return pa.table(columns, schema=READ_DOCUMENTS)
 
 
-def _sum_by_source(documents: pa.Table) -> pa.Table:
+def sum_by_source(documents: pa.Table) -> pa.Table:
+    """READ_SOURCES of READ_DOCUMENTS, most labels first."""
     grouped = documents.group_by("source", use_threads=False)
     counted = grouped.aggregate([("labels_read", "sum"), ([], "count_all")])
     columns = [counted["source"], counted["count_all"], counted["labels_read_sum"]]

@@ -32,6 +32,7 @@ from pipeline.lineage.tables import (
     stream_rows_at,
 )
 from pipeline.runs import layout
+from pipeline.runs.generations import name_split
 from pipeline.runs.records import DocumentTable
 
 PLACES = pa.schema([
@@ -213,8 +214,8 @@ def _make_places(
     spans: tuple[I64, ...],
     labels: tuple[pa.Array, pa.Array],
 ) -> pa.Table:
-    split = dataset.directory.name
-    names = pa.array([f"{split}/{info.name}" for info in dataset.shards], pa.string())
+    split, place = dataset.directory.name, name_split(dataset.directory)
+    names = pa.array([f"{place}/{info.name}" for info in dataset.shards], pa.string())
     columns = [
         pa.array(doc.astype(np.uint32)),
         pa.array([split]).take(pa.array(np.zeros(len(doc), int))),

@@ -27,7 +27,8 @@ from pipeline.lineage.tables import (
     row_positions,
     stream_rows_at,
 )
-from pipeline.lineage.training import read_training
+from pipeline.lineage.training import TrainingRecord, read_training
+from pipeline.runs.generations import find_whole, list_generations, name_split
 from pipeline.runs.records import DocumentTable
 from pipeline.runs.references import shorten_list, split_row
 
@@ -75,16 +76,39 @@ def trace_step(directory: Path, model_dir: Path, step: int) -> list[TokenSpan]:
     masked from apart.
     """
     training = read_training(model_dir)
-    dataset = training.open(directory)
-    rows, version = training.rows_of_step(dataset, step), training.version_at(dataset, step)
-    return _Tracer(directory, dataset, version).rows(rows)
+    datasets = _open_generations(training, directory, step)
+    tracers = {
+        part: _Tracer(_run_of(dataset), dataset, training.version_at(dataset, step))
+        for part, dataset in datasets.items()
+    }
+    spans: list[TokenSpan] = []
+    for part, rows in training.rows_by_part(datasets[min(datasets)], step):
+        spans += tracers[part].rows(rows) if part in tracers else []
+    return spans
+
+
+def _open_generations(
+    training: TrainingRecord, directory: Path, step: int
+) -> dict[int, SampleDataset]:
+    """The generations of a run that a step was trained on, by their part of the training run."""
+    first, *later = (training.open(g.directory) for g in list_generations(directory))
+    parts = {training.part_of(dataset): dataset for dataset in (first, *later)}
+    known = {part: dataset for part, dataset in parts.items() if part is not None}
+    if not known:
+        training.version_at(first, step)  # raises what is wrong
+    return known
 
 
 def read_elsewhere(directory: Path, model_dir: Path, step: int) -> list[tuple[str, int]]:
     """Hash and rows of the other data sets that a step of a mixture read, of which nothing is known
     in `directory`. Raises as `trace_step`."""
     training = read_training(model_dir)
-    return training.read_elsewhere(training.open(directory), step)
+    datasets = _open_generations(training, directory, step)
+    return training.read_elsewhere(datasets[min(datasets)], step, set(datasets))
+
+
+def _run_of(dataset: SampleDataset) -> Path:
+    return dataset.directory.parent.parent
 
 
 def trace_row(directory: Path, file: Path, row: int) -> list[TokenSpan]:
@@ -96,7 +120,7 @@ def trace_row(directory: Path, file: Path, row: int) -> list[TokenSpan]:
     if not 0 <= row < shard.rows:
         raise InputError(f"{path}: row {row} is outside 0..{shard.rows - 1}")
     rows = dataset.starts[index : index + 1] + row
-    return _Tracer(directory, dataset).rows(rows.astype(np.int64))
+    return _Tracer(_run_of(dataset), dataset).rows(rows.astype(np.int64))
 
 
 def trace_tokens(
@@ -114,7 +138,7 @@ def trace_tokens(
         raise InputError(f"{path}: tokens {first}:{stop} are outside 0:{tokens}")
     if row is None:
         cut = spans_of_ranges(path, np.array([first]), np.array([stop]))[0]
-        spans = _Tracer(directory, dataset).spans(np.full(len(cut), index), cut, None, None)
+        spans = _Tracer(_run_of(dataset), dataset).spans(np.full(len(cut), index), cut, None, None)
     else:
         spans = [s for s in trace_row(directory, file, row) if s.token_start < s.token_end]
     return [
@@ -152,6 +176,9 @@ def _find_shard(directory: Path, file: Path) -> tuple[Path, SampleDataset, int]:
     path = next((p for p in (file, directory / file) if p.is_file()), None)
     if path is None:
         path = _find_shard_ending(directory, file)
+    run, here = path.resolve().parents[2], directory.resolve()
+    if run != here and find_whole(run) == find_whole(here):
+        raise InputError(f"{file}: no such shard in {directory}, but in another generation")
     dataset = open_dataset(path.parent)
     names = [shard.name for shard in dataset.shards]
     if path.name not in names:
@@ -259,7 +286,7 @@ class _Tracer:
     ) -> list[TokenSpan]:
         """Spans of lineage with the labels of each, None in files of a corpus."""
         self._learn(spans.doc)
-        split, none = self._dataset.directory.name, [None] * len(spans)
+        split, none = name_split(self._dataset.directory), [None] * len(spans)
         columns: tuple[list[Any], ...] = (
             [f"{split}/{self._path(index).name}" for index in shard.tolist()],
             none if self._dataset.layout is CORPUS else spans.row.tolist(),

@@ -3,7 +3,7 @@ the checkpoints of its model_dir. The rows themselves follow from `pipeline.core
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,20 +159,32 @@ class TrainingRecord:
         rows = self._all_rows(dataset, step) - self.order(dataset).first_row(index)
         return rows[(rows >= 0) & (rows < dataset.rows)]
 
+    def rows_by_part(self, dataset: SampleDataset, step: int) -> Iterator[tuple[int, I64]]:
+        """The batch of a step in its order, cut where the next row is of another part: that part,
+        and rows of its data set."""
+        order, rows = self.order(dataset), self._all_rows(dataset, step)
+        starts = np.array([order.first_row(part) for part in range(len(order.parts))])
+        part = np.searchsorted(starts, rows, side="right") - 1
+        cuts = np.flatnonzero(np.diff(part)) + 1
+        for of_run, mine in zip(np.split(part, cuts), np.split(rows, cuts), strict=True):
+            yield int(of_run[0]), mine - starts[of_run[0]]
+
     def _all_rows(self, dataset: SampleDataset, step: int) -> I64:
         first, size = samples_before_step(step, self.schedule), batch_size_at(step, self.schedule)
         return self.order(dataset).rows(first, size)
 
-    def read_elsewhere(self, dataset: SampleDataset, step: int) -> list[tuple[str, int]]:
-        """The other data sets of a mixture that a step reads: hash and rows. Raises as
-        `rows_of_step`."""
+    def read_elsewhere(
+        self, dataset: SampleDataset, step: int, known: Collection[int] = ()
+    ) -> list[tuple[str, int]]:
+        """The other data sets of a mixture that a step reads, apart from the parts that are
+        `known`: hash and rows. Raises as `rows_of_step`."""
         mine, _ = self._read_at(dataset, step)
         order, rows = self.order(dataset), self._all_rows(dataset, step)
         elsewhere = []
         for index, part in enumerate(self.parts):
             first = order.first_row(index)
             count = int(((rows >= first) & (rows < first + order.parts[index].rows)).sum())
-            if count and index != mine:
+            if count and index != mine and index not in known:
                 elsewhere.append((part.hash_at(step), count))
         return elsewhere
 

@@ -8,10 +8,11 @@ the last one may be unfinished. A document is in one generation only, and what a
 or rows asks each.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.core.errors import IntegrityError
+from pipeline.core.errors import InputError, IntegrityError, escape_text
 from pipeline.runs import layout
 
 HDF5 = "hdf5"
@@ -84,6 +85,38 @@ def list_split_directories(split: Path) -> tuple[Path, ...]:
         return (split,)
     later = (g.directory / HDF5 / split.name for g in list_generations(run)[1:])
     return (split, *(directory for directory in later if directory.is_dir()))
+
+
+def several_generations(reference: str, generations: Sequence[Generation]) -> InputError:
+    """The error for a name that means one document in each of several generations."""
+    names = " and ".join(generation.name for generation in generations)
+    return InputError(
+        f"{escape_text(reference)}: a document of {names}; give more of its key or of its path"
+    )
+
+
+def find_whole(directory: Path) -> Path:
+    """The run that a directory is a generation of; any other directory is itself.
+
+    >>> find_whole(Path("runs/mine/generations/000001")) == find_whole(Path("runs/mine"))
+    True
+    """
+    is_later = directory.parent.name == layout.GENERATIONS and directory.name.isdigit()
+    return directory.parent.parent if is_later else directory
+
+
+def name_split(split: Path) -> str:
+    """How places in a split directory of a run are printed: its name, in a later generation with
+    what is before it in the run.
+
+    >>> name_split(Path("runs/mine/hdf5/train"))
+    'train'
+    >>> name_split(Path("runs/mine/generations/000001/hdf5/train"))
+    'generations/000001/hdf5/train'
+    """
+    run = split.parent.parent
+    is_later = find_whole(run) != run
+    return split.relative_to(find_whole(run)).as_posix() if is_later else split.name
 
 
 def has_generations(run: Path) -> bool:

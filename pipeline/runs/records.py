@@ -84,10 +84,11 @@ class RunRecord:
 
 
 def describe_place(place: RecordPlace | None, index: str) -> str:
-    """Source, file and line of a document in words, or the index it is in."""
-    if index or place is None:
+    """Source, file and line of a document in words, or the index it is in; with the name of its
+    generation, where it is in an earlier one."""
+    if place is None:
         return f"in the earlier index {index}"
-    return f"{place.source}  {place.file}:{place.line}"
+    return f"{place.source}  {place.file}:{place.line}" + (f", in {index}" if index else "")
 
 
 class RunRecords:

@@ -51,6 +51,7 @@ from pipeline.hdf5.format import (
 from pipeline.hdf5.read import SampleDataset, open_dataset
 from pipeline.lineage.forward import locate_documents
 from pipeline.lineage.shards import MaskedSpans, lineage_path
+from pipeline.runs.generations import name_split
 from pipeline.takedown.scrub import replace_shards
 
 
@@ -74,7 +75,8 @@ def find_document_places(dataset: SampleDataset, docs: I64, tokens: I64) -> list
     """The places of documents, by ascending dense index, that have so many tokens. They are looked
     up in the inverse of the split's lineage. Raises InputError when the run has none."""
     places = locate_documents(dataset, docs, tokens).places
-    names = [f"{dataset.directory.name}/{info.name}" for info in dataset.shards]
+    place = name_split(dataset.directory)
+    names = [f"{place}/{info.name}" for info in dataset.shards]
     shard = pc.index_in(places["file"], value_set=pa.array(names, pa.string())).to_numpy()
     columns = {name: pc.fill_null(places[name], 0).to_numpy().astype(np.int64) for name in _COLUMNS}
     order = np.lexsort((columns["token_start"], columns["row"], shard))

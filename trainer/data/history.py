@@ -23,7 +23,7 @@ def join_generations(source: SampleSource, earlier: Sequence[Entry], samples: in
     joins = tuple(int(first[part].get("joined", 0)) for part in range(known) if part in first)
     if len(joins) < known or known == len(source.datasets):
         return replace(source, joins=joins) if len(joins) == len(source.datasets) else source
-    at = GrownOrder(source.parts[:known], joins, 0).end_of_round(samples)
+    at = max(GrownOrder(source.parts[:known], joins, 0).end_of_round(samples), joins[-1])
     return replace(source, joins=joins + (at,) * (len(source.datasets) - known))
 
 
