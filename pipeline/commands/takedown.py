@@ -2,6 +2,7 @@
 and records of takedowns on the terminal.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
@@ -10,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pipeline.commands import options
 from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
-from pipeline.core import journal
-from pipeline.core.errors import ConfigError, InputError, escape_text
+from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.words import pluralise, require_choice
 
 if TYPE_CHECKING:
+    from pipeline.runs.generations import Generation
     from pipeline.takedown.claims import LoadedClaim
     from pipeline.takedown.plan import TakedownPlan
     from pipeline.takedown.record import Takedown
@@ -77,17 +78,42 @@ def takedown(
         on=_read_day(on),
     )
     if apply and mode != FORGET_SET:
-        value = {k: v for k, v in take_down(request).value.items() if k != "run"}
-        return print_json(value) if as_json else show_record(value)
+        return _show_records(take_down(request), as_json)
     planned = _plan(request)
     if apply:
         return _forget(planned, out, as_json)
-    if not as_json:
-        return show_takedown_plan(planned)
-    rows = planned.taken.to_pylist()
+    if as_json:
+        numbered = [{"generation": g.number, **_as_json(of_one)} for g, of_one in planned]
+        is_alone = len(planned) == 1 and not planned[0][0].number
+        return print_json(_as_json(planned[0][1]) if is_alone else numbered)
+    for generation, planned_one in planned:
+        if len(planned) > 1 or generation.number:
+            print_line(f"{generation.name}: {generation.directory}/")
+        show_takedown_plan(planned_one)
+    return None
+
+
+def _as_json(plan: "TakedownPlan") -> dict[str, Any]:
+    rows = plan.taken.to_pylist()
     for row in rows:
         row.update({k: row[k].hex() if row[k] else None for k in ("doc_key", "text_key", "via")})
-    return print_json({**planned.as_dict(), "taken": rows})
+    return {**plan.as_dict(), "taken": rows}
+
+
+def _show_records(records: "Sequence[tuple[Generation, Takedown]]", as_json: bool) -> None:
+    """One record, or, of a run that was appended to, one of each generation concerned."""
+    is_alone = len(records) == 1 and not records[0][0].number
+    values = [{k: v for k, v in record.value.items() if k != "run"} for _, record in records]
+    if as_json:
+        numbered = (
+            {"generation": g.number, **v} for (g, _), v in zip(records, values, strict=True)
+        )
+        return print_json(values[0] if is_alone else [*numbered])
+    for (generation, _), value in zip(records, values, strict=True):
+        if not is_alone:
+            print_line(f"{generation.name}: {generation.directory}/")
+        show_record(value)
+    return None
 
 
 register = commands(takedown)
@@ -115,39 +141,36 @@ def _read_day(text: str | None) -> date:
         raise ConfigError(f"--on {text}: expected a day such as 2026-03-01") from None
 
 
-def _plan(request: TakedownOptions) -> "TakedownPlan":
-    from pipeline.takedown.copies import open_run_tables
-    from pipeline.takedown.plan import plan_takedown
+def _plan(request: TakedownOptions) -> "tuple[tuple[Generation, TakedownPlan], ...]":
+    from pipeline.takedown.generations import plan_generations
 
-    tables = open_run_tables(request.run)
-    return plan_takedown(tables, request.claim, request.model_dirs, request.exports)
+    return plan_generations(request.run, request.claim, request.model_dirs, request.exports)
 
 
-def take_down(request: TakedownOptions) -> "Takedown":
+def take_down(request: TakedownOptions) -> "list[tuple[Generation, Takedown]]":
     """Apply a claim to a run, or resume that; a claim that was applied before changes nothing."""
-    from pipeline.takedown import apply
+    from pipeline.takedown.apply import SignOff
+    from pipeline.takedown.generations import apply_to_generations
 
-    name = request.claim.claim.id
-    if not request.run.is_dir():
-        raise InputError(f"{request.run}: no such run directory")
-    with journal.hold_lock(request.run):
-        begun = apply.find_takedown(request.run, name)
-        if begun is None:
-            sign_off = apply.SignOff(request.by, request.on, request.mode)
-            apply.begin_takedown(_plan(request), sign_off)
-        else:
-            apply.check_same_takedown(begun, request.claim.digest, request.mode)
-        if begun is None or begun.pending:
-            return apply.finish_takedown(request.run, name)
-        return begun
+    signed = SignOff(request.by, request.on, request.mode)
+    seen = request.model_dirs, request.exports
+    return apply_to_generations(request.run, request.claim, signed, seen)
 
 
-def _forget(plan: "TakedownPlan", out: Path | None, as_json: bool) -> None:
+def _forget(
+    planned: "Sequence[tuple[Generation, TakedownPlan]]", out: Path | None, as_json: bool
+) -> None:
     from pipeline.takedown.plan import write_forget_set
 
     if out is None:
         raise ConfigError("--mode forget-set: needs --out, a new or empty directory")
-    forget_set = write_forget_set(plan, out)
+    if len(planned) > 1:
+        names = " and ".join(str(generation.directory) for generation, _ in planned)
+        raise ConfigError(
+            f"--mode forget-set: documents of the claim are in {len(planned)} generations; give "
+            f"--run with each of {names}, and an --out for each"
+        )
+    forget_set = write_forget_set(planned[0][1], out)
     if as_json:
         return print_json(forget_set)
     files = pluralise(len(forget_set["files"]), "file")

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.core import ids
+from pipeline.runs.generations import is_generation_name
 from pipeline.runs.parts import RowGroups, wrap_read_errors
 
 NOT_RECORDED = "not recorded"
@@ -72,7 +73,8 @@ class Sibling:
 @dataclass(frozen=True)
 class Siblings:
     """Documents of this run that a path of edges leads to, nearest first; and those that stand at
-    the end of one more edge: in earlier indexes, and those that no comparison ties."""
+    the end of one more edge: in earlier indexes or generations, and those that no comparison
+    ties."""
 
     tied: tuple[Sibling, ...]
     elsewhere: tuple[Sibling, ...]
@@ -110,8 +112,9 @@ def _edges(path: Path, keys: list[bytes]) -> Iterator[Sibling]:
     for row in read_rows_by_key(path, "member", keys).to_pylist():
         yield _sibling(row, row["kept"], row["member"])
     below: pa.Table = read_rows_by_key(path, "kept", keys)
-    for row in below.filter(pc.equal(below["index"], "")).to_pylist():
-        yield _sibling(row, row["member"], row["kept"])
+    for row in below.to_pylist():
+        if not row["index"] or is_generation_name(row["index"]):
+            yield _sibling({**row, "index": ""}, row["member"], row["kept"])
 
 
 def _sibling(row: dict[str, Any], key: bytes, via: bytes) -> Sibling:

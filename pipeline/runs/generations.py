@@ -8,6 +8,7 @@ the last one may be unfinished. A document is in one generation only, and what a
 or rows asks each.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,15 @@ def name_generation(number: int) -> str:
     'generation 1'
     """
     return f"generation {number}"
+
+
+def is_generation_name(index: str) -> bool:
+    """Whether a table means an earlier generation, and no index that the config names.
+
+    >>> is_generation_name("generation 0"), is_generation_name("generation-0/000001")
+    (True, False)
+    """
+    return re.fullmatch(r"generation \d+", index) is not None
 
 
 def generation_at(run: Path, number: int) -> Generation:

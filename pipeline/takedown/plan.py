@@ -44,7 +44,7 @@ from pipeline.takedown.copies import (
 )
 from pipeline.takedown.data_set import ShardPlaces, find_document_places
 from pipeline.takedown.record import read_takedowns, read_taken_keys
-from pipeline.takedown.resolve import RelatedDocument, resolve_claim
+from pipeline.takedown.resolve import ClaimResolution, RelatedDocument, resolve_claim
 
 MOST_STEPS = 1000
 """Steps of a training run that are listed one by one."""
@@ -145,12 +145,15 @@ def plan_takedown(
     loaded: LoadedClaim,
     model_dirs: Sequence[Path] = (),
     exports: Sequence[Path] = (),
+    resolved: ClaimResolution | None = None,
 ) -> TakedownPlan:
-    """Work a claim out; on a repacked run with what the run it was packed from knows. Raises
+    """Work a claim out; on a repacked run with what the run it was packed from knows. `resolved`:
+    its documents, where they are known. Raises
     InputError when it names nothing in the run, for unknown documents, for a model_dir of no
     training run on this data, and for texts, addresses or works when that other run is lost."""
-    home = _find_home(run, loaded)
-    resolved = resolve_claim(home, loaded)
+    home = find_home(run, loaded)
+    if resolved is None:
+        resolved = resolve_claim(home, loaded)
     before = read_taken_keys(run.directory, read_takedowns(run.directory))
     fresh = pc.invert(pc.is_in(resolved.taken["doc_key"], before))
     taken = resolved.taken.filter(fresh)
@@ -178,7 +181,7 @@ def plan_takedown(
     )
 
 
-def _find_home(run: RunTables, loaded: LoadedClaim) -> RunTables:
+def find_home(run: RunTables, loaded: LoadedClaim) -> RunTables:
     """Where the claim is looked up; documents and sources are in every run's own tables."""
     try:
         home = texts_home(run.directory)

@@ -2,7 +2,7 @@
 the claim brings along (all of it, or passages of it), and cluster siblings.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from pipeline.lineage.shards import text_of_work
 from pipeline.lineage.tables import describe_documents
 from pipeline.runs import layout
 from pipeline.runs.clusters import find_siblings
+from pipeline.runs.generations import is_generation_name
 from pipeline.runs.parts import read_schema, wrap_read_errors
 from pipeline.runs.views import CleanOutput
 from pipeline.screening.evidence import find_screenings
@@ -57,22 +58,53 @@ class RelatedDocument:
     why: str
 
 
+Because = tuple[str, str, bytes | None, float | None]
+"""Role, because, via and similarity of a document that is taken (`TAKEN_SCHEMA`)."""
+
+
 @dataclass(frozen=True)
 class ClaimResolution:
-    """The documents of a claim (`TAKEN_SCHEMA`), what is only reported, and what named nothing."""
+    """The documents of a claim (`TAKEN_SCHEMA`), what is only reported, and what named nothing.
+    Of one generation of several also: `links`, documents of other generations that are tied to its
+    own; `unknown`, the errors of entries that it does not know."""
 
     taken: pa.Table
     related: tuple[RelatedDocument, ...]
     nothing: tuple[str, ...]
+    links: Mapping[bytes, Because] = field(default_factory=dict)
+    unknown: Mapping[str, InputError] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LinkedDocuments:
+    """Documents, and hashes of texts, that are taken in all generations together."""
+
+    because: Mapping[bytes, Because] = field(default_factory=dict)
+    text_keys: frozenset[bytes] = frozenset()
+
+    def extend(self, resolutions: Iterable[ClaimResolution]) -> "LinkedDocuments":
+        """These, and those that were found with their help."""
+        because, text_keys = dict(self.because), set(self.text_keys)
+        for resolution in resolutions:
+            columns = ["doc_key", "role", "because", "via", "similarity"]
+            for row in resolution.taken.select([*columns, "text_key"]).to_pylist():
+                key, *reason = (row[name] for name in columns)
+                because.setdefault(key, (reason[0], reason[1], reason[2], reason[3]))
+                text_keys |= {row["text_key"]} - {None}
+            for key, link in resolution.links.items():
+                because.setdefault(key, link)
+        return LinkedDocuments(because, frozenset(text_keys))
 
 
 @dataclass
 class _FoundDocuments:
     """Documents as they are found: key -> (role, because, via, similarity)."""
 
-    because: dict[bytes, tuple[str, str, bytes | None, float | None]] = field(default_factory=dict)
+    because: dict[bytes, Because] = field(default_factory=dict)
     related: dict[bytes, str] = field(default_factory=dict)
     nothing: list[str] = field(default_factory=list)
+    links: dict[bytes, Because] = field(default_factory=dict)
+    unknown: dict[str, InputError] = field(default_factory=dict)
 
     def add(self, keys: pa.Array | pa.ChunkedArray, role: str, why: str) -> None:
         """Documents that are not yet there."""
@@ -85,21 +117,35 @@ class _FoundDocuments:
         return make_key_array(list(self.because))
 
 
-def resolve_claim(run: RunTables, loaded: LoadedClaim) -> ClaimResolution:
-    """Find every document of the claim in a finished run.
+def resolve_claim(
+    run: RunTables, loaded: LoadedClaim, linked: LinkedDocuments | None = None
+) -> ClaimResolution:
+    """Find every document of the claim in a finished run; of one generation of several, also those
+    that are `linked` to documents of others.
 
     Raises InputError when an entry of `documents` is unknown or ambiguous, and when works are named
-    but the run has no evidence of works.
+    but the run has no evidence of works; of one generation of several it is returned.
     """
-    resolution = _FoundDocuments()
+    resolution = _FoundDocuments(dict(linked.because) if linked else {})
     for name, item in loaded.claim.what.items():
         if name not in ("urls", "texts"):
-            _FINDERS[name](run, item, resolution)
+            try:
+                _FINDERS[name](run, item, resolution)
+            except InputError as error:
+                if linked is None:
+                    raise
+                resolution.unknown[f"{name}: {item}"] = error
     _search_shards(run, loaded, resolution)
     _add_taken_before(run, loaded, resolution)
-    _add_related(run, resolution)
+    _add_related(run, resolution, linked.text_keys if linked else frozenset())
     related = [RelatedDocument(key.hex(), why) for key, why in sorted(resolution.related.items())]
-    return ClaimResolution(_make_table(run, resolution), tuple(related), tuple(resolution.nothing))
+    return ClaimResolution(
+        _make_table(run, resolution),
+        tuple(related),
+        tuple(resolution.nothing),
+        resolution.links,
+        resolution.unknown,
+    )
 
 
 def take_exactly(run: RunTables, keys: pa.Array, why: str) -> pa.Table:
@@ -266,8 +312,11 @@ def _has_address(value: object, url: str) -> bool:
     return isinstance(value, str) and value.startswith(url)
 
 
-def _add_related(run: RunTables, resolution: _FoundDocuments) -> None:
-    """Add documents of the same text and cluster siblings until there are no more."""
+def _add_related(
+    run: RunTables, resolution: _FoundDocuments, text_keys: frozenset[bytes] = frozenset()
+) -> None:
+    """Add documents of the same text, or of one of these, and cluster siblings until there are no
+    more."""
     clusters = run.directory / layout.CLUSTERS
     if not clusters.exists():
         resolution.nothing.append(
@@ -276,12 +325,17 @@ def _add_related(run: RunTables, resolution: _FoundDocuments) -> None:
     size = -1
     while size != len(resolution.because):
         size = len(resolution.because)
-        _add_same_text(run, resolution)
+        _add_same_text(run, resolution, text_keys)
         siblings = find_siblings(clusters, list(resolution.because), only_verified=True)
         for sibling in siblings.tied:
             reason = (SIBLING, f"{sibling.kind} duplicate", sibling.via, sibling.similarity)
             resolution.because.setdefault(sibling.key, reason)
     for sibling in siblings.elsewhere:
+        if is_generation_name(sibling.index):
+            if sibling.is_verified:
+                why = f"{sibling.kind} duplicate"
+                resolution.links[sibling.key] = (SIBLING, why, sibling.via, sibling.similarity)
+            continue
         resolution.related[sibling.key] = (
             f"was kept instead of {sibling.via.hex()}, in the earlier index "
             f"{escape_text(sibling.index)}; take it down there too"
@@ -291,8 +345,11 @@ def _add_related(run: RunTables, resolution: _FoundDocuments) -> None:
         resolution.related.setdefault(sibling.key, why)
 
 
-def _add_same_text(run: RunTables, resolution: _FoundDocuments) -> None:
-    text_keys = pc.unique(_read_text_keys(run, resolution.keys)["text_key"])
+def _add_same_text(
+    run: RunTables, resolution: _FoundDocuments, elsewhere: frozenset[bytes]
+) -> None:
+    own = _read_text_keys(run, resolution.keys)["text_key"].to_pylist()
+    text_keys = make_key_array(sorted({*own, *elsewhere}))
     for table in run.open_text_shards():
         same = pc.and_(pc.is_in(table["text_key"], text_keys), pc.greater(table["text_bytes"], 0))
         keys = table["doc_key"].filter(same)
