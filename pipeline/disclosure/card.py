@@ -232,11 +232,14 @@ def _list_configs(facts: Facts) -> list[dict[str, Any]]:
     configs: list[dict[str, Any]] = []
     if facts.splits:
         files = [
-            {"split": split.name, "path": f"hdf5/{split.name}/*.lineage.parquet"}
+            {
+                "split": split.name,
+                "path": facts.name_files(f"hdf5/{split.name}/*.lineage.parquet"),
+            }
             for split in facts.splits
         ]
         configs.append({"config_name": "lineage", "data_files": files})
-    documents = [{"split": "train", "path": facts.table}]
+    documents = [{"split": "train", "path": facts.name_files(facts.table)}]
     configs.append({"config_name": "documents", "data_files": documents})
     return configs
 

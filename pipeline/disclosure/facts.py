@@ -232,8 +232,15 @@ class Facts:
     events: EventFacts | None = None
     table: str = ""
     """What names the files of documents.parquet, relative to the run."""
+    places: tuple[str, ...] = ("",)
+    """What is before the paths of each generation, relative to the run."""
     screened: tuple[tuple[str, int], ...] = ()
     """Documents that were screened, by decision; empty when none were."""
+
+    def name_files(self, pattern: str) -> str | list[str]:
+        """A pattern of files of the run; of several generations, that in each of them."""
+        patterns = [place + pattern for place in self.places]
+        return patterns if len(patterns) > 1 else patterns[0]
 
     @property
     def kept(self) -> int:

@@ -190,13 +190,16 @@ def _list_files(d: Disclosure) -> list[dict[str, Any]]:
         for file in d.files
     ]
     sets = [
-        _make_file_set(f"lineage-files-{split.name}", f"hdf5/{split.name}/*{LINEAGE_SUFFIX}")
+        _make_file_set(
+            f"lineage-files-{split.name}",
+            d.facts.name_files(f"hdf5/{split.name}/*{LINEAGE_SUFFIX}"),
+        )
         for split in d.facts.splits
     ]
-    return [*files, _make_file_set(_TABLE, d.facts.table), *sets]
+    return [*files, _make_file_set(_TABLE, d.facts.name_files(d.facts.table)), *sets]
 
 
-def _make_file_set(name: str, includes: str) -> dict[str, Any]:
+def _make_file_set(name: str, includes: str | list[str]) -> dict[str, Any]:
     return {
         "@type": "cr:FileSet",
         "@id": name,

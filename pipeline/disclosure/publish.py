@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,18 @@ from pipeline.disclosure.disclosure import (
     BASES,
     Disclosure,
     Form,
+    PublishedFile,
     form_to_json,
     list_published_files,
     render_markdown_page,
 )
 from pipeline.disclosure.eu_summary import eu_summary
 from pipeline.disclosure.facts import Facts, Identity
+from pipeline.disclosure.generations import join_facts
 from pipeline.disclosure.json_ld import croissant, spdx
 from pipeline.runs import layout, parts
 from pipeline.runs.catalogue import story_entry
+from pipeline.runs.generations import list_generations
 
 _SCREENING = (
     "registry",
@@ -206,10 +209,12 @@ def write_disclosure(
         )
     if not directory.is_dir():
         raise InputError(f"{directory}: no such run directory")
-    run = read_run_manifests(directory)
-    facts = read_disclosure_facts(run)
+    generations = list_generations(directory)
+    runs = [read_run_manifests(generation.directory) for generation in generations]
+    places = [generation.place for generation in generations]
+    facts = join_facts([read_disclosure_facts(run) for run in runs], places)
     _check_sources(answers, facts, about)
-    files = list_published_files(directory, run.manifest["files"]) if _NEED_FILES & {*names} else ()
+    files = list_data_set(directory) if _NEED_FILES & {*names} else ()
     disclosure = Disclosure(facts, answers, public, files)
     sizes, todos = [], set()
     for name in names:
@@ -218,6 +223,16 @@ def write_disclosure(
             sizes.append((file, publish(out / file, data).size))
             todos |= {escape_text(key) for key in _TODO.findall(data.decode())}
     return DisclosureFiles(out, disclosure.edition, tuple(sizes), tuple(sorted(todos)))
+
+
+def list_data_set(directory: Path) -> tuple[PublishedFile, ...]:
+    """The files of the data set, of all generations; see `list_published_files`."""
+    files: list[PublishedFile] = []
+    for generation in list_generations(directory):
+        manifest = read_run_manifests(generation.directory).manifest
+        own = list_published_files(generation.directory, manifest["files"])
+        files += [replace(file, path=generation.place + file.path) for file in own]
+    return tuple(files)
 
 
 def _choose_documents(only: tuple[str, ...]) -> tuple[str, ...]:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from pipeline.core.hub import CARD, Repository, Upload, read_name, upload
 from pipeline.core.mirror import fetch
-from pipeline.disclosure.disclosure import list_published_files
-from pipeline.disclosure.publish import read_run_manifests, write_disclosure
+from pipeline.disclosure.publish import list_data_set, write_disclosure
 
 _DOCUMENTS = ("card", "croissant")
 
@@ -48,8 +47,7 @@ def push_run(
 
 
 def _list_uploads(directory: Path, about: Path | None, scratch: Path) -> Iterator[Upload]:
-    run = read_run_manifests(directory)
-    for file in list_published_files(directory, run.manifest["files"]):
+    for file in list_data_set(directory):
         yield Upload(file.path, fetch(directory / file.path), file.size)
     made = write_disclosure(directory, scratch, about, _DOCUMENTS)
     for name, size in sorted(made.files, key=lambda file: file[0] == CARD):

@@ -33,6 +33,11 @@ class Generation:
         return name_generation(self.number)
 
     @property
+    def place(self) -> str:
+        """What is before the paths of its files, relative to the run: nothing for the first."""
+        return f"{layout.GENERATIONS}/{self.directory.name}/" if self.number else ""
+
+    @property
     def is_finished(self) -> bool:
         """Whether it is part of the data set yet."""
         return (self.directory / layout.MANIFEST).exists()

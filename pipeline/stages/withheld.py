@@ -8,6 +8,7 @@ documents/ (`pipeline.quarantine.store`). quarantine.json says how long they are
 """
 
 import functools
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,11 +59,13 @@ class WithheldKeys:
 @functools.lru_cache(maxsize=4)
 def load_withheld(root: Path, files: tuple[str, ...]) -> WithheldKeys:
     """The keys in the tables `files`, which have doc_key and text_key (null: no text); paths
-    relative to `root`. Raises IntegrityError or OSError where one cannot be read."""
+    relative to `root`, those of earlier generations outside it. Raises IntegrityError or OSError
+    where one cannot be read."""
     empty = pa.array([], pa.binary(ids.KEY_BYTES))
     columns = {"doc_key": [empty], "text_key": [empty]}
     for file in files:
-        table = pq.read_table(fetch(root / file), columns=list(columns))
+        path = Path(os.path.normpath(root / file))
+        table = pq.read_table(fetch(path), columns=list(columns))
         for name, parts in columns.items():
             parts += table[name].chunks
     doc_keys, text_keys = (pc.unique(pa.concat_arrays(p)).drop_null() for p in columns.values())

@@ -8,6 +8,7 @@ the same again, and what says otherwise is named.
 """
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -44,7 +45,13 @@ from pipeline.stories import selection
 from pipeline.stories.earlier import load_batch
 from pipeline.stories.loop import StageRecord
 from pipeline.stories.preparation import PREPARATION, Preparation
-from pipeline.takedown.record import check_none_pending, read_takedown_state, read_takedowns
+from pipeline.takedown.record import (
+    TakedownState,
+    check_none_pending,
+    read_takedown_state,
+    read_takedowns,
+    takedown_file,
+)
 
 Note = Callable[[str], None]
 
@@ -166,10 +173,30 @@ def _narrow(
         plan=replace(prepared.plan, files=files, large=large),
         earlier=before[0],
         out=out,
-        takedowns=read_takedown_state(out),
+        takedowns=_read_takedowns(generation, prepared.out),
         number=generation.number,
         known_sources=before[1],
     )
+
+
+def _read_takedowns(generation: Generation, run: Path) -> TakedownState:
+    """Those of the generation; and those of earlier ones, whose texts must not come back with it:
+    of a finished one those that it was made without."""
+    own, manifest = read_takedown_state(generation.directory), None
+    if generation.is_finished:
+        manifest = read_manifest(manifest_path(generation.directory, "withheld"))
+    known = {file for file, _ in views.WithheldOutput(manifest).takedowns} if manifest else set()
+    before = [
+        (os.path.relpath(takedown_file(other, f"{t.id}.parquet"), generation.directory), t)
+        for other in (generation_at(run, n).directory for n in range(generation.number))
+        for t in read_takedowns(other)
+    ]
+    dropped = [
+        (file, str(t.value["documents"]["content_hash"]))
+        for file, t in before
+        if file in known or not generation.is_finished
+    ]
+    return replace(own, dropped=tuple(sorted((*own.dropped, *dropped))))
 
 
 def _as_batch(config: Config, generation: Generation) -> tuple[Batch, ...]:

@@ -144,7 +144,9 @@ def _run_prepared(
         _compile_kernels(prepared.config, progress.note, screens)
         if story is PREPARATION:
             _check_engines(prepared.tokenizer, progress.note)
-        now = replace(prepared, takedowns=read_takedown_state(out_directory))
+        now = prepared
+        if not prepared.number:  # else they were read under the lock of the whole
+            now = replace(prepared, takedowns=read_takedown_state(out_directory))
         finish_moving(out_directory)
         if not screens:
             restore_texts(out_directory)
