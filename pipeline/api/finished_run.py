@@ -18,6 +18,7 @@ from pipeline.explain.explain import Explanation, explain_document
 from pipeline.hdf5.dataset import HDF5Dataset, Labels
 from pipeline.hdf5.format import DATA_PARAMS
 from pipeline.runs import layout
+from pipeline.runs.generations import list_generations
 from pipeline.runs.origin import texts_home
 from pipeline.runs.parts import read_schema, wrap_read_errors
 from pipeline.runs.records import DocumentTable, map_arrow, select_texts
@@ -32,7 +33,9 @@ class FinishedRun:
     manifest: manifest.json: the config's name, the command (`story`), stages, and every file with
         its size in bytes and its hash.
 
-    Tables are Arrow tables with the columns of docs/formats.md. Raises InputError for what this
+    Of a run that was appended to, tables and rows are those of its first generation;
+    `generations` has all of them, and questions are answered with all. Tables are Arrow tables with
+    the columns of docs/formats.md. Raises InputError for what this
     run's command does not make, IntegrityError for damage.
     """
 
@@ -41,6 +44,13 @@ class FinishedRun:
 
     def __fspath__(self) -> str:
         return str(self.directory)
+
+    @property
+    def generations(self) -> tuple["FinishedRun", ...]:
+        """The generations of a run that was appended to, each as a run; this one alone of any
+        other."""
+        later = (g.directory for g in list_generations(self.directory)[1:])
+        return (self, *(FinishedRun(place, read_committed(place)) for place in later))
 
     @property
     def ledger(self) -> Ledger:

@@ -27,9 +27,9 @@ from pipeline.engine.progress import Progress
 from pipeline.sources.output_format import choose_form
 from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
 from pipeline.stories.dedup import DEDUP, NAME, make_dedup_config
+from pipeline.stories.generations import plan_preparation
 from pipeline.stories.loop import Manifest
 from pipeline.stories.plan import StageForecast, Total, forecast_stages, sum_stages
-from pipeline.stories.preparation import prepare
 from pipeline.stories.run import run_preparation
 from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer
 from pipeline.tokenizers.engine import tokenize_array as tokenize
@@ -59,6 +59,7 @@ def run(
     *,
     overrides: Sequence[str] = (),
     verify_inputs: bool = False,
+    replace: bool = False,
     progress: bool = False,
 ) -> Manifest:
     """Prepare data, as `prep run`: finished work is reused, and an interrupted run resumes.
@@ -72,6 +73,7 @@ def run(
         The output is the same for any number.
     overrides: values over those of the config, such as `pack.max_sequence_length=1024`.
     verify_inputs: hash the raw shards again, even if size and time of modification are unchanged.
+    replace: with `pack.append`: make the whole data set again, all inputs as one generation.
     progress: report stages on standard error.
 
     Returns the finished run: its directory, the manifest of every stage, and the stages that were
@@ -85,6 +87,7 @@ def run(
         workers,
         verify_inputs=verify_inputs,
         progress=Progress(quiet=not progress),
+        replace_generations=replace,
     )
 
 
@@ -104,7 +107,7 @@ def plan(
     ConfigError, and InputError for raw data that is not there.
     """
     loaded = load_config(config, tuple(overrides))
-    prepared = prepare(loaded, run_path_or_none(out))
+    prepared = plan_preparation(loaded, run_path_or_none(out))
     stages = tuple(forecast_stages(prepared))
     return Plan(prepared.out, stages, sum_stages(stages, prepared), tuple(prepared.plan.notes))
 

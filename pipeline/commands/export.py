@@ -123,7 +123,7 @@ def push(
 
 
 def export(
-    directory: options.FinishedRunArgument,
+    directory: options.OneGenerationArgument,
     out: options.Place,
     format_: str = "jsonl.zst",
     split: list[str] | None = None,
@@ -219,7 +219,7 @@ def _print_splits(splits: "tuple[ExportedSplit, ...]") -> None:
 
 
 def repack(
-    directory: options.FinishedRunArgument,
+    directory: options.OneGenerationArgument,
     out: options.Place,
     msl: int | None = None,
     format_: str | None = None,
@@ -283,7 +283,7 @@ def repack(
 
 
 def rescan(
-    directory: options.FinishedRunArgument,
+    directory: options.OneGenerationArgument,
     registry: list[Path],
     policy: str = "builtin:default",
     name: str = "",

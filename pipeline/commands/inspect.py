@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.commands.options import JsonOption, RunArgument
+from pipeline.commands.options import JsonOption, OneGenerationArgument
 from pipeline.commands.terminal import (
     format_cell,
     format_similarity,
@@ -39,7 +39,7 @@ JaccardOption = Annotated[float | None, typer.Option(min=0, max=1)]
 
 
 def inspect(
-    directory: RunArgument,
+    directory: OneGenerationArgument,
     top: Annotated[int, typer.Option(min=0)] = 10,
     source: str = "",
     cluster: str = "",

@@ -80,9 +80,10 @@ def _add_checks(
     callback: Callable[..., Any], errors: Callable[[], AbstractContextManager[None]]
 ) -> Callable[..., Any]:
     hints = get_type_hints(callback, include_extras=True)
-    in_bucket = {
-        name for name, hint in hints.items() if IN_BUCKET in getattr(hint, "__metadata__", ())
-    }
+    in_bucket, of_one_generation = (
+        {name for name, hint in hints.items() if mark in getattr(hint, "__metadata__", ())}
+        for mark in (IN_BUCKET, ONE_GENERATION)
+    )
 
     @functools.wraps(callback)
     def call(*arguments: Any, **options: Any) -> Any:
@@ -91,9 +92,22 @@ def _add_checks(
             for name, value in options.items():
                 check = open_place if name in in_bucket else check_local
                 options[name] = _check_paths(value, check)
+                if name in of_one_generation and isinstance(value, Path):
+                    _note_generations(options[name])
         return callback(*arguments, **options)
 
     return call
+
+
+def _note_generations(run: Path) -> None:
+    """Say that the later generations of a run are not meant."""
+    from pipeline.runs.generations import list_generations
+
+    later = list_generations(run)[1:]
+    if later:
+        places = ", ".join(str(generation.directory) for generation in later)
+        message = f"note: this is about generation 0 of {run}; the others are runs too: {places}"
+        typer.echo(message, err=True)
 
 
 def _check_paths(value: Any, check: Callable[[Path], Path]) -> Any:
@@ -105,6 +119,9 @@ def _check_paths(value: Any, check: Callable[[Path], Path]) -> Any:
 
 IN_BUCKET = "may be in a bucket"
 """Marks the options for directories that may be given as s3:// or gs:// URLs."""
+
+ONE_GENERATION = "of one generation"
+"""Marks the run of a command that answers for one generation of it, which is then said."""
 
 Place = Annotated[Path, IN_BUCKET]
 
@@ -118,6 +135,7 @@ FinishedRunArgument = Annotated[
     typer.Argument(metavar="RUN", help="a finished run directory", autocompletion=complete_runs),
     IN_BUCKET,
 ]
+OneGenerationArgument = Annotated[FinishedRunArgument, ONE_GENERATION]
 DocumentArgument = Annotated[
     str,
     typer.Argument(

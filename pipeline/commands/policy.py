@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pipeline.commands.options import JsonOption, Place, RunArgument
+from pipeline.commands.options import JsonOption, OneGenerationArgument, Place
 from pipeline.commands.terminal import print_facts, print_json, print_line, show_table
 from pipeline.commands.usage import group
 from pipeline.core.words import format_bytes, pluralise
@@ -101,7 +101,7 @@ def diff(old: PolicyArgument, new: PolicyArgument, run: Place, as_json: JsonOpti
 
 
 def review(
-    directory: RunArgument,
+    directory: OneGenerationArgument,
     document: DocumentArgument,
     decision: Choice,
     by: str,
@@ -135,7 +135,7 @@ def review(
 
 
 def explain(
-    directory: RunArgument,
+    directory: OneGenerationArgument,
     document: DocumentArgument,
     policy: str | None = None,
     as_json: JsonOption = False,

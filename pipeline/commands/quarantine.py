@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import FinishedRunArgument, JsonOption
+from pipeline.commands.options import JsonOption, OneGenerationArgument
 from pipeline.commands.terminal import print_facts, print_json, print_line, show_table
 from pipeline.commands.usage import group
 from pipeline.core.words import pluralise
@@ -23,7 +23,7 @@ def _today() -> date:
     return datetime.now().astimezone().date()
 
 
-def list_(directory: FinishedRunArgument, as_json: JsonOption = False) -> None:
+def list_(directory: OneGenerationArgument, as_json: JsonOption = False) -> None:
     """List the documents in quarantine, without their text; those past their date are due.
 
     Example: prep quarantine list runs/pile
@@ -46,7 +46,7 @@ def list_(directory: FinishedRunArgument, as_json: JsonOption = False) -> None:
     return show_table(columns, rows)
 
 
-def show(directory: FinishedRunArgument, key: KeyArgument, by: str) -> None:
+def show(directory: OneGenerationArgument, key: KeyArgument, by: str) -> None:
     """Show one document with its text. That is recorded as an event.
 
     Example: prep quarantine show runs/pile 550f72 --by 'J. Doe'
@@ -69,7 +69,7 @@ def show(directory: FinishedRunArgument, key: KeyArgument, by: str) -> None:
         print_line(line)
 
 
-def export(directory: FinishedRunArgument, out: Path, by: str) -> None:
+def export(directory: OneGenerationArgument, out: Path, by: str) -> None:
     """Write all quarantined documents with their texts to a file, one record per line.
 
     --out FILE: the .jsonl file to write; it must not exist
@@ -81,7 +81,7 @@ def export(directory: FinishedRunArgument, out: Path, by: str) -> None:
     print_line(f"{pluralise(export_quarantined(directory, out, by), 'record')}: {out}")
 
 
-def release(directory: FinishedRunArgument, key: KeyArgument, by: str, note: str) -> None:
+def release(directory: OneGenerationArgument, key: KeyArgument, by: str, note: str) -> None:
     """Record the review `allow` for a document; the next `prep run` then keeps it.
 
     Example: prep quarantine release runs/pile 550f72 --by 'J. Doe' --note 'own work'
@@ -93,7 +93,7 @@ def release(directory: FinishedRunArgument, key: KeyArgument, by: str, note: str
 
 
 def purge(
-    directory: FinishedRunArgument,
+    directory: OneGenerationArgument,
     by: str,
     older_than: Annotated[int | None, typer.Option(min=0)] = None,
     document: list[str] | None = None,
@@ -119,7 +119,7 @@ def purge(
     return print_line(f"{event.id}: {pluralise(event.value['documents']['count'], 'text')} deleted")
 
 
-def hold(directory: FinishedRunArgument, what: WhatArgument, by: str, reason: str) -> None:
+def hold(directory: OneGenerationArgument, what: WhatArgument, by: str, reason: str) -> None:
     """Set a hold: the document or work must not be purged or taken down until it is lifted.
 
     Example: prep quarantine hold runs/pile w1 --by 'J. Doe' --reason 'case 7'
@@ -130,7 +130,7 @@ def hold(directory: FinishedRunArgument, what: WhatArgument, by: str, reason: st
     print_line(f"{what}: on hold")
 
 
-def unhold(directory: FinishedRunArgument, what: WhatArgument, by: str, reason: str) -> None:
+def unhold(directory: OneGenerationArgument, what: WhatArgument, by: str, reason: str) -> None:
     """Lift the hold on a document or work.
 
     Example: prep quarantine unhold runs/pile w1 --by 'J. Doe' --reason 'case closed'

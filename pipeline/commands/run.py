@@ -83,9 +83,13 @@ def plan(
     Example: prep plan pile.yaml
     """
     from pipeline.config.prep import load_config
-    from pipeline.stories.preparation import PREPARATION, prepare
+    from pipeline.stories.generations import plan_preparation
+    from pipeline.stories.preparation import PREPARATION
 
-    show_run_plan(prepare(load_config(config, tuple(set_ or ())), out), as_json, PREPARATION)
+    prepared = plan_preparation(load_config(config, tuple(set_ or ())), out)
+    if prepared.number and not as_json:
+        print_line(f"generation {prepared.number}; the rows of earlier ones stay as they are")
+    show_run_plan(prepared, as_json, PREPARATION)
 
 
 register = commands(run, plan)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import FinishedRunArgument, JsonOption, parse_size
+from pipeline.commands.options import JsonOption, OneGenerationArgument, parse_size
 from pipeline.commands.terminal import format_cell, print_json, print_line, show_table
 from pipeline.commands.usage import group
 
@@ -28,7 +28,7 @@ SeedOption = Annotated[int, typer.Option(min=0)]
 
 
 def train(
-    directory: FinishedRunArgument,
+    directory: OneGenerationArgument,
     out: Path,
     vocab_size: int = 32_768,
     words: WordBreaks = WordBreaks.marks,
@@ -63,7 +63,7 @@ def train(
 
 
 def measure(
-    directory: FinishedRunArgument,
+    directory: OneGenerationArgument,
     tokenizer: list[str],
     eos: list[str] | None = None,
     sample: SampleOption = 5_000_000,

@@ -12,7 +12,7 @@ from pipeline.commands.terminal import print_facts, print_json, print_line, show
 from pipeline.commands.usage import commands
 from pipeline.core.errors import IntegrityError
 from pipeline.core.words import format_bytes, format_duration, pluralise
-from pipeline.runs.generations import Generation, list_begun
+from pipeline.runs.generations import Generation, list_begun, list_generations
 
 if TYPE_CHECKING:
     from pipeline.hdf5.foreign.check import ForeignReport
@@ -170,12 +170,16 @@ def verify(
 def clean_up(directory: RunArgument) -> None:
     """Delete intermediate files that are no longer needed; verify and trace still work.
 
+    With `pack.append`, what later generations are compared with stays.
+
     Example: prep clean-up runs/quickstart
     """
     from pipeline.stories.status import delete_intermediates
 
-    removed, freed = delete_intermediates(directory)
-    print_line(f"removed {', '.join(removed) or 'nothing'}: {format_bytes(freed)} freed")
+    for generation in list_generations(directory):
+        removed, freed = delete_intermediates(generation.directory)
+        of = f"{generation.name}: " if generation.number else ""
+        print_line(f"{of}removed {', '.join(removed) or 'nothing'}: {format_bytes(freed)} freed")
 
 
 register = commands(status, log, verify, clean_up)

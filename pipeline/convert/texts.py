@@ -8,7 +8,8 @@ the input. Those that a mixture repeats come once in a first pass over the split
 copies or more again in a second one, and so on.
 """
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from itertools import pairwise, product
@@ -29,12 +30,14 @@ from pipeline.convert.stream import (
     require,
 )
 from pipeline.core.errors import InputError
+from pipeline.core.manifest import Shard
 from pipeline.core.mirror import fetch
 from pipeline.core.storage import remove_tree, verify_file
 from pipeline.engine.executor import Executor
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import PROCESS_MEMORY
 from pipeline.runs import layout
+from pipeline.runs.generations import list_generations
 from pipeline.runs.parts import RowGroups
 from pipeline.runs.splits import TRAIN
 from pipeline.sources.files import HashingReader, InputFile, read_records
@@ -174,28 +177,40 @@ _DOCUMENTS = 4096
 """Documents in a block."""
 
 
+@dataclass(frozen=True)
+class _TokensShard:
+    """Tokens of documents, the copies of each where there is a mixture, and their run."""
+
+    run: Path
+    tokens: Shard
+    copies: Shard | None
+
+
 class RunSource:
-    """The documents of a run, or of one of its splits. A mark is (split, pass, shard, row).
+    """The documents of a run, generation by generation, or of one of its splits. A mark is (split,
+    pass, shard, row).
 
     `tokens`: how many each split has, EOS and copies included; those without any are left out.
     `row_length`: MSL of the run's own rows.
     """
 
-    def __init__(self, run: TokenizedRun, split: str | None = None) -> None:
-        self.run = run
-        self._shards = run.tokens.tokens
+    def __init__(self, runs: Sequence[TokenizedRun], split: str | None = None) -> None:
+        first = runs[0]
+        self._shards = [shard for run in runs for shard in _list_shards(run)]
         self._sound: set[int] = set()
-        scattered = run.scatter.tokens
-        names = sorted(scattered[0], key=lambda name: (name != TRAIN, name))
-        total = {name: sum(int(each[name]) for each in scattered) for name in names}
-        self.tokens = {name: n for name, n in total.items() if n and split in (None, name)}
-        self.row_length = run.pack.max_sequence_length
-        self._split = _splits(run, tuple(self.tokens))
-        paths = [run.directory / shard.path for shard in self._shards]
-        files = tuple(zip(map(str, paths), (shard.size for shard in self._shards), strict=True))
+        total: Counter[str] = Counter()
+        for scattered in (each for run in runs for each in run.scatter.tokens):
+            total.update({name: int(count) for name, count in scattered.items()})
+        names = sorted(total, key=lambda name: (name != TRAIN, name))
+        self.tokens = {name: n for name in names if (n := total[name]) and split in (None, name)}
+        self.row_length = first.pack.max_sequence_length
+        self._split = [part for run in runs for part in _splits(run, tuple(self.tokens))]
+        paths = [shard.run / shard.tokens.path for shard in self._shards]
+        sizes = (shard.tokens.size for shard in self._shards)
+        files = tuple(zip(map(str, paths), sizes, strict=True))
         items = sum(self.tokens.values())
         self.facts = StreamFacts(
-            kind="prep run", files=files, unit="tokens", vocabulary=_vocabulary(run), items=items
+            kind="prep run", files=files, unit="tokens", vocabulary=_vocabulary(first), items=items
         )
 
     def blocks(self, mark: Mark | None) -> Iterator[StreamBlock]:
@@ -210,7 +225,7 @@ class RunSource:
         split, copy, shard = place
         if shard not in self._sound:
             stored = self._shards[shard]
-            verify_file(self.run.directory / stored.path, stored.hash)
+            verify_file(stored.run / stored.tokens.path, stored.tokens.hash)
             self._sound.add(shard)
         in_copy = (self._split[shard] == split) & (self._copies(shard) > copy)
         lists = self._table(shard)["tokens"].combine_chunks()
@@ -221,22 +236,31 @@ class RunSource:
                 yield StreamBlock(tokens, (*place, row))
 
     def _table(self, shard: int) -> pa.Table:
-        with pa.memory_map(str(fetch(self.run.directory / self._shards[shard].path))) as file:
+        stored = self._shards[shard]
+        with pa.memory_map(str(fetch(stored.run / stored.tokens.path))) as file:
             return pa.ipc.open_file(file).read_all()
 
     def _copies(self, shard: int) -> npt.NDArray[np.int64]:
         """Of every document of a shard."""
-        if self.run.mixture is None:
+        stored = self._shards[shard]
+        if stored.copies is None:
             return np.ones(len(self._split[shard]), np.int64)
-        path = fetch(self.run.directory / self.run.mixture.copies[shard].path)
-        with pa.memory_map(str(path)) as file:
+        with pa.memory_map(str(fetch(stored.run / stored.copies.path))) as file:
             copies: npt.NDArray[np.uint16] = pa.ipc.open_file(file).read_all()["copies"].to_numpy()
         return copies.astype(np.int64)
 
 
+def _list_shards(run: TokenizedRun) -> Iterator[_TokensShard]:
+    tokens = run.tokens.tokens
+    copies = run.mixture.copies if run.mixture is not None else (None,) * len(tokens)
+    for shard, copied in zip(tokens, copies, strict=True):
+        yield _TokensShard(run.directory, shard, copied)
+
+
 def open_run_source(directory: Path, split: str | None = None) -> RunSource:
     """Raises InputError when there is no finished `prep run`, or its tokens are gone."""
-    source = RunSource(open_tokenized(directory), split)
+    generations = list_generations(directory)
+    source = RunSource([open_tokenized(g.directory) for g in generations], split)
     if not source.tokens:
         raise InputError(f"{directory}: no document was kept: there is nothing to convert")
     return source

@@ -9,9 +9,10 @@ or rows asks each.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pipeline.core.errors import InputError, IntegrityError, escape_text
 from pipeline.runs import layout
@@ -108,6 +109,15 @@ def several_generations(reference: str, generations: Sequence[Generation]) -> In
     return InputError(
         f"{escape_text(reference)}: a document of {names}; give more of its key or of its path"
     )
+
+
+COMPARED = ("documents", "signatures", "runs", "keep")
+"""Directories of a run that later documents are compared with."""
+
+
+def spared_directories(settings: Mapping[str, Any]) -> frozenset[str]:
+    """What is not deleted of a run with these settings, so that it can be appended to."""
+    return frozenset(COMPARED if settings.get("pack", {}).get("append") else ())
 
 
 def find_whole(directory: Path) -> Path:

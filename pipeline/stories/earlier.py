@@ -15,6 +15,7 @@ from pipeline.core.manifest import StageManifest, read_manifest, read_sealed, wr
 from pipeline.core.storage import open_below
 from pipeline.engine.runner import manifest_path
 from pipeline.runs import layout
+from pipeline.runs.generations import COMPARED
 from pipeline.runs.views import CleanOutput, KeepOutput, SignaturesOutput
 from pipeline.stages.batches import Batch
 from pipeline.stories.selection import choose_preset, choose_verification
@@ -22,8 +23,6 @@ from pipeline.stories.selection import choose_preset, choose_verification
 FORMAT = 1
 INDEX = "index.json"
 BATCHES = "batches"
-COMPARED = ("documents", "signatures", "runs", "keep")
-"""Directories of a run that later batches are compared with."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ from pipeline.stages.mixture import source_documents
 from pipeline.stories import selection
 from pipeline.stories.earlier import load_batch
 from pipeline.stories.loop import StageRecord
-from pipeline.stories.preparation import PREPARATION, Preparation
+from pipeline.stories.preparation import PREPARATION, Preparation, prepare
 from pipeline.takedown.record import (
     TakedownState,
     check_none_pending,
@@ -96,6 +96,19 @@ def plan_generation(
     new = generation_at(prepared.out, len(finished))
     files = tuple(left.values())
     return GenerationPlan(tuple(parts), _narrow(loaded, prepared, new, files, (earlier, known)))
+
+
+def plan_preparation(loaded: LoadedConfig, out: Path | None) -> Preparation:
+    """What `prep plan` shows: the generation that a run would make, or the last one where no input
+    is new. Raises as `plan_generation`, and as `check_not_appended`."""
+    prepared = prepare(loaded, out)
+    if not loaded.config.pack.append:
+        check_not_appended(prepared.out)
+        return prepared
+    if not list_begun(prepared.out)[-1].is_finished and not has_generations(prepared.out):
+        return prepared
+    plan = plan_generation(loaded, prepared, lambda _: None)
+    return plan.new or plan.finished[-1]
 
 
 def _check_config(config: Config) -> None:

@@ -67,7 +67,8 @@ Publish = Callable[[Stages, Runner, Executor], Stages]
 class StoryRun:
     """One run of a story: the directory, the name of its config, the bytes it reads.
 
-    `noted` goes into the journal. `keep` says which intermediates stay.
+    `noted` goes into the journal. `keep` says which intermediates stay, apart from those that are
+    `spared`.
     """
 
     out: Path
@@ -79,6 +80,7 @@ class StoryRun:
     cluster: Cluster = LOCAL
     frozen: frozenset[str] = frozenset()
     keep: Keep = "all"
+    spared: frozenset[str] = frozenset()
     noted: dict[str, str] = field(default_factory=dict)
 
     @rare_collections()
@@ -105,7 +107,7 @@ class StoryRun:
             record = StageRecord(partial(self._run_stage, runner))
             tell(record)
             if self.keep != "all":
-                runner.release(INTERMEDIATE_DIRECTORIES)
+                runner.release([d for d in INTERMEDIATE_DIRECTORIES if d not in self.spared])
             stages = (publish or self._commit)(record.manifests, runner, where)
             reused = tuple(name for name in runner.reused if name not in self.progress.timings)
             made = fingerprint_of({name: stages[name].content_hash for name in sorted(stages)})
@@ -118,7 +120,8 @@ class StoryRun:
         manifest = runner.run(stage)
         if self.keep == "minimal":
             written = {top_directory(s) for m in runner.manifests for s in m.shards}
-            runner.release(list_unneeded(self.story, stage.name, written - runner.removed))
+            there = written - runner.removed - self.spared
+            runner.release(list_unneeded(self.story, stage.name, there))
         return manifest
 
     def _commit(self, stages: Stages, runner: Runner, _: Executor) -> Stages:

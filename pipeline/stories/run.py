@@ -28,7 +28,7 @@ from pipeline.filters.rules import has_rules
 from pipeline.quarantine.store import finish_moving, keep_apart, note_days, restore_texts
 from pipeline.runs import views
 from pipeline.runs.catalogue import STORIES
-from pipeline.runs.generations import has_generations, list_begun
+from pipeline.runs.generations import has_generations, list_begun, spared_directories
 from pipeline.runs.layout import MANIFEST
 from pipeline.runs.run_directory import commit_run, hold_and_run, removed_directories
 from pipeline.sources.files import InputHashes
@@ -266,6 +266,7 @@ def _run_stages(
         cluster=config.cluster,
         frozen=prepared.takedowns.frozen,
         keep=config.keep,
+        spared=spared_directories(config.model_dump()),
     )
     return work.carry_out(removed, tell, publish)
 
