@@ -10,6 +10,7 @@ from pipeline.core.words import pluralise
 if TYPE_CHECKING:
     from pipeline.lineage.checkpoint_trace import CheckpointTrace
     from pipeline.lineage.exposure import Exposure, ForwardTrace, TracedDocument
+    from pipeline.lineage.rearranged import SpanPart
     from pipeline.lineage.trace import TokenSpan
     from pipeline.lineage.training import Period, TrainingCheckpoint
 
@@ -28,7 +29,7 @@ def show_spans(
     """Spans of rows, each with its document; `elsewhere`: other data sets that the step read, and
     how many rows of each."""
     if as_json:
-        return print_json([vars(span) for span in _first(spans, limit)])
+        return print_json([_span_json(span) for span in _first(spans, limit)])
     shown = spans[: _SHOWN if limit is None else limit]
     rows = []
     for s in shown:
@@ -37,12 +38,29 @@ def show_spans(
         numbers = (_range(s.token_start, s.token_end), labels)
         about = (s.document, s.source, f"{s.path}:{s.line}", s.licence or "-")
         decision = "taken down" if s.masked else f"{s.decision} {s.rule}".strip()
-        rows.append((place, *numbers, *about, decision))
+        parts = "\n".join(map(_describe_part, s.parts)) or "-"
+        rows.append((place, *numbers, *about, decision, parts))
     columns = ("row", "tokens", "labels", "document", "source", "file:line", "licence", "decision")
-    show_table(columns, rows)
+    if any(span.parts for span in shown):
+        show_table((*columns, "parts"), rows)
+    else:
+        show_table(columns, [row[:-1] for row in rows])
     _say_rest(len(spans), len(shown))
     for name, count in elsewhere:
         print_line(f"not traced here: {pluralise(count, 'row')} of another data set, {name}")
+
+
+def _span_json(span: "TokenSpan") -> dict[str, Any]:
+    """A span as JSON; the parts are those of a rearranged document and left out of any other."""
+    value = asdict(span)
+    return value if value["parts"] else {k: v for k, v in value.items() if k != "parts"}
+
+
+def _describe_part(part: "SpanPart") -> str:
+    tokens = f"{part.name} {_range(part.token_start, part.token_end)}"
+    if part.name == "marker":
+        return tokens
+    return f"{tokens}: bytes {_range(part.byte_start, part.byte_end)}"
 
 
 def show_forward(

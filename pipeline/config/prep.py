@@ -234,6 +234,21 @@ class ScreenConfig(ConfigSection):
     `prep quarantine purge` deletes it (a run never does); none: it is kept"""
 
 
+class FimConfig(ConfigSection):
+    """Fill-in-the-middle: documents of train whose middle is moved to the end."""
+
+    rate: Share = 0.0
+    """share of the documents that are rearranged, such as 0.5; 0: off"""
+    spm_rate: Share = 0.5
+    """share of these whose suffix comes first (SPM); the others begin with their prefix (PSM)"""
+    prefix: str = "<fim_prefix>"
+    """special token in front of what is before the middle"""
+    middle: str = "<fim_middle>"
+    """special token in front of the middle"""
+    suffix: str = "<fim_suffix>"
+    """special token in front of what is behind the middle"""
+
+
 class TokenizeConfig(ConfigSection):
     """Tokenizing the documents that are kept."""
 
@@ -252,6 +267,7 @@ class TokenizeConfig(ConfigSection):
     engine: str | None = None
     """the engine: fastokens, gigatoken, tokenizers or that of a plug-in; one that gives other ids
     than tokenizers is refused [default: the fastest of the first three that does not]"""
+    fim: FimConfig = FimConfig()
 
 
 class PackConfig(ConfigSection):

@@ -31,6 +31,9 @@ from pipeline.runs.records import DocumentTable, RunRecords, map_arrow
 from pipeline.runs.splits import TRAIN
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from pipeline.tokenizers.arrangement import FillInMiddle
     from pipeline.tokenizers.definition import TokenizerDefinition
 
 SEED = 0
@@ -173,9 +176,13 @@ def _tokenize_again(directory: Path, docs_D: I64, eos_id: int) -> Iterator[tuple
     """Of some documents (dense indices, ascending) those whose texts are there, one at a time:
     index, key in hex, and tokens with BOS and EOS."""
     from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
+    from pipeline.tokenizers.fill_in_middle import tokenize_rearranged
 
-    keys = DocumentTable(directory).take(docs_D, ["doc_key"])["doc_key"].to_pylist()
+    about = DocumentTable(directory).take(docs_D, ["doc_key", "split"])
+    keys = about["doc_key"].to_pylist()
     docs = dict(zip(keys, docs_D.tolist(), strict=True))
+    trained = dict(zip(keys, pc.equal(about["split"], TRAIN).to_pylist(), strict=True))
+    rules = read_fill_in_middle(directory)
     chosen = pa.array(sorted(keys), pa.binary(ids.KEY_BYTES))
     cuts = read_cuts(directory, chosen)
     tokenizer = open_tokenizer(_read_tokenizer(directory, eos_id))
@@ -185,7 +192,21 @@ def _tokenize_again(directory: Path, docs_D: I64, eos_id: int) -> Iterator[tuple
             key = table["doc_key"][row].as_py()
             text = without(table["text"][row].as_buffer().to_pybytes(), cuts.get(key, []))
             one = pa.array([text.decode()], pa.large_string())
-            yield docs[key], key.hex(), tokenize_documents(one, tokenizer).values.to_numpy()
+            if rules is None:
+                tokens = tokenize_documents(one, tokenizer)
+            else:
+                key_12 = ids.keys_as_u64(table["doc_key"].slice(row, 1))
+                may_move = np.array([trained[key]])
+                tokens, _ = tokenize_rearranged(one, key_12, may_move, tokenizer, rules)
+            yield docs[key], key.hex(), tokens.values.to_numpy()
+
+
+def read_fill_in_middle(directory: Path) -> "FillInMiddle | None":
+    """What the documents of a run were rearranged by; None where they were not."""
+    from pipeline.tokenizers.arrangement import read_rules
+
+    with wrap_read_errors(directory / layout.TOKENIZER_CONFIG) as path:
+        return read_rules(path.read_bytes())
 
 
 def _read_tokenizer(directory: Path, eos_id: int) -> "TokenizerDefinition":
@@ -258,23 +279,46 @@ def rows_of_words(
 def _find_tokens(
     directory: Path, home: Path, spans: Mapping[bytes, Spans], split: str
 ) -> dict[bytes, Spans]:
+    from pipeline.tokenizers.arrangement import arrange, list_pieces
     from pipeline.tokenizers.definition import reference_tokenizer
 
     eos_id = open_dataset(directory / "hdf5" / split).eos_id
     definition = _read_tokenizer(directory, eos_id)
     tokenizer, before = reference_tokenizer(definition), len(definition.markers) - 1
+    rules = read_fill_in_middle(directory) if split == TRAIN else None
     cuts = read_cuts(home, pa.array(list(spans), pa.binary(ids.KEY_BYTES)))
     tokens_by_key: dict[bytes, Spans] = {}
     for key, string in RunRecords(home).texts(list(spans)).items():
         text, cut = string.encode(), cuts.get(key, [])
-        encoded = tokenizer.encode(_apply_cuts(text, cut, len(text)), add_special_tokens=False)
-        offsets = np.array(encoded.offsets, np.int64).reshape(-1, 2)
-        ranges = (
-            _find_token_range(offsets, tuple(len(_apply_cuts(text, cut, end)) for end in span))
-            for span in spans[key]
-        )
-        tokens_by_key[key] = [(first + before, stop + before) for first, stop in ranges]
+        left = _apply_cuts(text, cut, len(text))
+        pieces = [(before, 0, left)]
+        if rules is not None:
+            keys = ids.keys_as_u64(pa.array([key], pa.binary(ids.KEY_BYTES)))
+            pieces = list_pieces(left, arrange(keys, np.array([len(left)]), rules))
+            pieces[0] = (pieces[0][0] + before, *pieces[0][1:])
+        characters = [
+            tuple(len(_apply_cuts(text, cut, end)) for end in span) for span in spans[key]
+        ]
+        tokens_by_key[key] = list(_find_token_ranges(tokenizer, pieces, characters))
     return tokens_by_key
+
+
+def _find_token_ranges(
+    tokenizer: "Tokenizer", pieces: Sequence[tuple[int, int, str]], spans: Sequence[Sequence[int]]
+) -> Iterator[tuple[int, int]]:
+    """The tokens [first, stop) that hold characters of one of these spans of a text, which was
+    tokenized in pieces: (special tokens in front of it, its first character, the piece)."""
+    place = 0
+    for markers, first, piece in pieces:
+        encoded = tokenizer.encode(piece, add_special_tokens=False)
+        offsets = np.array(encoded.offsets, np.int64).reshape(-1, 2)
+        place += markers
+        for start, stop in spans:
+            inside = max(start - first, 0), min(stop - first, len(piece))
+            if inside[0] < inside[1]:
+                low, high = _find_token_range(offsets, inside)
+                yield place + low, place + high
+        place += len(offsets)
 
 
 def _apply_cuts(text: bytes, cuts: Spans, end: int) -> str:

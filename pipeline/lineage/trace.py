@@ -14,6 +14,7 @@ from dedup.arrays import I64
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.hdf5.format import CORPUS, SAMPLE
 from pipeline.hdf5.read import SampleDataset, open_dataset
+from pipeline.lineage.rearranged import RearrangedDocuments, SpanPart, cut_parts
 from pipeline.lineage.shards import (
     RowSpans,
     read_masked_documents,
@@ -47,7 +48,9 @@ class TokenSpan:
     document that begins the next row of the stream has one label and no input here (token_start =
     token_end), and one of which only the last token begins the row has an input and no label. A
     corpus has no rows: tokens are places in the file, labels are None. `masked`: taken down from
-    the data set that was asked about, so inputs are the EOS id and no label counts.
+    the data set that was asked about, so inputs are the EOS id and no label counts. `parts`: what
+    these tokens are of a document that fill-in-the-middle rearranged, whose tokens are counted in
+    the order that they were trained in; empty for any other document.
     """
 
     file: str
@@ -65,6 +68,7 @@ class TokenSpan:
     decision: str
     rule: str
     masked: bool
+    parts: tuple[SpanPart, ...] = ()
 
 
 def trace_step(directory: Path, model_dir: Path, step: int) -> list[TokenSpan]:
@@ -160,6 +164,7 @@ def _cut_span(span: TokenSpan, first: int, stop: int) -> TokenSpan:
         label_start=labels[0],
         label_end=labels[1],
         doc_token_start=span.doc_token_start + begin - span.token_start,
+        parts=tuple(cut_parts(span.parts, begin, end)),
     )
 
 
@@ -225,6 +230,7 @@ class _Tracer:
         self._masked = read_masked_documents(directory, dataset)
         self._version = len(dataset.ancestors) if version is None else version
         self._about: dict[int, tuple[Any, ...]] = {}
+        self._parts = RearrangedDocuments(directory, self._documents)
 
     def rows(self, rows_R: I64) -> list[TokenSpan]:
         """Spans of rows of the data set, in this order; of a corpus rows are windows."""
@@ -299,8 +305,8 @@ class _Tracer:
         masked = self._masked.at(spans.doc, self._version).tolist()
         about = (self._about[doc] for doc in spans.doc.tolist())
         names = [field.name for field in fields(TokenSpan)]
-        rows = zip(zip(*columns, strict=True), about, masked, strict=True)
-        values = ((*place, *shown[:-1], gone) for place, shown, gone in rows)
+        rows = zip(zip(*columns, strict=True), about, masked, self._parts.of(spans), strict=True)
+        values = ((*place, *shown[:-1], gone, parts) for place, shown, gone, parts in rows)
         return [TokenSpan(**dict(zip(names, row, strict=True))) for row in values]
 
     def _learn(self, doc_N: I64) -> None:

@@ -219,6 +219,11 @@ class DocumentTable:
     def __len__(self) -> int:
         return int(self._groups.starts[-1])
 
+    @property
+    def column_names(self) -> list[str]:
+        """What the table says of every document."""
+        return list(self._groups.schema.names)
+
     def take(self, rows_N: I64, columns: Sequence[str]) -> pa.Table:
         """These columns of the rows, in the order asked for."""
         starts = self._groups.starts

@@ -41,6 +41,7 @@ from pipeline.stages.document_rows import PLACE_SCHEMA
 from pipeline.stages.mixture import MixtureCounts, count_trained
 from pipeline.stages.plan import Reading
 from pipeline.stages.rows import split_streams
+from pipeline.tokenizers import arrangement
 
 SplitCounts = dict[str, Any]
 """What was packed of one split: the fields of a SplitLedger."""
@@ -258,10 +259,14 @@ def _with_ends(inputs: Inputs, shards: TaskShards, split_names: tuple[str, ...])
         names = pa.array(split_names, pa.string())
         split = pc.take(names, inputs.table(shards.splits)["split"])
     tokens = np.zeros(len(documents), np.uint32)
+    rearranged: dict[str, pa.Array] = {}
     if shards.tokens:
         tokenized = inputs.open(shards.tokens)
-        own_ids = tokenized.read(["doc_id"])["doc_id"].to_numpy()
-        tokens[np.searchsorted(doc_id.to_numpy(), own_ids)] = tokenized.lengths("tokens")
+        own_ids = tokenized.read(["doc_id"])["doc_id"]
+        tokens[np.searchsorted(doc_id.to_numpy(), own_ids.to_numpy())] = tokenized.lengths("tokens")
+        names = [name for name in tokenized.column_names if name in arrangement.COLUMNS.names]
+        row = pc.index_in(doc_id, value_set=own_ids.combine_chunks())
+        rearranged = {name: tokenized.read([name])[name].take(row) for name in names}
     state = pc.take(pa.array(STATES), kept["state"])
     by_rule = pc.is_in(state, value_set=pa.array(["quarantined", "dropped"]))
     kind = pc.take(pa.array([*KINDS, ""]), kept["kind"])
@@ -277,7 +282,8 @@ def _with_ends(inputs: Inputs, shards: TaskShards, split_names: tuple[str, ...])
         "tokens": pa.array(tokens),
     }
     places = {name: documents[name] for name in PLACE}
-    return pa.table({**places, **ends, **{name: documents[name] for name in typed}})
+    typed_columns = {name: documents[name] for name in typed}
+    return pa.table({**places, **ends, **rearranged, **typed_columns})
 
 
 def _blank(rows: int) -> pa.Array:

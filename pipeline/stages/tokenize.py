@@ -4,7 +4,7 @@ and ended by one EOS -> tokens/.
 The tokenizer itself is at the top of the run directory, as Hugging Face libraries read it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pipeline.core import ids
 from pipeline.core.errors import FunctionError
 from pipeline.core.manifest import Shard
 from pipeline.core.plugins import PlugInCode, check_unchanged
@@ -19,11 +20,13 @@ from pipeline.core.storage import canonical_json
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, bytes_output
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
-from pipeline.runs.views import CleanOutput, CutsOutput, KeepOutput, TokenizerOutput
+from pipeline.runs.views import CleanOutput, CutsOutput, KeepOutput, SplitsOutput, TokenizerOutput
 from pipeline.stages.cuts import cut_texts
+from pipeline.tokenizers.arrangement import FILL_IN_MIDDLE, FillInMiddle
 from pipeline.tokenizers.definition import TokenizerDefinition, restore_definition
-from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
+from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer, tokenize_documents
 from pipeline.tokenizers.engines import engine_code, load_plugged_engines
+from pipeline.tokenizers.fill_in_middle import tokenize_rearranged
 
 Tokens = npt.NDArray[Any]
 """uint16 where every id fits, else uint32."""
@@ -31,17 +34,23 @@ Tokens = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class TokenizerJob:
-    """A tokenizer to publish."""
+    """A tokenizer to publish, and what documents are rearranged by, if any are."""
 
     json: str
     eos_token: str
     bos_token: str | None
+    fim: FillInMiddle | None = None
 
 
 def _publish_tokenizer(job: TokenizerJob, inputs: Inputs) -> Result:
-    config = {"eos_token": job.eos_token, "tokenizer_class": "PreTrainedTokenizerFast"}
+    config: dict[str, Any] = {
+        "eos_token": job.eos_token,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
     if job.bos_token is not None:
         config["bos_token"] = job.bos_token
+    if job.fim is not None:
+        config[FILL_IN_MIDDLE] = asdict(job.fim)
     outputs = (
         bytes_output(layout.TOKENIZER, job.json.encode()),
         bytes_output(layout.TOKENIZER_CONFIG, canonical_json(config)),
@@ -49,9 +58,10 @@ def _publish_tokenizer(job: TokenizerJob, inputs: Inputs) -> Result:
     return Result(outputs)
 
 
-def tokenizer_stage(tokenizer: TokenizerDefinition) -> Stage:
+def tokenizer_stage(tokenizer: TokenizerDefinition, fim: FillInMiddle | None = None) -> Stage:
     """The stage that writes tokenizer.json and tokenizer_config.json."""
-    task = Task("tokenizer", TokenizerJob(tokenizer.json, tokenizer.eos_token, tokenizer.bos_token))
+    job = TokenizerJob(tokenizer.json, tokenizer.eos_token, tokenizer.bos_token, fim)
+    task = Task("tokenizer", job)
     return Stage(name="tokenizer", version=1, function=_publish_tokenizer, tasks=(task,))
 
 
@@ -75,6 +85,15 @@ class NamedEngineJob(TokenizeJob):
     code: PlugInCode | None
 
 
+@dataclass(frozen=True)
+class RearrangedJob:
+    """The same with the splits of the documents; those of train are rearranged."""
+
+    tokenize: TokenizeJob
+    splits: Shard
+    fim: FillInMiddle
+
+
 def token_lists(tokens: Tokens, lengths: npt.NDArray[np.int64]) -> pa.LargeListArray:
     """A flat stream and document lengths as one list per document."""
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -94,8 +113,12 @@ def list_lengths(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
-def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
-    """Columns doc_id, doc_key, tokens (list of uint16 or uint32, BOS and EOS included)."""
+def _tokenize(job: TokenizeJob | RearrangedJob, inputs: Inputs) -> Result:
+    """Columns doc_id, doc_key, tokens (list of uint16 or uint32, BOS and EOS included); and those
+    of fill-in-the-middle, where it is asked for."""
+    rearranged = None
+    if isinstance(job, RearrangedJob):
+        rearranged, job = job, job.tokenize
     state = inputs.table(job.keep)["state"].to_numpy()
     is_kept = pa.chunked_array([pa.array(state == STATES.index("kept"))])
     documents = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
@@ -110,14 +133,41 @@ def _tokenize(job: TokenizeJob, inputs: Inputs) -> Result:
             check_unchanged(what, load_plugged_engines().get(job.engine), job.code)
         definition = replace(definition, engine=job.engine)
     tokenizer = open_tokenizer(definition)
+    names = documents.select(["doc_id", "doc_key"]).filter(is_kept).combine_chunks()
+    texts = texts.filter(is_kept)
     try:
-        tokens = tokenize_documents(texts.filter(is_kept), tokenizer)
+        if rearranged is None:
+            table = names.append_column("tokens", tokenize_documents(texts, tokenizer))
+        else:
+            split = inputs.table(rearranged.splits)["split"].filter(is_kept)
+            table = _rearrange(names, texts, split, tokenizer, rearranged.fim)
     except FunctionError as error:
         raise FunctionError(f"{job.documents.path}: {error}") from error
-    names = documents.select(["doc_id", "doc_key"]).filter(is_kept).combine_chunks()
-    table = names.append_column("tokens", tokens)
-    counters = {"documents": len(table), "tokens": len(tokens.values)}
+    counters = {"documents": len(table), "tokens": int(list_lengths(table["tokens"]).sum())}
     return Result((arrow_output(layout.shard("tokens", job.index, "arrow"), table),), counters)
+
+
+def _rearrange(
+    names: pa.Table,
+    texts: pa.ChunkedArray,
+    split: pa.ChunkedArray,
+    tokenizer: TextTokenizer,
+    fim: FillInMiddle,
+) -> pa.Table:
+    """The table with the documents of train, which is split 0, rearranged."""
+    keys = ids.keys_as_u64(names["doc_key"])
+    tokens, about = tokenize_rearranged(texts, keys, split.to_numpy() == 0, tokenizer, fim)
+    for name in about.column_names:
+        names = names.append_column(name, about[name])
+    return names.append_column("tokens", tokens)
+
+
+@dataclass(frozen=True)
+class Rearrangement:
+    """How documents are rearranged, and the splits, of which it is done in train."""
+
+    fim: FillInMiddle
+    splits: SplitsOutput
 
 
 def tokenize_stage(
@@ -126,6 +176,7 @@ def tokenize_stage(
     clean: CleanOutput,
     keep: KeepOutput,
     cuts: CutsOutput | None,
+    rearrangement: Rearrangement | None = None,
 ) -> Stage:
     """The stage that turns text into ids; `cuts` names what is cut from the texts before."""
     documents, rules = clean.documents, published.definition
@@ -145,8 +196,17 @@ def tokenize_stage(
                 **vars(job), engine=tokenizer.engine, code=engine_code(tokenizer.engine)
             )
         inputs = (rules, document, kept) if cut is None else (rules, document, kept, cut)
-        tasks.append(Task(f"tokens of {document.path}", job, inputs, document.size))
+        label = f"tokens of {document.path}"
+        if rearrangement is None:
+            tasks.append(Task(label, job, inputs, document.size))
+            continue
+        split = rearrangement.splits.splits[index]
+        moved = RearrangedJob(job, split, rearrangement.fim)
+        tasks.append(Task(label, moved, (*inputs, split), document.size))
     software = {"tokenizers": version("tokenizers")}
+    settings: dict[str, Any] = {} if tokenizer.bos_id is None else {"bos_id": tokenizer.bos_id}
+    if rearrangement is not None:
+        settings["fim"] = asdict(rearrangement.fim)
     code = tokenizer.engine and engine_code(tokenizer.engine)
     if code:
         software[f"tokenizer engine {tokenizer.engine}"] = str(code)
@@ -155,6 +215,6 @@ def tokenize_stage(
         version=3,
         function=_tokenize,
         tasks=tuple(tasks),
-        settings={} if tokenizer.bos_id is None else {"bos_id": tokenizer.bos_id},
+        settings=settings,
         software=software,
     )

@@ -34,13 +34,15 @@ from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle.gather import gather_streams
 from pipeline.stages.shuffle.scatter import scatter_stage
 from pipeline.stages.tables import account_stage, documents_stage, sources_stage
-from pipeline.stages.tokenize import tokenize_stage, tokenizer_stage
+from pipeline.stages.tokenize import Rearrangement, tokenize_stage, tokenizer_stage
 from pipeline.stages.withheld import quarantine_stage
 from pipeline.stories import selection
 from pipeline.stories.earlier import load_earlier
 from pipeline.stories.loop import StageRecord
 from pipeline.takedown.record import TakedownState, read_takedown_state
+from pipeline.tokenizers.arrangement import FillInMiddle
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
+from pipeline.tokenizers.fill_in_middle import find_markers
 
 BUILTIN_QUICKSTART = f"builtin:{quickstart.QUICKSTART}"
 
@@ -58,6 +60,7 @@ class Preparation:
     plan: ReadPlan
     earlier: tuple[Batch, ...]
     tokenizer: TokenizerDefinition
+    fim: FillInMiddle | None
     out: Path
     takedowns: TakedownState
     number: int = 0
@@ -97,8 +100,25 @@ def prepare(loaded: LoadedConfig, out: Path | None) -> Preparation:
         plan=plan,
         earlier=earlier,
         tokenizer=replace(definition, engine=tokenize.engine),
+        fim=_make_fim(config, definition),
         out=out,
         takedowns=read_takedown_state(out),
+    )
+
+
+def _make_fim(config: Config, definition: TokenizerDefinition) -> FillInMiddle | None:
+    """How documents are rearranged; None where that is off."""
+    fim = config.tokenize.fim
+    if not fim.rate:
+        return None
+    prefix, middle, suffix = find_markers(definition, (fim.prefix, fim.middle, fim.suffix))
+    return FillInMiddle(
+        rate=fim.rate,
+        spm_rate=fim.spm_rate,
+        prefix_id=prefix,
+        middle_id=middle,
+        suffix_id=suffix,
+        seed=config.seed,
     )
 
 
@@ -116,13 +136,17 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
     check_survivors(keep)
     verdicts = views.VerdictsOutput(run["verdicts"])
     run(quarantine_stage(clean, verdicts, config.screen.quarantine_days))
-    tokenizer = views.TokenizerOutput(run(tokenizer_stage(prepared.tokenizer)))
+    tokenizer = views.TokenizerOutput(run(tokenizer_stage(prepared.tokenizer, prepared.fim)))
     cuts = _cuts(prepared, clean, keep, verdicts, run)
-    tokens = views.TokensOutput(
-        run(tokenize_stage(prepared.tokenizer, tokenizer, clean, keep, cuts))
-    )
+    splitting, rearrangement = split_stage(config, clean.documents, keep), None
+    if prepared.fim:  # held-out documents stay as they are
+        assigned = views.SplitsOutput(run(splitting))
+        rearrangement = Rearrangement(prepared.fim, assigned)
+    tokenizing = tokenize_stage(prepared.tokenizer, tokenizer, clean, keep, cuts, rearrangement)
+    tokens = views.TokensOutput(run(tokenizing))
     run(sources_stage(reading, clean))
-    assigned = views.SplitsOutput(run(split_stage(config, clean.documents, keep)))
+    if not prepared.fim:
+        assigned = views.SplitsOutput(run(splitting))
     table = documents_stage(clean, keep, verdicts, assigned, tokens)
     documents = views.DocumentsOutput(run(table))
     mixture = None

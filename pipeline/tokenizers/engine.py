@@ -103,7 +103,7 @@ def tokenize_array(
     for tokens in _flat_batches(texts, tokenizer):
         ids.append(tokens.ids)
         lengths.append(np.diff(tokens.offsets))
-    return _lists(ids.array(), np.concatenate(lengths))
+    return join_lists(ids.array(), np.concatenate(lengths))
 
 
 def tokenize_documents(
@@ -121,7 +121,7 @@ def tokenize_documents(
         narrow = tokens.ids.astype(definition.dtype, copy=False)
         ids.append(_mark_ends(narrow, tokens.offsets, definition))
         lengths.append(np.diff(tokens.offsets) + added)
-    return _lists(ids.array(), np.concatenate(lengths))
+    return join_lists(ids.array(), np.concatenate(lengths))
 
 
 def _mark_ends(
@@ -166,14 +166,14 @@ def _flat_batches(
     texts: pa.Array | pa.ChunkedArray, tokenizer: TextTokenizer
 ) -> Iterator[FlatTokens]:
     row = 0
-    for batch in _batches(texts):
+    for batch in batch_texts(texts):
         tokens = tokenizer.engine.encode(batch)
         _refuse_markers(tokens, row, tokenizer.definition)
         row += len(batch)
         yield tokens
 
 
-def _batches(texts: pa.Array | pa.ChunkedArray) -> Iterator[list[str]]:
+def batch_texts(texts: pa.Array | pa.ChunkedArray) -> Iterator[list[str]]:
     """Texts of a few MB, or one longer text, as Python strings."""
     if texts.null_count:
         rows = np.flatnonzero(texts.is_null().to_numpy(zero_copy_only=False))
@@ -206,7 +206,8 @@ def _refuse_markers(tokens: FlatTokens, row: int, definition: TokenizerDefinitio
         )
 
 
-def _lists(ids: npt.NDArray[Any], lengths: I64) -> pa.LargeListArray:
+def join_lists(ids: npt.NDArray[Any], lengths: I64) -> pa.LargeListArray:
+    """A flat array of ids as one list per text, of which each has so many."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids))
