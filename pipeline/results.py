@@ -7,6 +7,7 @@ from pipeline.explain.explain import DocumentEvidence, Explanation, Link
 from pipeline.explain.search import FoundDocument, FoundText, SearchAnswer, SearchScope, Snippet
 from pipeline.lineage.checkpoint_trace import CheckpointTrace
 from pipeline.lineage.exposure import Exposure, ForwardTrace, SplitShare, TracedDocument
+from pipeline.lineage.rearranged import SpanPart
 from pipeline.lineage.trace import TokenSpan
 from pipeline.lineage.training import Period, TrainingCheckpoint
 from pipeline.runs.origin import Recipe
@@ -39,6 +40,7 @@ __all__ = [
     "ShardEnd",
     "Snippet",
     "SourceLedger",
+    "SpanPart",
     "SplitLedger",
     "SplitShare",
     "StageForecast",

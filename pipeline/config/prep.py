@@ -9,7 +9,15 @@ from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_va
 
 from pipeline.config.cluster import LOCAL, Cluster
 from pipeline.config.filters import FiltersConfig, SignalsConfig
-from pipeline.config.model import Bytes, ConfigSection, FrozenModel, RelativePath, Share, parse
+from pipeline.config.model import (
+    Bytes,
+    ConfigSection,
+    FrozenModel,
+    RelativePath,
+    Share,
+    Unit,
+    parse,
+)
 from pipeline.config.sections import (
     InputConfig,
     Keep,
@@ -237,10 +245,13 @@ class ScreenConfig(ConfigSection):
 class FimConfig(ConfigSection):
     """Fill-in-the-middle: documents of train whose middle is moved to the end."""
 
-    rate: Share = 0.0
+    rate: Annotated[Share, Unit("share of documents")] = 0.0
     """share of the documents that are rearranged, such as 0.5; 0: off"""
-    spm_rate: Share = 0.5
+    spm_rate: Annotated[Share, Unit("share of these")] = 0.5
     """share of these whose suffix comes first (SPM); the others begin with their prefix (PSM)"""
+    max_characters: Annotated[int | None, Unit("characters")] = Field(None, ge=1)
+    """longest text that is rearranged, so that all three parts fit in a row [default: of any
+    length]"""
     prefix: str = "<fim_prefix>"
     """special token in front of what is before the middle"""
     middle: str = "<fim_middle>"

@@ -115,6 +115,7 @@ def _make_fim(config: Config, definition: TokenizerDefinition) -> FillInMiddle |
     return FillInMiddle(
         rate=fim.rate,
         spm_rate=fim.spm_rate,
+        max_characters=fim.max_characters,
         prefix_id=prefix,
         middle_id=middle,
         suffix_id=suffix,

@@ -52,10 +52,12 @@ that text, and the tokens of each part; 0 where its text is in its own order."""
 
 @dataclass(frozen=True, kw_only=True)
 class FillInMiddle:
-    """How often documents are rearranged, how often as SPM, and the ids of the special tokens."""
+    """How often documents are rearranged, how often as SPM, the longest text that is, in
+    characters, and the ids of the special tokens."""
 
     rate: float
     spm_rate: float
+    max_characters: int | None = None
     prefix_id: int
     middle_id: int
     suffix_id: int
@@ -91,6 +93,8 @@ def arrange(keys_N2: U64, characters_N: I64, rules: FillInMiddle) -> Arrangement
 
     order = np.where(draw("order") < rules.spm_rate, SPM, PSM)
     moved = (draw("whether") < rules.rate) & (characters_N > 0)
+    if rules.max_characters is not None:
+        moved &= characters_N <= rules.max_characters
     places = [np.floor(draw(which) * (characters_N + 1)) for which in ("first cut", "second cut")]
     return Arrangement(
         np.where(moved, order, AS_IS).astype(np.uint8),

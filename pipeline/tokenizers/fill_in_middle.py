@@ -44,7 +44,7 @@ def find_markers(definition: TokenizerDefinition, tokens: Sequence[str]) -> tupl
             raise ConfigError(
                 f"{key}: the tokenizer {definition.name} has no token {token!r}; name one of its "
                 f"special tokens ({special}), or add it to tokenizer.json "
-                "(docs/packing.md#fill-in-the-middle)"
+                "(docs/tokenizers.md#fill-in-the-middle)"
             )
         if number in (*definition.markers, *found):
             raise ConfigError(

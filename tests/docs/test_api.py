@@ -25,9 +25,9 @@ NAMES = {
     "ReadOnlyError ResourceError",
     "pipeline.results": "Check CheckpointTrace DocumentEvidence Explanation Exposure ForwardTrace "
     "FoundDocument FoundText Ledger Link Manifest MixtureLedger Period Preset Recipe RecordPlace "
-    "RunRecord SearchAnswer SearchScope Shard ShardEnd Snippet SourceLedger SplitLedger SplitShare "
-    "StageForecast StageManifest Tally TaskRecord TokenSpan Total TracedDocument "
-    "TrainingCheckpoint",
+    "RunRecord SearchAnswer SearchScope Shard ShardEnd Snippet SourceLedger SpanPart SplitLedger "
+    "SplitShare StageForecast StageManifest Tally TaskRecord TokenSpan Total "
+    "TracedDocument TrainingCheckpoint",
     "pipeline.hdf5": "HDF5Dataset ModelZooSampler convert_dataset_to_HDF5",
     "trainer": "Amount Evaluation GeneratedText LoadedModel LossMeasurement LostRankError Params "
     "TrainingError TrainingResult evaluate generate load train",

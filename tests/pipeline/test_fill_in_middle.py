@@ -24,7 +24,7 @@ from .conftest import Corpus, Ended
 
 EOS, BOS, PREFIX, MIDDLE, SUFFIX = range(50256, 50261)
 NAMES = {BOS: "<s>", PREFIX: "<fim_prefix>", MIDDLE: "<fim_middle>", SUFFIX: "<fim_suffix>"}
-RATE, SPM_RATE, SEED = 0.6, 0.4, 7
+RATE, SPM_RATE, SEED, LONGEST = 0.6, 0.4, 7, 900
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def run(corpus: Corpus, tokenizer: Path, out: Path, *more: str) -> Path:
 
 FORMS = {
     "sample": (),
-    "vsl": ("tokenize.bos=<s>",),
+    "vsl": ("tokenize.bos=<s>", f"tokenize.fim.max_characters={LONGEST}"),
     "corpus": ("lines.unit=line", "lines.min_documents=2", "lines.min_characters=5"),
 }
 
@@ -82,7 +82,8 @@ def oracle(
 ) -> tuple[str, list[tuple[str, int, int]]]:
     """The order of a document of train, and its tokens: (part, its id, byte of the text that its
     part starts with), by Bavarian et al."""
-    if uniform(key, "whether") >= RATE:
+    too_long = bool(bos) and len(text) > LONGEST  # the run with a BOS has that limit
+    if too_long or uniform(key, "whether") >= RATE:
         tokens = [("", t, 0) for t in encode(text)]
         return "", [*(("marker", b, 0) for b in bos), *tokens, ("marker", EOS, 0)]
     first, second = sorted(
@@ -257,7 +258,7 @@ def test_words_are_found_in_the_parts_that_hold_them(
             at[name] = start + size
             assert (place in held) == (start < cuts[key] + 5 and start + size > cuts[key] - 5)
         straddled += len(found[key]) > 1
-    assert straddled > 5
+    assert straddled > 3
 
 
 def test_rates_are_those_asked_for() -> None:

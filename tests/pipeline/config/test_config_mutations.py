@@ -24,7 +24,7 @@ from pipeline.config.prep import Config, load_config
 from tests.forked import prep_in_fork
 
 SHIPPED = ("pile", "quickstart")
-SEED = int(os.environ.get("MUTATION_SEED", "21"))
+SEED = int(os.environ.get("MUTATION_SEED", "22"))
 
 Draw = random.Random
 Place = tuple[str | int, ...]
