@@ -37,6 +37,7 @@ from dedup.minhash import Sketches, sketch_documents
 from dedup.overlap import find_overlaps
 from dedup.presets import PRESETS, Preset, Verify, check_choice, resolve_preset
 from dedup.similarity import PairJaccard
+from dedup.substrings import LEAST_BYTES, find_candidates, find_seeds, verify_match
 from dedup.text import Texts, join_texts
 
 _SENTENCE = "the first of a few short texts that share all of their words but not their marks"
@@ -124,7 +125,7 @@ def warm_up(
 ) -> None:
     """Run each kernel once on a few words, as `preset` needs them, or for every preset and scheme.
 
-    lines, overlap: also those of `dedup.lines` and `dedup.overlap`.
+    lines, overlap: also those of `dedup.lines` and `dedup.substrings`, and of `dedup.overlap`.
     """
     texts = join_texts(pa.array([_SENTENCE, f"{_SENTENCE}!", _SENTENCE.upper()], pa.large_string()))
     recipes = _every_recipe() if preset is None else [resolve_preset(preset)]
@@ -146,6 +147,9 @@ def warm_up(
         found.look_up(0, len(texts))
     if lines:
         units_of(texts)
+        verify_match(texts.data, 0, 1, texts.data, 0, 1)
+        seeds = find_seeds(texts, LEAST_BYTES)
+        find_candidates(texts, seeds, np.ones(len(seeds), np.bool_), LEAST_BYTES)
     if overlap:
         index, _, _ = build_item_index(texts)
         find_overlaps(texts, index)

@@ -126,6 +126,18 @@ Preferred = Annotated[
 """An order of duplicates."""
 
 
+class SubstringsConfig(ConfigSection):
+    """Passages that occur more than once, in one document or several: all but the first occurrence
+    are cut."""
+
+    cut: bool = False
+    """whether repeated passages are cut"""
+    min_bytes: int = Field(200, ge=50, le=1 << 16)
+    """shortest passage, in bytes of UTF-8; 200 are about the 50 tokens of Lee et al. (2022)"""
+    sources: tuple[str, ...] | None = None
+    """source labels that are searched for repeats [default: all]; leave out sources of code"""
+
+
 class DedupConfig(ConfigSection):
     """Duplicate removal. A preset fixes shingles, bands and signature scheme; `custom` takes the
     keys from `unit` to `permutations`, which other presets refuse."""
@@ -172,6 +184,7 @@ class DedupConfig(ConfigSection):
     with fewer than 100 documents are not checked"""
     memory: Bytes = Field(1 << 30, ge=16 << 20)
     """working memory of one join or verification task"""
+    substrings: SubstringsConfig = SubstringsConfig()
 
 
 class DecontaminateConfig(ConfigSection):

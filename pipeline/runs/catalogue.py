@@ -41,8 +41,10 @@ PLACES: Mapping[str, RunEntry] = {
         *_intermediate("signatures", "runs", "merged_runs", "bands", "components", "routes",
                        "merged_routes", "members", "merged_members", "clusters", "merged_choices",
                        "withheld", "keep", "edges", "merged_edges", "splits", "lines",
-                       "merged_lines", "repeats", "merged_repeats", "redactions", "cuts", "bins",
-                       "inverse", "merged_inverse"),
+                       "merged_lines", "repeats", "merged_repeats", "seeds", "merged_seeds",
+                       "shared_seeds", "merged_shared_seeds", "windows", "merged_windows",
+                       "repeated_windows", "merged_repeated_windows", "substrings",
+                       "redactions", "cuts", "bins", "inverse", "merged_inverse"),
         RunEntry(name="documents", holds_text=True, text_column="text"),
         RunEntry(name="quarantine", holds_text=True, text_column="text"),
         RunEntry(name="drops", holds_text=True, text_column="excerpt"),
@@ -113,6 +115,7 @@ CAUSES: Mapping[str, str] = {
     "decisions": "something is looked for",
     "redactions": "the policy or a review takes words out",
     "lines": "`lines.unit` is not `none`",
+    "substrings": "`dedup.substrings.cut` is true",
     "rows": "`pack.format` is not `corpus`",
     "vsl": "`pack.format` is `vsl`",
     "mixture": "the section asks for epochs or weights",
@@ -124,6 +127,9 @@ CAUSES: Mapping[str, str] = {
     "long streams": "a split has over 512 buckets or `vsl` shards, or over 64 with short slices",
     "many lines": "there are more than 512 documents shards with lines to compare",
     "many repeats": "there are more than 512 shards of `repeats/`",
+    "many seeds": "there are more than 512 documents shards with passages to compare",
+    "many blocks": "there are more than 512 blocks of documents with passages to compare",
+    "many ranges": "there are more than 512 shards of `shared_seeds/` or `repeated_windows/`",
     "many shards": "a task would read slices of more than 512 documents shards",
     "very many shards": "there are more than 512 · 512",
     "many buckets": "a task would read slices of more than 512 buckets",
@@ -157,6 +163,7 @@ def _merges(
 
 _PER_SHARD = "one per documents shard"
 _PER_PART = "one per part of the table"
+_PER_BLOCK = "one per block of documents"
 _PER_BUCKET = "one per bucket of a split"
 
 STAGES: Mapping[str, StageEntry] = {
@@ -252,15 +259,40 @@ STAGES: Mapping[str, StageEntry] = {
                needs=("merged_lines",), instead={"merged_lines": "lines"}),
         _merge("merge_repeats", "documents shards", "repeats", "merged_repeats", "many repeats",
                changed_by_takedowns=True),
+        _stage("seeds", _PER_SHARD, "text of kept documents", "seeds",
+               called_for_by=("substrings",), speed=180, disk=0.7, changed_by_takedowns=True,
+               needs=("keep",)),
+        _merge("merge_seeds", "digests", "seeds", "merged_seeds", "many seeds",
+               changed_by_takedowns=True, disk=0.7),
+        _stage("shared_seeds", "one per key range", "that range of `seeds/`, merged or not",
+               "shared_seeds", called_for_by=("substrings",), changed_by_takedowns=True,
+               disk=0.1, needs=("merged_seeds",), instead={"merged_seeds": "seeds"}),
+        _merge("merge_shared_seeds", "documents shards", "shared_seeds", "merged_shared_seeds",
+               "many ranges", changed_by_takedowns=True, disk=0.1),
+        _stage("windows", _PER_BLOCK, "text of kept documents, `shared_seeds/`", "windows",
+               called_for_by=("substrings",), speed=100, disk=1.0, changed_by_takedowns=True,
+               needs=("keep", "merged_shared_seeds"),
+               instead={"merged_shared_seeds": "shared_seeds"}),
+        _merge("merge_windows", "digests", "windows", "merged_windows", "many blocks",
+               changed_by_takedowns=True, disk=1.0),
+        _stage("repeated_windows", "one per key range", "that range of `windows/`, merged or not",
+               "repeated_windows", called_for_by=("substrings",), changed_by_takedowns=True,
+               disk=0.5, needs=("merged_windows",), instead={"merged_windows": "windows"}),
+        _merge("merge_repeated_windows", "blocks", "repeated_windows", "merged_repeated_windows",
+               "many ranges", changed_by_takedowns=True, disk=0.5),
+        _stage("substrings", _PER_BLOCK, "`windows/`, `repeated_windows/`, text of repeats",
+               "substrings", called_for_by=("substrings",), changed_by_takedowns=True,
+               needs=("windows", "merged_repeated_windows"),
+               instead={"merged_repeated_windows": "repeated_windows"}),
         _stage("redactions", _PER_SHARD, "evidence, `verdicts/`", "redactions",
                called_for_by=("redactions",), changed_by_takedowns=True,
                needs=("decisions", "verdicts")),
-        _stage("cuts", _PER_SHARD, "`repeats/`, `redactions/`", "cuts",
-               called_for_by=("lines", "redactions"), changed_by_takedowns=True,
-               needs=("lines", "merged_repeats", "redactions"),
+        _stage("cuts", _PER_SHARD, "`repeats/`, `substrings/`, `redactions/`", "cuts",
+               called_for_by=("lines", "substrings", "redactions"), changed_by_takedowns=True,
+               needs=("lines", "merged_repeats", "substrings", "redactions"),
                instead={"merged_repeats": "repeats"}),
         _stage("cut_table", _PER_PART, "`cuts/`", layout.CUTS, changed_by_takedowns=True,
-               called_for_by=("lines", "redactions"),
+               called_for_by=("lines", "substrings", "redactions"),
                needs=("cuts",)),
         _stage("tokenize", _PER_SHARD, "text of kept documents, `cuts/`, the tokenizer", "tokens",
                speed=100, disk=0.7, changed_by_takedowns=True,
@@ -343,6 +375,10 @@ _DECIDE = ("decisions", "evidence", "verdicts")
 _SPREAD = ("givers", "merge_givers", "spread", "merge_spread", "verdicts")
 _KEEP = ("merge_choices", "keep", "merge_edges", "cluster_table")
 _TABLES = ("sources", "documents", "account")
+_PASSAGES = (
+    "seeds", "merge_seeds", "shared_seeds", "merge_shared_seeds", "windows", "merge_windows",
+    "repeated_windows", "merge_repeated_windows", "substrings",
+)  # fmt: skip
 _FIND_DUPLICATES = ("pieces", "plan", "clean", *_COMPARE, *_KEEP, *_TABLES)
 _SHUFFLE_AND_PACK = (
     "scatter", "merge", "merge_again", "gather", "bins", "rows", "inverse_runs", "merge_inverse",
@@ -356,14 +392,18 @@ STORIES: Mapping[str, StoryEntry] = {
             "custom_detectors", "overlap", "filters", "custom_filters", "signals",
             "expression", "reviews", "withheld",
             *_DECIDE[:2], *_CHOOSE, *_SPREAD, *_KEEP, "quarantine", "tokenizer", "lines",
-            "merge_lines", "repeats", "merge_repeats", "redactions", "cuts", "cut_table",
+            "merge_lines", "repeats", "merge_repeats", *_PASSAGES, "redactions", "cuts",
+            "cut_table",
             "tokenize", "sources", "splits", "documents", "quotas", "mixture",
             *_SHUFFLE_AND_PACK, "report",
         ),
         screens=True, labels_sources=True, is_described=True,
     ),
     "dedup": StoryEntry(
-        stages=(*_FIND_DUPLICATES, "records", "cluster_report"), is_described=True,
+        stages=(
+            *_FIND_DUPLICATES, *_PASSAGES, "cuts", "cut_table", "records", "cluster_report"
+        ),
+        is_described=True,
         records=layout.RECORDS,
     ),
     "index": StoryEntry(stages=_FIND_DUPLICATES),

@@ -304,6 +304,47 @@ class RepeatsOutput(StageOutput):
     repeats = _shards("repeats")
 
 
+class SeedsOutput(StageOutput):
+    """Sorted runs of seeds; `blocks`: [first row, after the last, bytes of text] of each."""
+
+    runs = _shards("seeds")
+    counts = _counter(int, "seeds")
+    blocks = _counter(list[list[int]], "blocks")
+
+
+class SharedSeedsOutput(StageOutput):
+    """Seeds of which there are several, by range of digests."""
+
+    shared = _shards("shared_seeds")
+
+
+class WindowsOutput(StageOutput):
+    """Windows of every block: sorted runs of the first ones, the others, and the keys of the
+    documents they are in; `counts`: of the first ones."""
+
+    firsts = _Attribute(
+        lambda m: tuple(
+            s for s in m.shards if not s.path.endswith((layout.LATER_SHARD, layout.LINE_KEYS_SHARD))
+        )
+    )
+    later = _shards("windows", layout.LATER_SHARD)
+    keys = _shards("windows", layout.LINE_KEYS_SHARD)
+    counts = _counter(int, "firsts")
+
+
+class RepeatedWindowsOutput(StageOutput):
+    """Windows that are first in another block, by range of digests."""
+
+    repeated = _shards("repeated_windows")
+
+
+class SubstringsOutput(StageOutput):
+    """Passages to cut, by block."""
+
+    substrings = _shards("substrings")
+    counts = _counter(int, "cuts")
+
+
 class RedactionsOutput(StageOutput):
     """Spans to cut."""
 

@@ -1,7 +1,8 @@
-"""What is cut from texts before they are tokenized: repeated lines, and what the policy redacts.
+"""What is cut from texts: repeated lines and passages, and what the policy redacts.
 
-`redactions` finds the spans that are redacted, `cuts` gathers these and the repeated lines
-(`pipeline.stages.lines`) of a documents shard, and `cut_table` publishes them.
+`redactions` finds the spans that are redacted, `cuts` gathers these, the repeated lines
+(`pipeline.stages.lines`) and passages (`pipeline.stages.substrings`) of a documents shard, and
+`cut_table` publishes them.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,9 @@ from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
 from pipeline.runs import layout, parts, views
 from pipeline.screening.policy.propagation import find_redaction_spans
-from pipeline.stages.lines import REPEATS, slice_repeats
+from pipeline.stages.digest_runs import slice_found
+from pipeline.stages.lines import REPEATS
+from pipeline.stages.substrings import SUBSTRINGS
 
 _CUTS = pa.schema([field for field in REPEATS if field.name != "shard"])
 _MOST_BYTES = 1 << 36
@@ -62,7 +65,7 @@ def redactions_stage(
     return Stage(name="redactions", version=1, function=_redactions, tasks=tasks, reads_texts=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CutsJob:
     """One documents shard: the keys of its rows, where repeats were found, what is redacted."""
 
@@ -72,17 +75,27 @@ class CutsJob:
     redactions: Shard | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class SubstringCutsJob(CutsJob):
+    """The same with the repeated passages of the shard."""
+
+    substrings: tuple[Shard, ...]
+
+
 def _cuts(job: CutsJob, inputs: Inputs) -> Result:
     """Columns doc_key, row, byte_start, byte_end, digest, first; by row and start. What is redacted
-    has neither a digest nor a place where it stays; it can overlap a repeated line."""
+    has neither a digest nor a place where it stays; it can overlap a repeated line. With repeated
+    passages, which have no digest, also first_start."""
     tables = [_CUTS.empty_table()]
-    repeats = slice_repeats(
+    repeats = slice_found(
         job.repeats.value if job.repeats else (), job.index, job.index + 1, inputs
     )
     tables += [part.drop_columns(["shard"]) for part in repeats]
     if job.redactions:
         tables.append(inputs.table(job.redactions))
-    table = pa.concat_tables(tables)
+    if isinstance(job, SubstringCutsJob):
+        tables += [SUBSTRINGS.empty_table(), *map(inputs.table, job.substrings)]
+    table = pa.concat_tables(tables, promote_options="default")
     order = np.lexsort((table["byte_start"].to_numpy(), table["row"].to_numpy()))
     table = table.take(pa.array(order))
     keys = inputs.table(job.keys, ["doc_key"])["doc_key"].take(table["row"])
@@ -101,17 +114,23 @@ def cuts_stage(
     units: views.LinesOutput | None,
     repeats: Sequence[Bundle],
     redactions: views.RedactionsOutput | None,
+    substrings: Sequence[tuple[Shard, ...]] | None = None,
 ) -> Stage:
-    """The stage that gives every documents shard its cuts."""
+    """The stage that gives every documents shard its cuts; `substrings`: repeated passages of each,
+    if they were looked for."""
     keys = units.keys if units else clean.documents
     no_shards = (None,) * len(keys)
     repeated = [part.shards for _, part in single_ranges(repeats)] if repeats else no_shards
     redacted = redactions.redactions if redactions else no_shards
-    tasks = tuple(
-        Task(f"cuts of shard {i}", CutsJob(i, *read), tuple(shard for shard in read if shard))
-        for i, read in enumerate(zip(keys, repeated, redacted, strict=True))
-    )
-    return Stage(name="cuts", version=2, function=_cuts, tasks=tasks, reads_texts=False)
+    tasks = []
+    for index, read in enumerate(zip(keys, repeated, redacted, strict=True)):
+        job = CutsJob(index=index, keys=read[0], repeats=read[1], redactions=read[2])
+        inputs = tuple(shard for shard in read if shard)
+        if substrings is not None:
+            job = SubstringCutsJob(**vars(job), substrings=substrings[index])
+            inputs += job.substrings
+        tasks.append(Task(f"cuts of shard {index}", job, inputs))
+    return Stage(name="cuts", version=2, function=_cuts, tasks=tuple(tasks), reads_texts=False)
 
 
 def cut_texts(texts: pa.ChunkedArray, cuts: pa.Table) -> pa.Array:
@@ -143,8 +162,7 @@ class CutTableJob:
 
 
 def _cut_table(job: CutTableJob, inputs: Inputs) -> Result:
-    columns = ["doc_key", "byte_start", "byte_end", "digest", "first"]
-    table = pa.concat_tables([inputs.table(shard, columns) for shard in job.cuts])
+    table = pa.concat_tables([inputs.table(shard) for shard in job.cuts]).drop_columns(["row"])
     output = parquet_output(parts.part(layout.CUTS, job.part), table)
     return Result((output,), {"tasks": list(job.tasks)})
 
@@ -152,7 +170,7 @@ def _cut_table(job: CutTableJob, inputs: Inputs) -> Result:
 def cut_table_stage(cuts: views.CutsOutput) -> Stage:
     """The stage that publishes every cut, a task for each part of the table: document, bytes of its
     text, the unit's digest, and the key of the document where the unit stays (both null for what
-    was redacted)."""
+    was redacted); with repeated passages also where they begin in that document."""
     tasks = []
     for part, group in enumerate(parts.group_tasks(cuts.counts)):
         shards = cuts.cuts[group.start : group.stop]

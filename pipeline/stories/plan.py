@@ -23,10 +23,14 @@ from pipeline.runs import parts
 from pipeline.runs.catalogue import CAUSES, STAGES, STORIES, list_stages_left_out, list_unneeded
 from pipeline.sources.files import InputHashes
 from pipeline.stages.mixture import is_asked
+from pipeline.stages.windows import WINDOW_MEMORY
 from pipeline.stories.loop import StageRecord
 from pipeline.stories.preparation import PREPARATION, Preparation, Story
 
-_OF_DEDUP_MEMORY = ("merge_runs", "bands", "clusters", "merge_lines", "repeats")
+_OF_DEDUP_MEMORY = (
+    "merge_runs", "bands", "clusters", "merge_lines", "repeats", "merge_seeds", "shared_seeds",
+    "windows", "merge_windows", "repeated_windows", "substrings",
+)  # fmt: skip
 _TOKEN_BYTES = 4
 """Of text, about."""
 
@@ -129,6 +133,7 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
     filtered, custom = has_rules(config.filters), config.filters.custom
     text = sum(file.text_estimate for file in prepared.plan.files)
     lines, memory = config.lines.unit != "none", config.dedup.memory
+    substrings = config.dedup.substrings.cut
     compares = config.dedup.preset != "none"
     tasks = len(prepared.plan.estimate)
     of_shards = _count_merges(tasks)
@@ -150,6 +155,7 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
         "decisions": story != "clean" or filtered or custom or config.filters.keep,
         "redactions": screening.redacts,
         "lines": lines,
+        "substrings": substrings,
         "rows": config.pack.format != "corpus",
         "vsl": config.pack.format == "vsl",
         "mixture": is_asked(config.mixture),
@@ -159,6 +165,9 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
         "many parts": compares and _count_merges(tasks // parts.TASKS) > 0,
         "many clusters": compares and _count_merges(text // memory) > 0,
         "many lines": lines and of_shards > 0,
+        "many seeds": substrings and of_shards > 0,
+        "many blocks": substrings and _count_merges(WINDOW_MEMORY * text // memory) > 0,
+        "many ranges": substrings and _count_merges(text // memory) > 0,
         "many repeats": lines and _count_merges(text // memory) > 0,
         "many shards": of_shards > 0,
         "very many shards": of_shards > 1,

@@ -195,10 +195,11 @@ def _cuts(
     verdicts: views.VerdictsOutput,
     run: StageRecord,
 ) -> views.CutsOutput | None:
-    """What is cut from the texts before they are tokenized: repeated lines or paragraphs, and what
-    the policy redacts."""
+    """What is cut from the texts before they are tokenized: repeated lines or paragraphs, repeated
+    passages, and what the policy redacts."""
     lines, units, redactions = prepared.config.lines, None, None
     repeats: tuple[Bundle, ...] = ()
+    substrings = selection.find_repeated_passages(prepared.config.dedup, clean, keep, run)
     if lines.unit != "none":
         rules = LineRules(lines.unit, lines.min_characters, lines.min_documents, lines.sources)
         units = views.LinesOutput(run(units_stage(clean, keep, rules)))
@@ -206,9 +207,9 @@ def _cuts(
     if prepared.screening.redacts:
         decided = views.DecisionsOutput(run["decisions"])
         redactions = views.RedactionsOutput(run(redactions_stage(clean, decided, verdicts)))
-    if units is None and redactions is None:
+    if units is None and redactions is None and substrings is None:
         return None
-    cuts = views.CutsOutput(run(cuts_stage(clean, units, repeats, redactions)))
+    cuts = views.CutsOutput(run(cuts_stage(clean, units, repeats, redactions, substrings)))
     run(cut_table_stage(cuts))
     return cuts
 

@@ -289,7 +289,9 @@ def _compile_kernels(config: Config, note: Note, screens: bool) -> None:
         from pipeline.filters.rules import compile_filter_kernels
 
         compile_filter_kernels(note)
-    compiling = config.decontaminate.sets or config.lines.unit != "none"
+    compiling = (
+        config.decontaminate.sets or config.lines.unit != "none" or config.dedup.substrings.cut
+    )
     if (selection.choose_preset(config.dedup) is not None or compiling) and compiled.first_use():
         from dedup.find import warm_up
 

@@ -11,7 +11,7 @@ from dedup.presets import PRESETS, Preset, Verify
 from pipeline.config.prep import Config, DecontaminateConfig, DedupConfig
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
-from pipeline.core.manifest import StageManifest
+from pipeline.core.manifest import Shard, StageManifest
 from pipeline.demo.planted import LIST, TEXT
 from pipeline.demo.quickstart import QUICKSTART, cache_directory
 from pipeline.engine.stage import RunStage
@@ -68,6 +68,8 @@ from pipeline.stages.findings.screen import (
 from pipeline.stages.findings.signals import expression_stage, signals_stage
 from pipeline.stages.keep import cluster_table_stage, keep_stage
 from pipeline.stages.plan import Reading
+from pipeline.stages.substrings import find_substrings
+from pipeline.stages.windows import SubstringRules
 from pipeline.stages.withheld import withheld_stage
 
 CUSTOM_KEYS = {name: name for name in ("unit", "size", "bands", "rows")}
@@ -183,6 +185,16 @@ def deduplicate(
     keep = keep_documents(config, batches, run, clusters, names)
     check_alarm(config.dedup, keep)
     return keep
+
+
+def find_repeated_passages(
+    config: DedupConfig, clean: views.CleanOutput, keep: views.KeepOutput, run: RunStage
+) -> tuple[tuple[Shard, ...], ...] | None:
+    """What is cut of every documents shard as repeated passages; None where that is off."""
+    if not config.substrings.cut:
+        return None
+    rules = SubstringRules(config.substrings.min_bytes, config.substrings.sources)
+    return find_substrings(clean, keep, rules, config.memory, run)
 
 
 def check_preferences(preferences: tuple[Preference, ...], members: views.MembersOutput) -> None:
