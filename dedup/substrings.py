@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dedup.arrays import I64, U8, U32, U64
+from dedup.arrays import I64, U8, U32, U64, Mask
 from dedup.compiled import kernel
 from dedup.lsh import sort_run
 from dedup.polynomial import fmix64
@@ -49,6 +49,8 @@ LEAST_BYTES = 32
 _SPARE = 1 << 10
 _WORD = 1 << 64
 _BASE, _ONE, _ZERO = np.uint64(BASE), np.uint64(1), np.uint64(0)
+_MOST_TAIL = 3
+"""Bytes of a character behind its first."""
 _CONTINUES, _TOP_TWO = np.uint8(0x80), np.uint8(0xC0)
 
 
@@ -153,7 +155,8 @@ def chain_matches(
     row_W: U32, byte_W: U32, first_text_W: npt.NDArray[np.integer], first_byte_W: U32, least: int
 ) -> Matches:
     """Matches of repeated windows, given in any order; no window twice. first_text_W, first_byte_W:
-    the text of the first occurrence of each, as any number, and its first byte there."""
+    the text of the first occurrence of each, as any number, and its first byte there. Without those
+    whose bytes others cover, of which text that repeats itself has one at every byte."""
     key = row_W.astype(np.uint64) << np.uint64(32) | byte_W
     ordered, order = sort_run(key, np.arange(len(key), dtype=np.uint32))
     text, byte = first_text_W[order].astype(np.int64), first_byte_W[order].astype(np.int64)
@@ -162,7 +165,12 @@ def chain_matches(
     stops = np.r_[starts[1:], len(key)][: len(starts)]
     row = (ordered[starts] >> np.uint64(32)).astype(np.int64)
     start = (ordered[starts] & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    return Matches(row, start, start + (stops - starts) + least - 1, order[starts].astype(np.int64))
+    end = start + (stops - starts) + least - 1
+    needed = np.zeros(len(row), np.bool_)
+    _cover(row, start, end, needed)
+    chosen = np.flatnonzero(needed)
+    first = order[starts[chosen]].astype(np.int64)
+    return Matches(row[chosen], start[chosen], end[chosen], first)
 
 
 def verify_match(
@@ -257,6 +265,26 @@ def _hash_windows(
                 break
             value = value * _BASE + _step(data, at, least, power)
             at += 1
+
+
+@kernel
+def _cover(row_M: I64, start_M: I64, end_M: I64, needed_M: Mask) -> None:
+    """Mark matches that cover the bytes of all: of those that begin before the last one ends, the
+    one that reaches furthest. They overlap enough to hold the characters at their ends."""
+    i = 0
+    while i < len(row_M):
+        row, best, reach = row_M[i], i, end_M[i]
+        j = i + 1
+        while True:
+            needed_M[best] = True
+            covered = reach
+            while j < len(row_M) and row_M[j] == row and start_M[j] + _MOST_TAIL <= covered:
+                if end_M[j] > reach:
+                    best, reach = j, end_M[j]
+                j += 1
+            if reach == covered:
+                break
+        i = j
 
 
 @kernel

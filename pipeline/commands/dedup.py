@@ -85,6 +85,7 @@ def dedup(
     threshold: float = 0.8,
     text_key: str = "text",
     key: str | None = None,
+    substrings: int | None = None,
     index: list[str] | None = None,
     name: str | None = None,
     memory: str = "1 GiB",
@@ -101,11 +102,14 @@ def dedup(
     an interrupted run. `prep dedup index` keeps an index for documents that come later.
 
     --out DIR: run directory; the kept records go to OUT/records
+    --substrings BYTES: also cut passages of so many bytes and more from all kept texts but the
+        first that has them; 200 are about 50 tokens
     --index DIR: an index, or the OUT of an earlier run, to compare with; repeatable
 
     Examples:
     prep dedup corpus/*.jsonl.zst --out kept
     prep dedup new/ --out kept --index IDX --key url
+    prep dedup corpus/ --out kept --substrings 200
     With an index that grows (`prep dedup index --help`):
     prep dedup index build IDX 2023/
     prep dedup index add IDX 2024/
@@ -125,6 +129,7 @@ def dedup(
         threshold=threshold,
         key=key,
         indexes=tuple(index or ()),
+        substrings={} if substrings is None else {"cut": True, "min_bytes": substrings},
     )
     reading = _reading(max_bad_share)
     input_name = _check_name(name) or NAME

@@ -8,10 +8,14 @@ import bz2
 import io
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,7 +30,7 @@ from pipeline.sources.raw_format import RowFormat, StreamFormat
 from pipeline.sources.record import RecordRules
 from pipeline.sources.streams import decompress_blocks, zstd
 from pipeline.sources.tables import PARQUET
-from pipeline.sources.text import JSONL
+from pipeline.sources.text import BOM, JSONL, raw_fields
 
 ZSTD_LEVEL = 3
 GZIP_LEVEL = 6
@@ -36,24 +40,78 @@ _GZIP_WINDOW = 31
 _GROUP_BYTES = 64 << 20
 
 
+@dataclass(frozen=True)
+class NewTexts:
+    """Records whose text is replaced: where they begin, ascending, (K,), the field or column of the
+    text, and what gives the new text of the k-th."""
+
+    starts: I64
+    text_key: str
+    text: Callable[[int], str]
+
+    def find(self, start: int) -> int | None:
+        """The number of the record that begins here; None for one that is copied as it is."""
+        number = int(np.searchsorted(self.starts, start))
+        return number if number < len(self.starts) and self.starts[number] == start else None
+
+
 def copy_records(
-    file: InputFile, reader: HashingReader, starts: I64, sizes: I64
+    file: InputFile,
+    reader: HashingReader,
+    starts: I64,
+    sizes: I64,
+    new_texts: NewTexts | None = None,
 ) -> Iterator[bytes]:
     """A file with the records that begin at these bytes of the decompressed file, ascending, and
-    have so many; of a file of rows, with these rows.
+    have so many; of a file of rows, with these rows. Those with a new text get it, and all their
+    other fields stay as they are.
 
-    Raises InputError when the file is damaged.
+    Raises InputError when the file is damaged, and as `check_texts_replaceable`.
     """
     records, compression = file.format.records, file.format.compression
+    if new_texts is not None:
+        check_texts_replaceable(file)
     if isinstance(records, RowFormat):
         if file.size:
-            yield from _rows(file, records, reader, starts)
+            yield from _rows(file, records, reader, starts, new_texts)
         return
     compressor = new_compressor(compression)
     blocks = decompress_blocks(file.shown, reader, compression)
-    for piece in cut_ranges(blocks, starts, starts + sizes + trailing_bytes(file)):
+    pieces = number_ranges(blocks, starts, starts + sizes + trailing_bytes(file))
+    if new_texts is None:
+        copies: Iterator[bytes] = (piece for _, piece in pieces)
+    else:
+        copies = _replace_texts(pieces, starts, new_texts)
+    for piece in copies:
         yield compressor.compress(piece)
     yield compressor.flush()
+
+
+def check_texts_replaceable(file: InputFile) -> None:
+    """Raises InputError for a format that has no place for a new text: all but jsonl and rows."""
+    records = file.format.records
+    if records is not JSONL and not isinstance(records, RowFormat):
+        raise InputError(
+            f"{file.shown}: repeated passages cannot be cut from records of the format "
+            f"{records.name}; give jsonl or parquet, or leave --substrings out"
+        )
+
+
+def _replace_texts(
+    pieces: Iterator[tuple[int, bytes]], starts: I64, new_texts: NewTexts
+) -> Iterator[bytes]:
+    """Lines of jsonl; those with a new text as msgspec writes the names of their fields."""
+    for index, of_record in groupby(pieces, itemgetter(0)):
+        number = new_texts.find(int(starts[index]))
+        if number is None:
+            yield from (piece for _, piece in of_record)
+            continue
+        line = b"".join(piece for _, piece in of_record)
+        record = line.removeprefix(BOM).strip()
+        fields: dict[str, Any] = {name: msgspec.Raw(v) for name, v in raw_fields(record).items()}
+        fields[new_texts.text_key] = new_texts.text(number)
+        before, after = line.split(record, 1)
+        yield before + msgspec.json.encode(fields) + after
 
 
 def trailing_bytes(file: InputFile) -> int:
@@ -65,11 +123,12 @@ def trailing_bytes(file: InputFile) -> int:
     return records.trailing_bytes
 
 
-def cut_ranges(blocks: Iterator[bytes], starts: I64, stops: I64) -> Iterator[bytes]:
-    """The bytes in [start, stop) for ascending ranges of a stream, which may end before the last.
+def number_ranges(blocks: Iterator[bytes], starts: I64, stops: I64) -> Iterator[tuple[int, bytes]]:
+    """The bytes in [start, stop) for ascending ranges of a stream, which may end before the last;
+    each piece with the number of its range.
 
-    >>> list(cut_ranges(iter([b"abc", b"defg"]), np.array([1, 4]), np.array([4, 9])))
-    [b'bc', b'd', b'efg']
+    >>> list(number_ranges(iter([b"abc", b"defg"]), np.array([1, 4]), np.array([4, 9])))
+    [(0, b'bc'), (0, b'd'), (1, b'efg')]
     """
     position, index = 0, 0
     for block in blocks:
@@ -77,7 +136,7 @@ def cut_ranges(blocks: Iterator[bytes], starts: I64, stops: I64) -> Iterator[byt
         while index < len(starts) and starts[index] < end:
             first = max(int(starts[index]), position)
             if first < stops[index]:
-                yield block[first - position : int(stops[index]) - position]
+                yield index, block[first - position : int(stops[index]) - position]
             if stops[index] > end:
                 break
             index += 1
@@ -136,7 +195,13 @@ class _Sink(io.RawIOBase):
         return pieces
 
 
-def _rows(file: InputFile, records: RowFormat, reader: HashingReader, rows: I64) -> Iterator[bytes]:
+def _rows(
+    file: InputFile,
+    records: RowFormat,
+    reader: HashingReader,
+    rows: I64,
+    new_texts: NewTexts | None,
+) -> Iterator[bytes]:
     if records.copy is None:
         raise InputError(f"{file.shown}: rows of the format {records.name} cannot be copied")
     sink = _Sink()
@@ -144,7 +209,7 @@ def _rows(file: InputFile, records: RowFormat, reader: HashingReader, rows: I64)
         with open_seekable(file, reader) as (source, _):
             schema, batches, writer = records.copy(source, sink)
             with writer:
-                for table in _group(_choose_rows(batches, rows), schema):
+                for table in _group(_choose_rows(batches, rows, new_texts), schema):
                     writer.write_table(table)
                     yield from sink.take()
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -152,13 +217,28 @@ def _rows(file: InputFile, records: RowFormat, reader: HashingReader, rows: I64)
     yield from sink.take()
 
 
-def _choose_rows(batches: Iterator[pa.RecordBatch], rows: I64) -> Iterator[pa.RecordBatch]:
+def _choose_rows(
+    batches: Iterator[pa.RecordBatch], rows: I64, new_texts: NewTexts | None
+) -> Iterator[pa.RecordBatch]:
     first = 0
     for batch in batches:
         low, high = np.searchsorted(rows, (first, first + len(batch)))
         if low < high:
-            yield batch.take(pa.array(rows[low:high] - first))
+            chosen = batch.take(pa.array(rows[low:high] - first))
+            yield _with_texts(chosen, rows[low:high], new_texts) if new_texts else chosen
         first += len(batch)
+
+
+def _with_texts(batch: pa.RecordBatch, rows: I64, new_texts: NewTexts) -> pa.RecordBatch:
+    """The batch of these rows of the file with the new texts of those that have one."""
+    numbers = [(i, new_texts.find(row)) for i, row in enumerate(rows.tolist())]
+    replaced = {i: new_texts.text(number) for i, number in numbers if number is not None}
+    if not replaced:
+        return batch
+    at = batch.schema.get_field_index(new_texts.text_key)
+    field = batch.schema.field(at)
+    texts = [replaced.get(i, text) for i, text in enumerate(batch.column(at).to_pylist())]
+    return batch.set_column(at, field, pa.array(texts, field.type))
 
 
 def _group(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:

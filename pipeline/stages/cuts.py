@@ -140,6 +140,14 @@ def cut_texts(texts: pa.ChunkedArray, cuts: pa.Table) -> pa.Array:
     return cut_column(texts, *_apart(cuts))
 
 
+def find_spans(cuts: pa.Table) -> dict[int, list[tuple[int, int]]]:
+    """What is cut of the texts of a documents shard: row -> half-open bytes, ascending, apart."""
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for row, start, end in zip(*(column.tolist() for column in _apart(cuts)), strict=True):
+        spans.setdefault(row, []).append((start, end))
+    return spans
+
+
 def _apart(cuts: pa.Table) -> tuple["np.typing.NDArray[np.int64]", ...]:
     """Rows, starts and ends of the cuts, which ascend by row and start; what overlaps is one."""
     row, start, end = (

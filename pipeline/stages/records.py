@@ -1,4 +1,5 @@
-"""Records that leave a run: `cleaned`, and `records`, the kept ones byte for byte.
+"""Records that leave a run: `cleaned`, and `records`, the kept ones byte for byte, but for what is
+cut from their texts.
 
 `image` is one file of records that `prep` can read again, in the formats of `prep export`. The
 stage `records` reads every raw shard again, which must still have the content that the clean stage
@@ -9,6 +10,7 @@ import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,14 +19,16 @@ import pyarrow.parquet as pq
 import xxhash
 
 from dedup.arrays import I64
+from dedup.lines import cut_spans
 from pipeline.core.errors import InputError
 from pipeline.core.ids import array_hash, table_hash
 from pipeline.core.manifest import Shard, fingerprint_of
+from pipeline.engine.arrow_shard import ArrowShard
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
-from pipeline.runs.views import CleanOutput, KeepOutput
-from pipeline.sources.copy import copy_records, new_compressor
+from pipeline.runs.views import CleanOutput, CutsOutput, KeepOutput
+from pipeline.sources.copy import NewTexts, copy_records, new_compressor
 from pipeline.sources.files import HashingReader, InputFile
 from pipeline.sources.output_format import (
     COMPRESSIONS,
@@ -34,6 +38,7 @@ from pipeline.sources.output_format import (
 )
 from pipeline.sources.record import SOURCE_KEYS, source_label
 from pipeline.sources.streams import change_error
+from pipeline.stages.cuts import find_spans
 from pipeline.stages.plan import Reading
 
 _BATCH = 1024
@@ -145,7 +150,7 @@ def cleaned_stage(clean: CleanOutput, keep: KeepOutput, form: Form) -> Stage:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RecordsJob:
     """One raw shard, the hash it was read with, and the shards that tell which records stay: those
     of its first task, of its second, …"""
@@ -157,14 +162,48 @@ class RecordsJob:
     keep: tuple[Shard, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class CutRecordsJob(RecordsJob):
+    """The same with the cuts of each of these tasks, and the field of the text."""
+
+    cuts: tuple[Shard, ...]
+    text_key: str
+
+
 def _records(job: RecordsJob, inputs: Inputs) -> Result:
     pairs = zip(job.documents, job.keep, strict=True)
     places = [_kept_places(job, *pair, inputs) for pair in pairs]
     starts, sizes = (np.concatenate(column) for column in zip(*places, strict=True))
-    content = {"input": job.digest, "starts": array_hash(starts)}
+    content: dict[str, Any] = {"input": job.digest, "starts": array_hash(starts)}
+    new_texts = None
+    if isinstance(job, CutRecordsJob):
+        new_texts = _find_new_texts(job, inputs)
+        content["cuts"] = [shard.identity for shard in job.cuts]
     path = f"{layout.RECORDS}/{job.file.path}"
-    output = Output(path, _copy(job, starts, sizes), fingerprint_of(content))
+    output = Output(path, _copy(job, starts, sizes, new_texts), fingerprint_of(content))
     return Result((output,), {"documents": len(starts)})
+
+
+def _find_new_texts(job: CutRecordsJob, inputs: Inputs) -> NewTexts:
+    """The texts of the raw shard's documents without their cuts, each made when it is asked for."""
+    shards: list[tuple[ArrowShard, dict[int, list[tuple[int, int]]]]] = []
+    starts, places = [np.zeros(0, np.int64)], [np.zeros((0, 2), np.int64)]
+    for number, (documents, cuts) in enumerate(zip(job.documents, job.cuts, strict=True)):
+        spans = find_spans(inputs.table(cuts))
+        shards.append((inputs.open(documents), spans))
+        table = inputs.table(documents, ["path_id", "byte_offset"])
+        rows = np.array(list(spans), np.int64)
+        rows = rows[table["path_id"].to_numpy()[rows] == job.path_id]
+        starts.append(table["byte_offset"].to_numpy()[rows].astype(np.int64))
+        places.append(np.column_stack([np.full(len(rows), number), rows]))
+    place_K2 = np.concatenate(places)
+
+    def text(number: int) -> str:
+        shard, row = place_K2[number].tolist()
+        documents, spans = shards[shard]
+        return cut_spans(documents.text("text", row).tobytes(), spans[row]).decode()
+
+    return NewTexts(np.concatenate(starts), job.text_key, text)
 
 
 def _kept_places(job: RecordsJob, documents: Shard, keep: Shard, inputs: Inputs) -> tuple[I64, I64]:
@@ -178,14 +217,14 @@ def _kept_places(job: RecordsJob, documents: Shard, keep: Shard, inputs: Inputs)
     return starts.astype(np.int64), sizes.astype(np.int64)
 
 
-def _copy(job: RecordsJob, starts: I64, sizes: I64) -> Iterator[bytes]:
+def _copy(job: RecordsJob, starts: I64, sizes: I64, new_texts: NewTexts | None) -> Iterator[bytes]:
     """The output file, piece by piece. Raises InputError at its end when the raw shard is not what
     it was."""
     file = job.file
     with closing(HashingReader(file.location)) as reader:
         problem = None
         try:
-            yield from copy_records(file, reader, starts, sizes)
+            yield from copy_records(file, reader, starts, sizes, new_texts)
         except InputError as error:
             problem = error
         if reader.hash_rest() != job.digest:
@@ -194,15 +233,32 @@ def _copy(job: RecordsJob, starts: I64, sizes: I64) -> Iterator[bytes]:
         raise problem
 
 
-def records_stage(reading: Reading, clean: CleanOutput, keep: KeepOutput) -> Stage:
-    """One task per raw shard that was read."""
+def records_stage(
+    reading: Reading,
+    clean: CleanOutput,
+    keep: KeepOutput,
+    cuts: CutsOutput | None = None,
+    text_key: str = "text",
+) -> Stage:
+    """One task per raw shard that was read; `cuts`: what is cut from the texts, which are in this
+    field or column."""
     documents, kept, hashes, skipped = clean.documents, keep.states, clean.hashes, clean.skipped
     tasks = []
     for path_id, (file, of) in enumerate(zip(reading.files, reading.tasks_of_file, strict=True)):
         place = (file.input, file.path)
         if place not in skipped:
             shards = (documents[of.start : of.stop], kept[of.start : of.stop])
-            job = RecordsJob(file, path_id, hashes[place], *shards)
-            work = file.text_estimate
-            tasks.append(Task(f"records of {file.path}", job, (*shards[0], *shards[1]), work))
+            inputs = (*shards[0], *shards[1])
+            job = RecordsJob(
+                file=file,
+                path_id=path_id,
+                digest=hashes[place],
+                documents=shards[0],
+                keep=shards[1],
+            )
+            if cuts is not None:
+                spans = cuts.cuts[of.start : of.stop]
+                job = CutRecordsJob(**vars(job), cuts=spans, text_key=text_key)
+                inputs += spans
+            tasks.append(Task(f"records of {file.path}", job, inputs, file.text_estimate))
     return Stage(name="records", version=2, function=_records, tasks=tuple(tasks))

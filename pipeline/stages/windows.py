@@ -101,14 +101,14 @@ def _find_rows(
 
 def _cut_blocks(rows: U32, sizes: npt.NDArray[np.integer], most: int) -> list[list[int]]:
     """Consecutive rows with at most so many bytes of text together, or single ones: [first row,
-    after the last, bytes] of each."""
+    after the last, bytes] of each; of no rows an empty block."""
     blocks: list[list[int]] = []
     for row, size in zip(rows.tolist(), sizes.tolist(), strict=True):
         if blocks and blocks[-1][2] + size <= most:
             blocks[-1][1:] = [row + 1, blocks[-1][2] + size]
         else:
             blocks.append([row, row + 1, size])
-    return blocks
+    return blocks or [[0, 0, 0]]
 
 
 def seeds_stage(

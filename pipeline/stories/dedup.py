@@ -10,14 +10,22 @@ from pipeline.config.sections import InputConfig
 from pipeline.core.errors import InputError
 from pipeline.runs import layout
 from pipeline.runs.parts import RowGroups, group_parts
-from pipeline.runs.views import CleanOutput, DocumentsOutput, KeepOutput, SignaturesOutput
+from pipeline.runs.views import (
+    CleanOutput,
+    CutsOutput,
+    DocumentsOutput,
+    KeepOutput,
+    SignaturesOutput,
+)
+from pipeline.sources.copy import check_texts_replaceable
+from pipeline.stages.cuts import cut_table_stage, cuts_stage
 from pipeline.stages.plan import Reading
 from pipeline.stages.records import records_stage
 from pipeline.stages.report import cluster_report_stage
 from pipeline.stages.tables import account_stage, documents_stage, sources_stage
 from pipeline.stories.loop import StageRecord
 from pipeline.stories.preparation import Preparation, Story, Unchanged, check_survivors, read_inputs
-from pipeline.stories.selection import deduplicate
+from pipeline.stories.selection import deduplicate, find_repeated_passages
 
 NAME = "files"
 """The name of the one input, unless another is given."""
@@ -63,12 +71,21 @@ def _compare(
 
 
 def _deduplicate(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> None:
-    """The same, then the kept records copied, and the clusters shown."""
+    """The same, then repeated passages found, the kept records copied, and the clusters shown."""
+    if prepared.config.dedup.substrings.cut:
+        for file in prepared.plan.files:
+            check_texts_replaceable(file)
     reading, clean, keep = _compare(prepared, run, unchanged)
     is_known = 0 < sum(keep.counts) == sum(keep.duplicate)
     if not (prepared.earlier and is_known):
         check_survivors(keep)
-    run(records_stage(reading, clean, keep))
+    cuts = None
+    passages = find_repeated_passages(prepared.config.dedup, clean, keep, run)
+    if passages is not None:
+        cuts = CutsOutput(run(cuts_stage(clean, None, (), None, passages)))
+        run(cut_table_stage(cuts))
+    text_key = prepared.config.inputs[0].text_key
+    run(records_stage(reading, clean, keep, cuts, text_key))
     run(cluster_report_stage(prepared.config.name, run.manifests))
 
 

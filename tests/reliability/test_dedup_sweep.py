@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.stages import stages_by_default
+from tests.stages import stages_by_default, stages_called_for_by
 
 pytestmark = pytest.mark.crash
 Sweep = Callable[..., dict[str, Any]]
@@ -23,7 +23,9 @@ def test_some_fault_points(subject: str, sweep: Sweep, files: list[Any], chaos_s
     result = sweep(subject, "--files", *files, *options)
     assert result["bad"] == []
     assert result["kills"] >= result["points"] // 307
-    stages = {*stages_by_default(subject), *(["pieces"] if subject == "dedup" else [])}
+    stages = {*stages_by_default(subject)}
+    if subject == "dedup":
+        stages |= {"pieces", *stages_called_for_by("substrings"), "cuts", "cut_table"}
     assert {f"task.start.{stage}" for stage in stages} <= set(result["names"])
 
 

@@ -25,8 +25,11 @@ VARIANTS = {
     "sample": (),
     "vsl": ("pack.format=vsl", "mixture={epochs: {Wiki: 2.5, Code: 0.5}}"),
     "corpus": ("pack.format=corpus", "hdf5.shard_bytes=20000"),
-    "cut": ("lines={unit: line, min_characters: 10, min_documents: 2}", "dedup.preset=none"),
-}
+    "cut": (
+        "lines={unit: line, min_characters: 10, min_documents: 2}", "dedup.preset=none",
+        "dedup.substrings={cut: true, min_bytes: 50}",
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
@@ -34,7 +37,8 @@ def directory(request: pytest.FixtureRequest, corpus: Any, tmp_path_factory: Any
     out = tmp_path_factory.mktemp("sampled") / "run"
     pipeline.run(corpus.config, out, 0, overrides=VARIANTS[request.param])
     if request.param == "cut":
-        assert pq.read_table(out / "lines.parquet").num_rows
+        cuts = pq.read_table(out / "lines.parquet")
+        assert 0 < cuts["digest"].null_count < len(cuts)
     return out
 
 

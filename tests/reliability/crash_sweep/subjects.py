@@ -70,14 +70,15 @@ def _run_pipeline(run: Callable[..., object], config: Path, overrides: Any, root
 
 
 def dedup_subject(files: list[str]) -> Subject:
-    """`prep dedup` of these files."""
-    from pipeline.config.prep import DedupConfig, ReadConfig
+    """`prep dedup` of these files, repeated passages cut."""
+    from pipeline.config.prep import DedupConfig, ReadConfig, SubstringsConfig
     from pipeline.stories.dedup import DEDUP, make_dedup_config
     from pipeline.stories.run import run_preparation
 
     _load_kernels()
     read = ReadConfig(max_bad_share=1.0, task_bytes=8 << 10)
-    loaded = make_dedup_config(files, DedupConfig(), read=read)
+    passages = SubstringsConfig(cut=True, min_bytes=50)
+    loaded = make_dedup_config(files, DedupConfig(substrings=passages), read=read)
     return lambda root: run_preparation(loaded, root, 0, story=DEDUP)
 
 
