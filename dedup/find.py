@@ -37,7 +37,14 @@ from dedup.minhash import Sketches, sketch_documents
 from dedup.overlap import find_overlaps
 from dedup.presets import PRESETS, Preset, Verify, check_choice, resolve_preset
 from dedup.similarity import PairJaccard
-from dedup.substrings import LEAST_BYTES, find_candidates, find_seeds, verify_match
+from dedup.substrings import (
+    LEAST_BYTES,
+    chain_matches,
+    find_candidates,
+    find_seeds,
+    first_of_groups,
+    verify_match,
+)
 from dedup.text import Texts, join_texts
 
 _SENTENCE = "the first of a few short texts that share all of their words but not their marks"
@@ -150,6 +157,9 @@ def warm_up(
         verify_match(texts.data, 0, 1, texts.data, 0, 1)
         seeds = find_seeds(texts, LEAST_BYTES)
         find_candidates(texts, seeds, np.ones(len(seeds), np.bool_), LEAST_BYTES)
+        one = np.zeros(1, np.uint32)
+        first_of_groups(one, np.zeros((1, 2), np.uint64))
+        chain_matches(one, one, one.astype(np.int64), one, LEAST_BYTES)
     if overlap:
         index, _, _ = build_item_index(texts)
         find_overlaps(texts, index)

@@ -40,6 +40,7 @@ __all__ = [
     "chain_matches",
     "find_candidates",
     "find_seeds",
+    "first_of_groups",
     "seed_size",
     "verify_match",
 ]
@@ -149,6 +150,14 @@ def find_candidates(
     _hash_windows(texts.data, texts.offsets, rows, starts, stops, least, power, digest, row, byte)
     ordered, order = sort_run(digest, np.arange(total, dtype=np.uint32))
     return Windows(ordered, row[order], byte[order])
+
+
+def first_of_groups(group_M: U32, key_M2: U64) -> I64:
+    """The index of the smallest key of each entry's group, (M,). group_M ascends; key_M2: two
+    numbers a key, of which the first counts more; keys of a group differ."""
+    first_M = np.empty(len(group_M), np.int64)
+    _find_first(group_M, key_M2, first_M)
+    return first_M
 
 
 def chain_matches(
@@ -265,6 +274,20 @@ def _hash_windows(
                 break
             value = value * _BASE + _step(data, at, least, power)
             at += 1
+
+
+@kernel
+def _find_first(group_M: U32, key_M2: U64, first_M: I64) -> None:
+    start = 0
+    while start < len(group_M):
+        stop, first = start + 1, start
+        while stop < len(group_M) and group_M[stop] == group_M[start]:
+            high, low = key_M2[stop, 0], key_M2[stop, 1]
+            if (high, low) < (key_M2[first, 0], key_M2[first, 1]):
+                first = stop
+            stop += 1
+        first_M[start:stop] = first
+        start = stop
 
 
 @kernel

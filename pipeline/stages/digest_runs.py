@@ -75,11 +75,20 @@ def entry_keys(job: RunsJob, inputs: Inputs, entries: pa.Table) -> U64:
         return ids.keys_as_u64(entries["doc_key"])
     shard_M, row_M = entries["shard"].to_numpy(), entries["row"].to_numpy()
     key_M2 = np.zeros((len(entries), 2), np.uint64)
-    for number in np.unique(shard_M).tolist():
-        here = np.flatnonzero(shard_M == number)
-        keys = inputs.open(job.keys.value[number]).take(["doc_key"], row_M[here])
-        key_M2[here] = ids.keys_as_u64(keys["doc_key"])
+    order = np.argsort(shard_M, kind="stable")
+    for number, here in zip(*_split(shard_M[order], order), strict=True):
+        keys = inputs.open(job.keys.value[number])
+        if len(here) < len(keys):
+            key_M2[here] = ids.keys_as_u64(keys.take(["doc_key"], row_M[here])["doc_key"])
+        else:
+            key_M2[here] = ids.keys_as_u64(keys.read(["doc_key"])["doc_key"])[row_M[here]]
     return key_M2
+
+
+def _split(number_M: U32, entry_M: I64) -> tuple[list[int], list[I64]]:
+    """Numbers that ascend, each once, and the entries with each."""
+    starts = np.flatnonzero(np.r_[True, number_M[1:] != number_M[:-1]][: len(number_M)])
+    return number_M[starts].tolist(), np.split(entry_M, starts[1:])[: len(starts)]
 
 
 def rank_keys(key_M2: U64) -> I64:

@@ -23,7 +23,6 @@ from pipeline.stages.digest_runs import (
     RunsJob,
     entry_keys,
     join_runs,
-    rank_keys,
     return_found,
     shared_entries,
     slice_found,
@@ -59,10 +58,10 @@ the passage stays, and its first byte there."""
 def _repeated_windows(job: RunsJob, inputs: Inputs) -> Result:
     """Columns shard (the block), digest; first_shard, first_row, first_byte: where the window is
     first, in another block."""
+    from dedup.substrings import first_of_groups
+
     windows, bucket = shared_entries(job, inputs)
-    rank = rank_keys(entry_keys(job, inputs, windows))
-    order = np.lexsort((rank, bucket))
-    first = order[np.searchsorted(bucket[order], bucket)]
+    first = first_of_groups(bucket, entry_keys(job, inputs, windows).byteswap())
     later = np.flatnonzero(first != np.arange(len(first)))
     later = later[np.argsort(windows["shard"].to_numpy()[later], kind="stable")]
     table = windows.select(["shard", "digest"]).take(pa.array(later))

@@ -40,6 +40,8 @@ WINDOW_MEMORY = 64
 """Working memory of a task for each byte of text that repeats: hashes, places, their sort."""
 _ENTRY_BYTES = 64
 """Working memory of one seed in the join."""
+_PLACES = 16
+"""Marks for each digest that is looked for, so that few others are."""
 
 
 @dataclass(frozen=True)
@@ -228,8 +230,13 @@ def _is_among(digest_S: U64, known_K: U64) -> Mask:
     if not len(known_K):
         return np.zeros(len(digest_S), np.bool_)
     known_K = np.sort(known_K)
-    at = np.searchsorted(known_K, digest_S)
-    is_known: Mask = known_K[np.minimum(at, len(known_K) - 1)] == digest_S
+    shift = np.uint64(64 - (_PLACES * len(known_K)).bit_length())
+    marks = np.zeros(1 << int(64 - shift), np.bool_)
+    marks[known_K >> shift] = True
+    is_known: Mask = marks[digest_S >> shift]
+    digest_C = digest_S[is_known]
+    at = np.minimum(np.searchsorted(known_K, digest_C), len(known_K) - 1)
+    is_known[is_known] = known_K[at] == digest_C
     return is_known
 
 
