@@ -5,13 +5,15 @@ a block, compares their bytes with those of the document where they stay, and le
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dedup.arrays import U32
+from dedup.arrays import U8, U32, U64
 from pipeline.core import ids
 from pipeline.core.manifest import Shard
 from pipeline.engine.levels import Bundle, single_ranges
@@ -90,12 +92,13 @@ class SubstringsJob:
 
 @dataclass(frozen=True)
 class _Repeats:
-    """Windows of a block to cut: row, byte_start (W,) uint32, and where each is first: block, row
-    and byte, (3, W) uint32."""
+    """Windows of a block to cut: row, byte_start (W,) uint32, and where each is first: first_text
+    (W,) uint64, block and row, of 32 bits each; first_byte (W,) uint32."""
 
     row: U32
     byte_start: U32
-    place: U32
+    first_text: U64
+    first_byte: U32
 
 
 def _substrings(job: SubstringsJob, inputs: Inputs) -> Result:
@@ -104,10 +107,10 @@ def _substrings(job: SubstringsJob, inputs: Inputs) -> Result:
     from dedup.substrings import chain_matches
 
     repeats = _find_repeats(job, inputs)
-    block, row, byte = repeats.place
-    text = block.astype(np.int64) << 32 | row
-    matches = chain_matches(repeats.row, repeats.byte_start, text, byte, job.least)
-    rows = list(_verify(job, inputs, matches, repeats.place[:, matches.first]))
+    matches = chain_matches(
+        repeats.row, repeats.byte_start, repeats.first_text, repeats.first_byte, job.least
+    )
+    rows = list(_verify(job, inputs, repeats, matches))
     table = pa.Table.from_pylist(
         [dict(zip(SUBSTRINGS.names, r, strict=True)) for r in rows], SUBSTRINGS
     )
@@ -119,21 +122,27 @@ def _substrings(job: SubstringsJob, inputs: Inputs) -> Result:
 
 
 def _find_repeats(job: SubstringsJob, inputs: Inputs) -> _Repeats:
-    names = ["digest", "row", "byte_start"]
-    digest_F, row_F, byte_F = _columns(inputs.table(job.firsts), names)
-    digest_L, row_L, byte_L = _columns(inputs.table(job.later), names)
-    place_F = np.stack([np.full_like(row_F, job.index), row_F, byte_F])
+    digest_F, row_F, byte_F = _columns(inputs.table(job.firsts), ["digest", "row", "byte_start"])
+    row_L, byte_L, first_L = _columns(inputs.table(job.later), ["row", "byte_start", "first"])
+    text_F, place_F = _join_numbers(np.uint64(job.index), row_F), byte_F.copy()
     elsewhere = [np.zeros(0, np.int64)]
     for part in slice_found(job.repeated.value, job.index, job.index + 1, inputs):
         at = np.searchsorted(digest_F, part["digest"].to_numpy())
-        place_F[:, at] = _columns(part, list(_PLACE))
+        block, row, place_F[at] = _columns(part, list(_PLACE))
+        text_F[at] = _join_numbers(block, row)
         elsewhere.append(at)
     moved = np.concatenate(elsewhere)
     row, byte = np.r_[row_F[moved], row_L], np.r_[byte_F[moved], byte_L]
-    of_later = place_F[:, np.searchsorted(digest_F, digest_L)]
-    place = np.concatenate([place_F[:, moved], of_later], axis=1)
-    is_apart = (place[0] != job.index) | (place[1] != row) | (byte - place[2] >= job.least)
-    return _Repeats(row[is_apart], byte[is_apart], place[:, is_apart])
+    text, place = np.r_[text_F[moved], text_F[first_L]], np.r_[place_F[moved], place_F[first_L]]
+    is_own = text == _join_numbers(np.uint64(job.index), row)
+    is_apart = ~is_own | (byte - place >= job.least)
+    return _Repeats(row[is_apart], byte[is_apart], text[is_apart], place[is_apart])
+
+
+def _join_numbers(block: U32 | np.uint64, row: U32) -> U64:
+    """A block and a row in it as one number."""
+    joined: U64 = block.astype(np.uint64) << np.uint64(32) | row
+    return joined
 
 
 def _columns(table: pa.Table, names: list[str]) -> list[npt.NDArray[Any]]:
@@ -141,32 +150,40 @@ def _columns(table: pa.Table, names: list[str]) -> list[npt.NDArray[Any]]:
 
 
 def _verify(
-    job: SubstringsJob, inputs: Inputs, matches: "Matches", place_3M: U32
+    job: SubstringsJob, inputs: Inputs, repeats: _Repeats, matches: "Matches"
 ) -> Iterator[tuple[int, int, int, bytes, int]]:
     """SUBSTRINGS of the matches whose bytes agree, by the block where they are first."""
     from dedup.substrings import verify_match
 
-    own = inputs.table(job.keys.value[job.index])["row"].to_numpy()
-    own_texts = inputs.open(_documents(job, job.index))
-    for block in np.unique(place_3M[0]).tolist():
+    own = _BlockTexts(job, job.index, inputs)
+    text, place = repeats.first_text[matches.first], repeats.first_byte[matches.first]
+    block, first_row = text >> np.uint64(32), text & np.uint64(0xFFFFFFFF)
+    numbers = (block, matches.row, matches.byte_start, matches.byte_end, first_row, place)
+    ordered = np.stack([number.astype(np.int64) for number in numbers])
+    ordered = ordered[:, np.lexsort((matches.row, text))]
+    for number, of_block in groupby(ordered.T.tolist(), itemgetter(0)):
+        theirs = _BlockTexts(job, number, inputs)
+        for _, row, start, end, first_row, place in of_block:
+            later, earlier = own.text(row), theirs.text(first_row)
+            for low, high in verify_match(later, start, end, earlier, place, job.least).tolist():
+                yield own.rows[row], low, high, theirs.keys[first_row], place + low - start
+
+
+class _BlockTexts:
+    """The documents of a block, by their numbers there; texts that were asked for are at hand."""
+
+    def __init__(self, job: SubstringsJob, block: int, inputs: Inputs) -> None:
         keys = inputs.table(job.keys.value[block])
-        texts, rows = inputs.open(_documents(job, block)), keys["row"].to_numpy()
-        here = np.flatnonzero(place_3M[0] == block)
-        for match in here[np.argsort(place_3M[1, here], kind="stable")].tolist():
-            row, first_row = int(own[matches.row[match]]), int(place_3M[1, match])
-            start, place = int(matches.byte_start[match]), int(place_3M[2, match])
-            later, earlier = own_texts.text("text", row), texts.text("text", int(rows[first_row]))
-            spans = verify_match(
-                later, start, int(matches.byte_end[match]), earlier, place, job.least
-            )
-            for low, high in spans.tolist():
-                key = keys["doc_key"][first_row].as_py()
-                yield row, low, high, key, place + low - start
+        self.rows: list[int] = keys["row"].to_pylist()
+        self.keys: list[bytes] = keys["doc_key"].to_pylist()
+        self._documents = inputs.open(job.documents.value[job.shards.value[block]])
+        self._texts: dict[int, U8] = {}
 
-
-def _documents(job: SubstringsJob, block: int) -> Shard:
-    """The documents shard that a block is of."""
-    return job.documents.value[job.shards.value[block]]
+    def text(self, number: int) -> U8:
+        """The UTF-8 of a document, mapped."""
+        if number not in self._texts:
+            self._texts[number] = self._documents.text("text", self.rows[number])
+        return self._texts[number]
 
 
 def find_substrings(

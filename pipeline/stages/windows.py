@@ -183,8 +183,8 @@ class WindowsJob:
 
 def _windows(job: WindowsJob, inputs: Inputs) -> Result:
     """Of the first windows of a digest: digest (ascending), shard (the block), row, byte_start; of
-    all others digest (ascending), row, byte_start; of every document of the block, by key: doc_key,
-    and row in the documents shard."""
+    all others row, byte_start, and the number of the first one; of every document of the block, by
+    key: doc_key, and row in the documents shard."""
     from dedup.substrings import find_candidates, find_seeds
 
     rows = _find_rows(job.documents, job.keep, job.rules.sources, inputs)
@@ -200,21 +200,30 @@ def _windows(job: WindowsJob, inputs: Inputs) -> Result:
     seeds = find_seeds(texts, job.rules.least)
     is_shared = _is_among(seeds.digest, np.concatenate([np.zeros(0, np.uint64), *shared]))
     windows = find_candidates(texts, seeds, is_shared, job.rules.least)
-    table = pa.table([pa.array(c) for c in vars(windows).values()], list(vars(windows)))
     is_first = np.r_[True, windows.digest[1:] != windows.digest[:-1]][: len(windows)]
-    firsts, later = (table.filter(pa.array(mask)) for mask in (is_first, ~is_first))
-    block = pa.array(np.full(len(firsts), job.index, np.uint32))
-    of_rows = pa.table({"doc_key": keys.take(pa.array(order)), "row": pa.array(rows)})
-    ends = {
-        "arrow": firsts.append_column("shard", block),
-        layout.LATER_SHARD: later,
-        layout.LINE_KEYS_SHARD: of_rows,
+    first, later = np.flatnonzero(is_first), np.flatnonzero(~is_first)
+    columns = {
+        "arrow": {
+            "digest": windows.digest[first],
+            "shard": np.full(len(first), job.index, np.uint32),
+            "row": windows.row[first],
+            "byte_start": windows.byte_start[first],
+        },
+        layout.LATER_SHARD: {
+            "row": windows.row[later],
+            "byte_start": windows.byte_start[later],
+            "first": np.cumsum(is_first, dtype=np.uint32)[later] - np.uint32(1),
+        },
+        layout.LINE_KEYS_SHARD: {
+            "doc_key": keys.take(pa.array(order)).combine_chunks(),
+            "row": rows,
+        },
     }
     outputs = tuple(
-        arrow_output(layout.shard("windows", job.index, end), part.combine_chunks())
-        for end, part in ends.items()
+        arrow_output(layout.shard("windows", job.index, end), pa.table(of_end))
+        for end, of_end in columns.items()
     )
-    counters = {"windows": len(windows), "firsts": len(firsts)}
+    counters = {"windows": len(windows), "firsts": len(first)}
     return Result(outputs, counters)
 
 
@@ -229,7 +238,7 @@ def _is_among(digest_S: U64, known_K: U64) -> Mask:
     """Whether each digest is one of those that are known, which may be in any order."""
     if not len(known_K):
         return np.zeros(len(digest_S), np.bool_)
-    known_K = np.sort(known_K)
+    known_K = np.sort(known_K, kind="stable")  # which they are, nearly
     shift = np.uint64(64 - (_PLACES * len(known_K)).bit_length())
     marks = np.zeros(1 << int(64 - shift), np.bool_)
     marks[known_K >> shift] = True
