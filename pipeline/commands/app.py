@@ -36,6 +36,8 @@ clean      clean      Repair the text of records, and drop short ones and those 
                       choice refuse.
 explain    explain    Show what became of a document; a duplicate is shown next to the document that
                       was kept.
+explore    explore    Look at a run in the browser: its documents, filters, distributions, and
+                      each document whole.
 inspect    inspect    Show the duplicate clusters of a run, or with --dropped what left for a
                       reason.
 convert    convert    Convert a data set to another form: HDF5, .bin with .idx, MDS, LitData,

@@ -7,11 +7,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from pipeline.core import ids
 from pipeline.core.errors import InputError
 from pipeline.explain.find import find_led_to
 from pipeline.lineage.shards import find_takedowns
@@ -20,7 +17,6 @@ from pipeline.runs.clusters import read_rows_by_key
 from pipeline.runs.generations import find_whole, list_begun, several_generations
 from pipeline.runs.held_texts import QUARANTINED
 from pipeline.runs.origin import Recipe, read_recipe, texts_home
-from pipeline.runs.parts import wrap_read_errors
 from pipeline.runs.records import RecordPlace, RunRecord, RunRecords
 
 _NO_DOCUMENT = ("dropped", "bad_record")
@@ -94,10 +90,13 @@ class Explanation:
     jaccard_now: float | None
 
 
-def explain_document(directory: Path, reference: str, most: int | None = None) -> Explanation:
+def explain_document(
+    directory: Path, reference: str, most: int | None = None, records: RunRecords | None = None
+) -> Explanation:
     """Explain the document `reference` (see `RunRecords.find`), or the one a row or work leads to;
     lists at most `most` documents it stands for. Of a repacked run the run it was packed from is
-    asked, of a run that was appended to every generation.
+    asked, of a run that was appended to every generation. `records` are those of `directory`, where
+    somebody has them open.
 
     Raises InputError for an unknown or ambiguous document and when that run is lost, IntegrityError
     for damaged files.
@@ -105,7 +104,8 @@ def explain_document(directory: Path, reference: str, most: int | None = None) -
     found, unknown = [], []
     for generation in list_begun(directory):
         try:
-            explanation = _explain(generation.directory, reference, most)
+            own = records if generation.directory == directory else None
+            explanation = _explain(generation.directory, reference, most, own)
         except InputError as error:
             unknown.append(error)
         else:
@@ -117,16 +117,17 @@ def explain_document(directory: Path, reference: str, most: int | None = None) -
     return found[0][1]
 
 
-def _explain(directory: Path, reference: str, most: int | None) -> Explanation:
+def _explain(
+    directory: Path, reference: str, most: int | None, records: RunRecords | None = None
+) -> Explanation:
     run, directory = directory, texts_home(directory)
-    records = RunRecords(directory)
+    records = records or RunRecords(directory)
     record = _find_record(records, run, reference)
     key = bytes.fromhex(record.place.key)
     recipe = read_recipe(directory)
     kept_by, stands_for, total = _read_links(records, key, most)
     texts = _read_texts(records, key, kept_by)
-    columns = ["reason", "propagated_from"]
-    decision = next(iter(_read_about(directory / layout.DECISIONS, [key], columns)), {})
+    decision = next(iter(_read_about(records, layout.DECISIONS, [key])), {})
     missing = kept_by is not None and kept_by.jaccard is None
     return Explanation(
         record=record,
@@ -135,7 +136,7 @@ def _explain(directory: Path, reference: str, most: int | None) -> Explanation:
         decision_of=(decision.get("propagated_from") or b"").hex(),
         taken_down=find_takedowns(run, key),
         origin=None if run == directory else directory,
-        evidence=read_evidence(directory, [key]).get(key, ()),
+        evidence=read_evidence(records, [key]).get(key, ()),
         excerpt=records.excerpt(key) if record.state in _NO_DOCUMENT else "",
         in_quarantine=record.state == QUARANTINED and key not in records.texts([key], 1),
         kept_by=kept_by,
@@ -159,11 +160,11 @@ def _find_record(records: RunRecords, run: Path, reference: str) -> RunRecord:
 def _read_links(
     records: RunRecords, key: bytes, most: int | None
 ) -> tuple[Link | None, tuple[Link, ...], int]:
-    path = records.directory / layout.CLUSTERS
-    if not path.exists():
+    rows = records.rows_about(layout.CLUSTERS, "member", [key])
+    edges = records.rows_about(layout.CLUSTERS, "kept", [key])
+    if rows is None or edges is None:
         return None, (), 0
-    above = read_rows_by_key(path, "member", [key]).to_pylist()
-    edges = read_rows_by_key(path, "kept", [key])
+    above = rows.to_pylist()
     below = edges.filter(pc.equal(edges["index"], ""))
     by_similarity = pc.coalesce(below["jaccard"], below["estimate"])
     below = below.append_column("similarity", by_similarity).sort_by(
@@ -241,25 +242,19 @@ def _compute_jaccard(texts: tuple[str, str] | None, recipe: Recipe | None) -> fl
 
 
 def read_evidence(
-    directory: Path, keys: Sequence[bytes]
+    records: RunRecords, keys: Sequence[bytes]
 ) -> dict[bytes, tuple[DocumentEvidence, ...]]:
     """All evidence on documents, by key; nothing while there is no such table."""
     evidence: dict[bytes, tuple[DocumentEvidence, ...]] = {}
-    columns = ["doc_key", *(field.name for field in fields(DocumentEvidence))]
-    for row in _read_about(directory / layout.EVIDENCE, keys, columns):
-        key = row.pop("doc_key")
+    names = [field.name for field in fields(DocumentEvidence)]
+    for row in _read_about(records, layout.EVIDENCE, keys):
         row["attributes"] = json.loads(row["attributes"] or "{}")
-        evidence[key] = (*evidence.get(key, ()), DocumentEvidence(**row))
+        found = DocumentEvidence(**{name: row[name] for name in names})
+        evidence[row["doc_key"]] = (*evidence.get(row["doc_key"], ()), found)
     return evidence
 
 
-def _read_about(path: Path, keys: Sequence[bytes], columns: list[str]) -> list[dict[str, Any]]:
+def _read_about(records: RunRecords, table: str, keys: Sequence[bytes]) -> list[dict[str, Any]]:
     """Rows of a table on some documents; none while the table is not there."""
-    if not path.exists():
-        return []
-    with wrap_read_errors(path):
-        key_array = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
-        rows: list[dict[str, Any]] = pq.read_table(
-            path, columns=columns, filters=pc.field("doc_key").isin(key_array)
-        ).to_pylist()
-    return rows
+    rows = records.rows_about(table, "doc_key", keys)
+    return [] if rows is None else rows.to_pylist()

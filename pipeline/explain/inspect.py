@@ -283,7 +283,7 @@ def find_dropped(directory: Path, reason: str, source: str, top: int) -> Dropped
 def _describe_records(records: RunRecords, table: pa.Table) -> tuple[DroppedRecord, ...]:
     keys = table["doc_key"].to_pylist()
     texts = records.texts(keys, EXCERPT_BYTES)
-    evidence = read_evidence(records.directory, keys)
+    evidence = read_evidence(records, keys)
     described = []
     for row, place in zip(table.to_pylist(), records.places(table), strict=True):
         key, state = row["doc_key"], row["state"]

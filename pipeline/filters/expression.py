@@ -30,12 +30,12 @@ def evaluate_expression(expression: str, columns: pa.Table) -> npt.NDArray[np.bo
     return np.fromiter((row[0] for row in connection.fetchall()), np.bool_, len(columns))
 
 
-def check_expression(expression: str, schema: pa.Schema) -> tuple[str, ...]:
-    """The columns that an expression over these uses, in the order of `schema`. Raises ConfigError
-    where it is none that can decide about documents."""
+def check_expression(expression: str, schema: pa.Schema, key: str = KEY) -> tuple[str, ...]:
+    """The columns that an expression over these uses, in the order of `schema`. Raises ConfigError,
+    which names the expression by `key`, where it is none that can decide about documents."""
     import duckdb
 
-    shown = f"{KEY}: {escape_text(expression, 100)}"
+    shown = f"{key}: {escape_text(expression, 100)}"
     connection = _connect()
     connection.register(_TABLE, schema.empty_table())
     query = f"select (\n{expression}\n) from {_TABLE}"

@@ -247,6 +247,30 @@ def without(text: bytes, cuts: list[tuple[int, int]]) -> bytes:
     return b"".join([*parts, text[at:]])
 
 
+@dataclass(frozen=True)
+class TokenizedText:
+    """A text as it was tokenized, without what was cut from it: ids (T,) and characters
+    [start, stop) of each token, (T, 2); where a character takes several tokens they all have it."""
+
+    text: str
+    ids: tuple[int, ...]
+    spans: tuple[tuple[int, int], ...]
+
+
+def tokenize_text(directory: Path, home: Path, key: bytes, text: str, split: str) -> TokenizedText:
+    """The text of a document of a split, tokenized again as the run did, without BOS and EOS.
+
+    directory: of the data set; home: of the texts. Raises InputError for a run without hdf5/.
+    """
+    from pipeline.tokenizers.definition import reference_tokenizer
+
+    definition = _read_tokenizer(directory, open_dataset(directory / "hdf5" / split).eos_id)
+    cuts = read_cuts(home, pa.array([key], pa.binary(ids.KEY_BYTES))).get(key, [])
+    left = without(text.encode(), cuts).decode(errors="ignore")
+    encoded = reference_tokenizer(definition).encode(left, add_special_tokens=False)
+    return TokenizedText(left, tuple(encoded.ids), tuple(encoded.offsets))
+
+
 Spans = Sequence[tuple[int, int]]
 RowName = tuple[str, int | None]
 """A file of the data set, as `prep trace` names it, and a row; of a corpus no row."""

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.core import ids
 from pipeline.runs.generations import is_generation_name
-from pipeline.runs.parts import RowGroups, wrap_read_errors
+from pipeline.runs.parts import find_rows_by_key, wrap_read_errors
 
 NOT_RECORDED = "not recorded"
 """The sources in a table of an earlier version."""
@@ -29,10 +27,11 @@ NOT_RECORDED = "not recorded"
 def read_clusters(part: Path) -> pa.Table:
     """A part of the table."""
     with wrap_read_errors(part), pq.ParquetFile(part) as file:
-        return _complete(file.read())
+        return complete_sources(file.read())
 
 
-def _complete(clusters: pa.Table) -> pa.Table:
+def complete_sources(clusters: pa.Table) -> pa.Table:
+    """Rows of the table with the columns that those of an earlier version have not."""
     for name in ("source", "kept_source"):
         if name not in clusters.column_names:
             unknown = pa.array([NOT_RECORDED] * len(clusters), pa.string())
@@ -44,13 +43,7 @@ def read_rows_by_key(path: Path, column: str, keys: Sequence[bytes]) -> pa.Table
     """All columns of the rows whose `column` (`kept` or `member`) is among these keys, read one row
     group at a time."""
     key_array = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
-    groups = RowGroups(path)
-    parts = [groups.read([])]
-    for group in range(len(groups)):
-        is_match = pc.is_in(groups.read([group], [column])[column], key_array).to_numpy()
-        if is_match.any():
-            parts.append(groups.read([group]).take(np.flatnonzero(is_match)))
-    return _complete(pa.concat_tables(parts))
+    return complete_sources(find_rows_by_key(path, column, key_array))
 
 
 @dataclass(frozen=True)

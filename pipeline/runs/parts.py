@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dedup.arrays import I64
@@ -131,6 +132,18 @@ class RowGroups:
                 tables.append(file.read_row_groups(numbers, names))
         return pa.concat_tables(tables) if tables else self._empty(names)
 
+    def take(self, rows_N: I64, columns: Sequence[str] | None = None) -> pa.Table:
+        """These columns of the rows, in the order asked for; by default all columns."""
+        group_N = np.searchsorted(self.starts, rows_N, side="right") - 1
+        groups = np.unique(group_N)
+        sizes = np.diff(self.starts)[groups]
+        place = np.cumsum(sizes) - sizes
+        table = self.read(groups.tolist(), columns)
+        if not len(groups):
+            return table
+        row = place[np.searchsorted(groups, group_N)] + rows_N - self.starts[group_N]
+        return table.take(pa.array(row))
+
     def parts(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """These columns, one row group at a time; one empty table where there is none."""
         for group in range(max(1, len(self))):
@@ -142,6 +155,17 @@ class RowGroups:
         return pa.schema(
             [f.with_type(labels) if f.name in self._labels else f for f in fields]
         ).empty_table()
+
+
+def find_rows_by_key(table: Path, column: str, keys: pa.Array) -> pa.Table:
+    """All columns of the rows whose `column` is one of these keys, read one row group at a time."""
+    groups = RowGroups(table)
+    parts = [groups.read([])]
+    for group in range(len(groups)):
+        is_match = pc.is_in(groups.read([group], [column])[column], keys).to_numpy()
+        if is_match.any():
+            parts.append(groups.read([group]).take(np.flatnonzero(is_match)))
+    return pa.concat_tables(parts)
 
 
 _MERGED = 1 << 20

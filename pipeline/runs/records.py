@@ -22,7 +22,7 @@ from pipeline.core import ids
 from pipeline.core.errors import InputError, escape_text
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
-from pipeline.runs.parts import RowGroups, wrap_read_errors
+from pipeline.runs.parts import RowGroups, find_rows_by_key, wrap_read_errors
 from pipeline.runs.references import find_file, find_files_ending, is_key, shorten_list, split_place
 
 _REPEATED = ["source", "licence", "state", "reason", "decision", "rule", "split"]
@@ -162,6 +162,13 @@ class RunRecords:
                 return str(excerpts[0].as_py())
         return ""
 
+    def rows_about(self, table: str, column: str, keys: Sequence[bytes]) -> pa.Table | None:
+        """All columns of the rows of a table of the run whose `column` is one of these keys; None
+        where the run has no such table."""
+        path = self.directory / table
+        key_array = pa.array(sorted(set(keys)), pa.binary(ids.KEY_BYTES))
+        return find_rows_by_key(path, column, key_array) if path.exists() else None
+
     def count_by_source(self) -> dict[str, int]:
         """How many documents of each source reached dedup."""
         counts: dict[str, int] = {}
@@ -226,16 +233,7 @@ class DocumentTable:
 
     def take(self, rows_N: I64, columns: Sequence[str]) -> pa.Table:
         """These columns of the rows, in the order asked for."""
-        starts = self._groups.starts
-        group_N = np.searchsorted(starts, rows_N, side="right") - 1
-        groups = np.unique(group_N)
-        sizes = np.diff(starts)[groups]
-        place = np.cumsum(sizes) - sizes
-        table = self._groups.read(groups.tolist(), columns)
-        if not len(groups):
-            return table
-        row = place[np.searchsorted(groups, group_N)] + rows_N - starts[group_N]
-        return table.take(pa.array(row))
+        return self._groups.take(rows_N, columns)
 
     def find(self, name: str) -> I64:
         """Rows of the documents that a name means, as pages and commands print it: a key in hex or

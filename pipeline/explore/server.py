@@ -1,0 +1,129 @@
+"""The pages of the explorer: what is asked for by an address, and the answer as HTML."""
+
+from collections.abc import Callable
+from importlib import resources
+from typing import Any
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from pipeline.core.errors import ConfigError, InputError, PrepError, escape_text
+from pipeline.explore.conditions import ListFilters, parse_filters
+from pipeline.explore.distributions import list_columns, make_distribution
+from pipeline.explore.document import mark_lines, mark_tokens, open_document, release_text
+from pipeline.explore.explorer import ChangedRunError, Explorer
+from pipeline.report.page import report_environment
+
+_PACKAGE = "pipeline.explore"
+_FACET_VALUES = 30
+"""Values of a label that are listed."""
+_STATIC = {"explore.css": "text/css", "explore.js": "text/javascript"}
+Page = Callable[[Explorer, Request], Response]
+
+
+def make_app(explorer: Explorer) -> Starlette:
+    """The application, without its gate (`pipeline.explore.security`)."""
+
+    def page(path: str, answer: Page, method: str = "GET") -> Route:
+        def respond(request: Request) -> Response:
+            # A plain function: Starlette runs it in a thread.
+            try:
+                explorer.check_unchanged()
+                return answer(explorer, request)
+            except PrepError as error:
+                return _show_problem(explorer, error)
+
+        return Route(path, respond, methods=[method])
+
+    return Starlette(
+        routes=[
+            page("/", _go_to_list),
+            page("/documents", _show_list),
+            page("/document", _find_document),
+            page("/documents/{key}/text", _show_released, "POST"),
+            page("/documents/{key:path}", _show_document),
+            Route("/static/{name}", _send_static, methods=["GET"]),
+        ]
+    )
+
+
+def _render(template: str, explorer: Explorer, status: int = 200, **values: Any) -> Response:
+    environment = report_environment(_PACKAGE)
+    environment.filters.setdefault("lines", mark_lines)
+    text = environment.get_template(template).render(
+        run=str(explorer.directory), explorer=explorer, **values
+    )
+    return Response(text, status, media_type="text/html")
+
+
+def _show_problem(explorer: Explorer, error: PrepError) -> Response:
+    status = 409 if isinstance(error, ChangedRunError) else 400
+    status = 404 if isinstance(error, InputError) and status == 400 else status
+    status = status if isinstance(error, ConfigError | InputError) else 500
+    return _render("problem.html.j2", explorer, status, message=str(error))
+
+
+def _go_to_list(_: Explorer, request: Request) -> Response:
+    query = request.url.query
+    return RedirectResponse(f"/documents?{query}" if query else "/documents", 303)
+
+
+def _show_list(explorer: Explorer, request: Request) -> Response:
+    filters = parse_filters(request.query_params.multi_items())
+    columns = list_columns(explorer)
+    column = request.query_params.get("chart") or columns[0]
+    after, before = _read_row(request, "after"), _read_row(request, "before")
+    return _render(
+        "documents.html.j2",
+        explorer,
+        filters=filters,
+        none_at_all=ListFilters(),
+        list=explorer.list_documents(filters, -1 if after is None else after, before),
+        columns=columns,
+        chart=make_distribution(explorer, filters, column),
+        facet_values=_FACET_VALUES,
+    )
+
+
+def _find_document(_: Explorer, request: Request) -> Response:
+    """Goes to a document that a person named."""
+    name = request.query_params.get("name", "").strip()
+    if not name:
+        raise ConfigError("name: expected a key, FILE:LINE or SHARD[ROW]")
+    return RedirectResponse(f"/documents/{quote(name, safe='')}", 303)
+
+
+def _show_document(explorer: Explorer, request: Request) -> Response:
+    page = open_document(explorer, request.path_params["key"])
+    tokens = mark_tokens(page.tokens) if page.tokens else None
+    return _render(
+        "document.html.j2", explorer, page=page, e=page.explanation, tokens=tokens, released=None
+    )
+
+
+def _show_released(explorer: Explorer, request: Request) -> Response:
+    """The same with the text of a document in quarantine, which is recorded."""
+    page = open_document(explorer, request.path_params["key"])
+    text = release_text(explorer, page.explanation.record.place.key)
+    return _render(
+        "document.html.j2", explorer, page=page, e=page.explanation, tokens=None, released=text
+    )
+
+
+def _send_static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in _STATIC:
+        return Response("no such file\n", 404, media_type="text/plain")
+    return Response(resources.files(_PACKAGE).joinpath(name).read_bytes(), media_type=_STATIC[name])
+
+
+def _read_row(request: Request, name: str) -> int | None:
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if not text.isdecimal() or len(text) > 12:
+        raise ConfigError(f"{name}={escape_text(text, 40)}: expected the number of a row")
+    return int(text)
