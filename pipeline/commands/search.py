@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from pipeline.commands.options import FinishedRunArgument, JsonOption, RunArgument, read_count
+from pipeline.commands.options import (
+    FinishedRunArgument,
+    JsonOption,
+    RunArgument,
+    WorkersOption,
+    read_count,
+)
 from pipeline.commands.places import EXPOSURE
 from pipeline.commands.terminal import out, print_json, print_line
 from pipeline.commands.usage import commands
@@ -28,16 +34,20 @@ _PLACES, _ROWS, _STEPS = 3, 4, 6
 
 def search(
     directory: FinishedRunArgument,
-    words: str,
+    words: str = "",
+    index: bool = False,
     train: Path | None = None,
     limit: Annotated[int | None, typer.Option(min=0)] = None,
+    workers: WorkersOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find words in the texts of a run, word for word or nearly.
 
     Shows each document with file:line, state, HDF5 rows and training steps.
 
-    WORDS: the words to find, in quotes
+    WORDS: the words to find, in quotes; with --index they may be left out
+    --index: make an index of the words of the run first, or bring it up to date; later searches
+        read only the texts that it leaves
     --train MODEL_DIR: model_dir of a training run, to list its steps
     --limit N: list at most N documents [default: 20, all with --json]
 
@@ -45,6 +55,7 @@ def search(
     prep search runs/pile "the quick brown fox"
     prep search runs/pile "Permission is hereby granted" --limit 5 --train out
     prep search runs/pile "def forward(self" --json
+    prep search runs/pile --index
     Case, punctuation and line breaks are ignored. For every five words, one may be changed, left
         out or added. For a longer text, `prep trace RUN --text FILE` finds near-duplicates and
         passages.
@@ -52,8 +63,14 @@ def search(
     from pipeline.engine.progress import Progress
     from pipeline.explain.search import search_run as find
 
+    if index:
+        from pipeline.stories.word_index import index_words
+
+        index_words(directory, workers, progress=Progress(as_json=as_json))
+        if not words:
+            return None
     most = _SHOWN if limit is None and not as_json else limit
-    show_search(find(directory, words, train, most, Progress(as_json=as_json)), as_json)
+    return show_search(find(directory, words, train, most, Progress(as_json=as_json)), as_json)
 
 
 def show_search(answer: "SearchAnswer", as_json: bool) -> None:

@@ -2,7 +2,9 @@
 
 Every text that the run has is read: of kept documents, of duplicates and of those that a rule or a
 filter dropped, in documents/; of quarantined ones in quarantine/, which are named and not shown. A
-shard is memory-mapped and searched by one thread (`text_scan`), a few shards at a time.
+shard is memory-mapped and searched by one thread (`text_scan`), a few shards at a time. With an
+index of its words (`word_index`) only the texts that can hold the query are read, and the answer is
+the same.
 """
 
 import os
@@ -16,18 +18,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dedup.arrays import I64
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import read_manifest
-from pipeline.core.words import pluralise
+from pipeline.core.words import format_bytes, pluralise
 from pipeline.engine.progress import Progress
 from pipeline.explain.text_scan import Query, RowPlaces, TextPlace, find_matching_rows, make_query
+from pipeline.explain.word_index.lookup import (
+    StaleIndex,
+    WordIndex,
+    list_texts,
+    open_word_index,
+)
 from pipeline.lineage.exposure import Exposure, ForwardTrace, TracedDocument, trace_documents
 from pipeline.lineage.generations import count_documents_before, join_exposures
 from pipeline.lineage.sample import RowName, rows_of_words, steps_of_rows
 from pipeline.lineage.training import read_training
 from pipeline.runs import layout
 from pipeline.runs.generations import list_generations
-from pipeline.runs.held_texts import quarantine_path, read_held_shard
+from pipeline.runs.held_texts import (
+    TextCounts,
+    count_texts,
+    quarantine_path,
+    read_held_shard,
+)
 from pipeline.runs.origin import texts_home
 from pipeline.runs.records import DocumentTable, map_arrow
 from pipeline.runs.views import CleanOutput
@@ -36,6 +50,7 @@ from pipeline.screening.fingerprints.find import compile_fingerprint_kernels
 _READERS = 4
 _MOST_TOKENIZED = 200
 """Documents, the first ones, of which the rows that hold the words are found."""
+_MAKE_INDEX = "all texts are read; `prep search RUN --index` makes it again"
 _CONTEXT = 90
 """Bytes of text shown before a place and after it."""
 
@@ -211,9 +226,16 @@ def _add_rows(
     )
 
 
-def scan_run(directory: Path, text: str, progress: Progress) -> tuple[list[FoundText], SearchScope]:
-    """The documents whose texts hold `text`, and what was looked at. Raises InputError as
-    `search_run`."""
+def scan_run(
+    directory: Path,
+    text: str,
+    progress: Progress,
+    index: WordIndex | None = None,
+    most_bytes: int | None = None,
+) -> tuple[list[FoundText], SearchScope]:
+    """The documents whose texts hold `text`, and what was looked at; with an index that is open
+    already, or the one of the run. Raises InputError as `search_run`, and where more than about
+    `most_bytes` of texts would have to be read."""
     if not text.strip():
         raise InputError("expected words to look for, got only white space")
     home = find_readable_home(directory)
@@ -221,8 +243,66 @@ def scan_run(directory: Path, text: str, progress: Progress) -> tuple[list[Found
     # The text as it is given, and as the run cleaned its documents.
     both = map(make_query, (clean_query(home, text), text))
     queries = list({query.tokens: query for query in both if query.tokens}.values())
+    index = index or open_index(home, progress)
+    rows = _find_candidates(index, queries) if index else None
+    if most_bytes is not None:
+        _check_amount(home, index, rows, most_bytes)
+    if index is None or rows is None:
+        hits, counts = _scan_all(home, queries, progress)
+    else:
+        hits, counts = _scan_rows(home, index, queries, rows), index.counts
+    documents = counts.rows - counts.emptied
+    records = len(DocumentTable(home)) if (home / layout.DOCUMENTS).exists() else 0
+    return hits, SearchScope(
+        words=len(queries[0].words),
+        edits=queries[0].edits,
+        documents=documents,
+        quarantined=counts.quarantined,
+        text_bytes=counts.text_bytes,
+        without_text=counts.emptied - counts.quarantined,
+        never_documents=max(0, records - counts.rows),
+        home=home,
+    )
+
+
+def open_index(home: Path, progress: Progress) -> WordIndex | None:
+    """The index of words of a run; None where there is none of these very texts."""
+    index = open_word_index(home)
+    if not isinstance(index, StaleIndex):
+        return index
+    progress.note(f"{home / layout.WORD_INDEX}: not used: {index.why}; {_MAKE_INDEX}")
+    return None
+
+
+def _check_amount(home: Path, index: WordIndex | None, rows: I64 | None, most: int) -> None:
+    """Raises InputError where the texts that are to be read have more bytes."""
+    if index is None:
+        size = sum(path.stat().st_size for path in (home / "documents").glob("*.arrow"))
+        hint = "an index leaves few of them: `prep search RUN --index` makes one"
+    else:
+        share = 1.0 if rows is None else len(rows) / max(index.counts.rows, 1)
+        size = int(index.counts.text_bytes * share)
+        hint = "these words are too common: give more of them, or rarer ones"
+    if size > most:
+        raise InputError(f"about {format_bytes(size)} of texts would have to be read; {hint}")
+
+
+def _find_candidates(index: WordIndex, queries: Sequence[Query]) -> I64 | None:
+    """The rows of the texts that can hold one of these queries; None: any can."""
+    every = [np.zeros(0, np.int64)]
+    for query in queries:
+        rows = index.find_candidates(query)
+        if rows is None:
+            return None
+        every.append(rows.astype(np.int64))
+    return np.unique(np.concatenate(every))
+
+
+def _scan_all(
+    home: Path, queries: Sequence[Query], progress: Progress
+) -> tuple[list[FoundText], TextCounts]:
     shards = sorted((home / "documents").glob("*.arrow"))
-    counts = np.zeros(4, np.int64)
+    totals = np.zeros(len(TextCounts._fields), np.int64)
     all_hits: list[FoundText] = []
     works = [path.stat().st_size for path in shards]
     with (
@@ -230,23 +310,31 @@ def scan_run(directory: Path, text: str, progress: Progress) -> tuple[list[Found
         ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1)) as pool,
     ):
         scanned = pool.map(partial(_scan_shard, home, queries), shards)
-        for position, (hits, shard_counts) in enumerate(scanned):
+        for position, (hits, counts) in enumerate(scanned):
             all_hits += hits
-            counts += shard_counts
-            stage.done(position, {"documents": int(shard_counts[0])})
-    documents, quarantined, size, without = counts.tolist()
-    records = len(DocumentTable(home)) if (home / layout.DOCUMENTS).exists() else 0
-    never = max(0, records - documents - quarantined - without)
-    return all_hits, SearchScope(
-        words=len(queries[0].words),
-        edits=queries[0].edits,
-        documents=documents,
-        quarantined=quarantined,
-        text_bytes=size,
-        without_text=without,
-        never_documents=never,
-        home=home,
-    )
+            totals += counts
+            stage.done(position, {"documents": counts.rows - counts.emptied})
+    return all_hits, TextCounts(*totals.tolist())
+
+
+def _scan_rows(
+    home: Path, index: WordIndex, queries: Sequence[Query], rows: I64
+) -> list[FoundText]:
+    """The documents of these rows that hold a query, in the order of `_scan_all`."""
+    paths = [home / path for path, _, _ in list_texts(home)]
+    hits: list[FoundText] = []
+    number_N = np.searchsorted(index.starts, rows, "right") - 1
+    for number in np.unique(number_N).tolist():
+        path = paths[number]
+        table = map_arrow(path).select(["doc_key", "text"])
+        here = rows[number_N == number] - index.starts[number]
+        # Slices are views; `take` copies all texts of a batch.
+        some = pa.concat_tables([table.slice(row, 1) for row in here.tolist()])
+        held = read_held_shard(home / quarantine_path(path.name)).select(["doc_key", "text"])
+        held = held.filter(pc.is_in(held["doc_key"], some["doc_key"].combine_chunks()))
+        hits += _search_table(some, queries, False)
+        hits += _search_table(held, queries, True)
+    return hits
 
 
 def describe_scope(searched: SearchScope) -> list[str]:
@@ -298,18 +386,12 @@ def clean_query(home: Path, text: str) -> str:
 
 def _scan_shard(
     home: Path, queries: Sequence[Query], path: Path
-) -> tuple[list[FoundText], tuple[int, int, int, int]]:
-    """Documents of a shard that hold a query; texts in it, in its shard of quarantine/,
-    bytes of both, and documents whose text is in neither."""
+) -> tuple[list[FoundText], TextCounts]:
+    """Documents of a shard that hold a query, and what was looked at."""
     table = map_arrow(path)
     quarantine = read_held_shard(home / quarantine_path(path.name))
-    lengths = pc.binary_length(table["text"])
-    empty = pc.sum(pc.and_(pc.equal(lengths, 0), pc.greater(table["text_bytes"], 0))).as_py() or 0
-    inside = pc.binary_length(quarantine["text"])
-    quarantined = pc.sum(pc.greater(inside, 0)).as_py() or 0
-    size = (pc.sum(lengths).as_py() or 0) + (pc.sum(inside).as_py() or 0)
     hits = [*_search_table(table, queries, False), *_search_table(quarantine, queries, True)]
-    return hits, (len(table) - empty, quarantined, size, empty - quarantined)
+    return hits, count_texts(table, quarantine)
 
 
 def _search_table(table: pa.Table, queries: Sequence[Query], is_held: bool) -> Iterator[FoundText]:

@@ -9,10 +9,16 @@ from typing import Any
 import numpy as np
 
 from dedup.arrays import I64
-from pipeline.core.errors import ConfigError, InputError
-from pipeline.core.words import format_bytes
+from pipeline.core.errors import InputError
 from pipeline.engine.progress import Progress
-from pipeline.explain.search import FoundText, SearchScope, Snippet, describe_scope, scan_run
+from pipeline.explain.search import (
+    FoundText,
+    SearchScope,
+    Snippet,
+    describe_scope,
+    open_index,
+    scan_run,
+)
 from pipeline.explore.conditions import ListFilters
 from pipeline.explore.lookup import IndexedRecords
 from pipeline.explore.table import Count, RunTable
@@ -26,7 +32,7 @@ PAGE = 50
 BEGINNING = 160
 """Bytes of a text that the list shows."""
 MOST_SCANNED = 2 << 30
-"""Bytes of text up to which words are looked for without an index."""
+"""Bytes of text that a search may read."""
 _SEARCHES = 8
 _LISTED = ("row", "source", "state", "reason", "decision", "split", "text_bytes", "tokens")
 
@@ -91,6 +97,7 @@ class Explorer:
         progress.note(f"{directory}: reading its tables")
         self.records = IndexedRecords(self.home)
         self.table = RunTable(self.home, self.records.table)
+        self._index = open_index(self.home, progress)
         self.search = lru_cache(_SEARCHES)(self._search)
 
     def close(self) -> None:
@@ -116,13 +123,8 @@ class Explorer:
             )
 
     def _search(self, words: str) -> Hits:
-        size = sum(shard.size for shard in self.records.clean.documents)
-        if size > MOST_SCANNED:
-            raise ConfigError(
-                f"q: the run has {format_bytes(size)} of text and no index of its words, so a "
-                "search would take minutes; `prep search RUN --index` makes one"
-            )
-        found, searched = scan_run(self.home, words, Progress(quiet=True))
+        quiet = Progress(quiet=True)
+        found, searched = scan_run(self.home, words, quiet, self._index, MOST_SCANNED)
         rows = self.records.rows_of_keys([text.key for text in found])
         texts = {rows[text.key]: text for text in found if text.key in rows}
         return Hits(np.array(sorted(texts), np.int64), texts, searched)

@@ -37,7 +37,8 @@ PLACES: Mapping[str, RunEntry] = {
     for place in (
         *_intermediate("pieces", "screen", "overlap", "filters", "reviews", "decisions",
                        "givers", "merged_givers", "spread", "merged_spread", "verdicts", "shuffle",
-                       "merged", "stream", "rows", "merged_rows", holds_text=True),
+                       "merged", "stream", "rows", "merged_rows", layout.WORD_RUNS, layout.WORDS,
+                       holds_text=True),
         *_intermediate("signatures", "runs", "merged_runs", "bands", "components", "routes",
                        "merged_routes", "members", "merged_members", "clusters", "merged_choices",
                        "withheld", "keep", "edges", "merged_edges", "splits", "lines",
@@ -345,6 +346,10 @@ STAGES: Mapping[str, StageEntry] = {
         _stage("scatter_text", _PER_SHARD, "text and tables of the run", "shuffle"),
         _stage("gather_text", "one per file of a split", "`shuffle/` or `merged/`", "records",
                needs=("merged",), instead={"merged": "shuffle"}),
+        _stage(layout.WORD_RUNS, "one per documents shard, or per few where there are over 512",
+               "text", layout.WORD_RUNS, speed=40, disk=0.4),
+        _stage(layout.WORDS, "one per range of hashes", "that range of `word_runs/`",
+               layout.WORDS, needs=(layout.WORD_RUNS,), disk=0.4),
         _stage("tables", "one per file", "tables of the run", layout.DOCUMENTS, layout.SOURCES,
                layout.TOKENIZER, layout.TOKENIZER_CONFIG, changed_by_takedowns=True),
     )
@@ -427,6 +432,9 @@ STORIES: Mapping[str, StoryEntry] = {
         screens=True, labels_sources=True,
     ),
     "rescan": StoryEntry(stages=("registry", "screen", *_DECIDE), can_be_taken_down=False),
+    "word_index": StoryEntry(
+        stages=(layout.WORD_RUNS, layout.WORDS), can_be_taken_down=False
+    ),
     "repack": StoryEntry(stages=("tables", "splits", *_SHUFFLE_AND_PACK), is_described=True),
 }  # fmt: skip
 """What every command that makes a run directory does, with its stages in order."""
@@ -474,7 +482,8 @@ def list_unneeded(story: str, stage: str, written: Iterable[str]) -> tuple[str, 
 
 
 TEXT_INTERMEDIATES = tuple(
-    [p.name for p in PLACES.values() if p.is_intermediate and p.holds_text] + [layout.RESCANS]
+    [p.name for p in PLACES.values() if p.is_intermediate and p.holds_text]
+    + list(layout.MADE_LATER)
 )
 """Directories of intermediates that hold text, tokens or quotations; a takedown deletes them."""
 

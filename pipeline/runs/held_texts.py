@@ -6,6 +6,7 @@ compares texts, and shows none, reads both; people look through `prep quarantine
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -66,6 +67,26 @@ def read_held_text(directory: Path, key: bytes) -> dict[bytes, str]:
     for table in read_held_shards(directory):
         texts |= select_texts(table, key_array, None)
     return texts
+
+
+class TextCounts(NamedTuple):
+    """Of a shard of documents/ and its shard of quarantine/: rows; texts in quarantine; bytes of
+    all texts that are there; rows whose text was taken out, to quarantine/ or for good."""
+
+    rows: int
+    quarantined: int
+    text_bytes: int
+    emptied: int
+
+
+def count_texts(documents: pa.Table, quarantine: pa.Table) -> TextCounts:
+    """Count the texts of a shard."""
+    lengths = pc.binary_length(documents["text"])
+    emptied = pc.and_(pc.equal(lengths, 0), pc.greater(documents["text_bytes"], 0))
+    inside = pc.binary_length(quarantine["text"])
+    size = (pc.sum(lengths).as_py() or 0) + (pc.sum(inside).as_py() or 0)
+    held = pc.sum(pc.greater(inside, 0)).as_py() or 0
+    return TextCounts(len(documents), held, size, pc.sum(emptied).as_py() or 0)
 
 
 def with_texts(table: pa.Table, quarantine: pa.Table) -> pa.Table:

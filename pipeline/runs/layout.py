@@ -27,6 +27,15 @@ RESCANS = "rescans"
 GENERATIONS = "generations"
 """What was appended to a finished run: a run directory for each generation (`pack.append`)."""
 
+WORD_INDEX = "word_index"
+"""Which texts of a finished run hold which words (`prep search --index`): a run directory."""
+
+WORD_RUNS, WORDS = "word_runs", "words"
+"""Its directories, the first of which goes when the second is there."""
+
+MADE_LATER = (RESCANS, WORD_INDEX)
+"""Run directories in a finished run, which its manifest does not name and a takedown deletes."""
+
 PENDING = ".pending.json"
 """The end of a file that says what is going on right now; no manifest names it."""
 

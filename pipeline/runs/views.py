@@ -288,6 +288,24 @@ class QuarantineOutput(StageOutput):
     texts = _shards(layout.QUARANTINE)
 
 
+class WordRunsOutput(StageOutput):
+    """Spellings of documents shards: how many rows each shard has, its path and hash and the hash
+    of its shard of quarantine/ (empty: none), what `count_texts` counts of it; pairs of a spelling
+    and a text."""
+
+    runs = _shards(layout.WORD_RUNS)
+    rows = _counter(list[int], "rows")
+    shards = _counter(list[list[str]], "shards")
+    texts = _counter(list[list[int]], "texts")
+    pairs = _counter(int, "pairs")
+
+
+class WordsOutput(StageOutput):
+    """Spellings with the rows of the texts that hold them, by range of hashes."""
+
+    words = _shards(layout.WORDS)
+
+
 class LinesOutput(StageOutput):
     """Sorted runs of lines or paragraphs, and the keys of the documents they are in."""
 

@@ -234,7 +234,7 @@ def _hashes(directory: Path, manifest: dict[str, Any], on_file: Callable[[], Non
     problems += [
         f"{directory / p}: not in the manifest"
         for p in storage.files_below(directory)
-        if p.as_posix() not in listed and p.parts[0] not in (layout.RESCANS, layout.GENERATIONS)
+        if p.as_posix() not in listed and p.parts[0] not in (*layout.MADE_LATER, layout.GENERATIONS)
     ]
     if problems:
         raise IntegrityError("\n".join(problems))

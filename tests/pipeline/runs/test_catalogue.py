@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,9 @@ def every_run(
         monkeypatch_module.setattr(levels, "MOST_SHARDS", most)
         ended = prep_in_fork(*command, "--workers", 0)
         assert ended.code == 0, ended.err
-    return [path for path in runs.values() if path.exists()]
+    searched = shutil.copytree(runs["clean"], tmp_path / "searched")
+    assert prep_in_fork("search", searched, "--index", "--workers", 0).code == 0
+    return [path for path in runs.values() if path.exists()] + [Path(searched, "word_index")]
 
 
 def test_tasks_read_the_scratch_that_the_catalogue_says(every_run: list[Path]) -> None:
