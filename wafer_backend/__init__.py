@@ -38,15 +38,14 @@ from wafer_backend.backends import backend, current_backend, current_torch_devic
 from wafer_backend.cluster.coordinator import StepResult
 from wafer_backend.cluster.outputs import LossRule
 from wafer_backend.compiled import BackendConfig, CompiledModule, device_of
+from wafer_backend.cstorch.aliases import install_aliases, missing
 from wafer_backend.cstorch.api import (
     current_pol,
     from_numpy,
     full,
     full_like,
-    install_aliases,
     make_constant,
     manual_seed,
-    missing,
     name_scope,
     ones,
     ones_like,

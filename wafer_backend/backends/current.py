@@ -79,6 +79,11 @@ def backend(
     return _backend
 
 
+def list_settings() -> set[str]:
+    """The names of all arguments of `backend`, of any kind of backend."""
+    return {"backend_type"}.union(*_KEYWORDS.values())
+
+
 def current_backend() -> Backend:
     """The process-wide backend. Raises BackendConfigError when there is none."""
     if _backend is None:

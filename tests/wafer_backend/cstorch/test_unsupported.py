@@ -3,7 +3,7 @@
 import pytest
 
 import wafer_backend
-from wafer_backend.cstorch.api import REASONS
+from wafer_backend.cstorch.aliases import REASONS
 
 
 @pytest.mark.parametrize("name", sorted(REASONS))

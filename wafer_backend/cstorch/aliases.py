@@ -1,0 +1,132 @@
+"""`install_aliases`, for scripts unchanged, and the names of the API that are missing here.
+
+    import wafer_backend
+    wafer_backend.install_aliases()
+    import cerebras.pytorch as cstorch        # R2.1 and later
+    import cerebras_pytorch as cstorch        # R1.9 to R2.0
+    import cerebras_pytorch.experimental      # R1.8
+
+Aliases are opt-in and never hide an installed package of that name.
+"""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from wafer_backend.errors import BackendConfigError
+
+REASONS: dict[str, str] = {
+    "add_debug_name": "there is no compiler whose debug names could be set; use name_scope",
+    "cirh": "there is no compiler dialect",
+    "configure": 'use backend("CSX", compile_only=..., cluster_config=...) and DataExecutor',
+    "device": "use backend().device or current_torch_device()",
+    "device_annotation": "there is no device placement to annotate",
+    "experimental": "its names are at the top of this package",
+    "export": "steps run eagerly, there is no graph to export",
+    "get_debug_name": "there is no compiler whose debug names could be read",
+    "nn": "use torch.nn; its modules stream as they are",
+    "register_decomposition": "operators are torch's own, none is decomposed for a compiler",
+    "save_summaries": "use summarize_scalar, or utils.tensorboard.SummaryWriter in a closure",
+    "saver": "use save and load",
+    "scalar_summary": "use summarize_scalar",
+    "set_debug_scope": "there is no compiler whose debug names could be set; use name_scope",
+    "trainer": "training loops of Model Zoo are not included; see `train` and examples/cstorch/",
+}
+
+
+def missing(name: str) -> AttributeError:
+    """The error for a name that this package does not have.
+
+    >>> print(missing("device_annotation"))
+    wafer_backend does not support device_annotation: there is no device placement to annotate
+    """
+    if name in REASONS:
+        return AttributeError(f"wafer_backend does not support {name}: {REASONS[name]}")
+    return AttributeError(f"module 'wafer_backend' has no attribute {name!r}")
+
+
+TARGET = "wafer_backend"
+ALIASES = ("cerebras_pytorch.experimental", "cerebras_pytorch", "cerebras.pytorch")
+_NAMESPACE = "cerebras"
+
+
+def install_aliases() -> None:
+    """Make the aliases importable in this process; a second call does nothing.
+
+    Raises BackendConfigError when a package of one of these names is installed.
+    """
+    if any(isinstance(finder, _AliasFinder) for finder in sys.meta_path):
+        return
+    for name in ("cerebras_pytorch", "cerebras.pytorch"):
+        if name in sys.modules or _is_installed(name):
+            raise BackendConfigError(
+                f"{name} is installed, so wafer_backend does not take its name; uninstall it, or "
+                "write `import wafer_backend as cstorch`"
+            )
+    sys.meta_path.insert(0, _AliasFinder())
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def find_real_name(name: str) -> str | None:
+    """The module of this package that an alias stands for.
+
+    >>> find_real_name("cerebras.pytorch.optim"), find_real_name("cerebras.modelzoo")
+    ('wafer_backend.optim', None)
+    """
+    for alias in ALIASES:
+        if name == alias or name.startswith(alias + "."):
+            return TARGET + name[len(alias) :]
+    return None
+
+
+class _AliasFinder(MetaPathFinder):
+    """Finds aliases before the path is searched, so that no module is loaded a second time."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        real = find_real_name(fullname)
+        if real is not None:
+            if importlib.util.find_spec(real) is None:
+                return None
+            return ModuleSpec(fullname, _AliasLoader(real), is_package=True)
+        others = [finder for finder in sys.meta_path if finder is not self]
+        if fullname != _NAMESPACE or any(f.find_spec(fullname, None) for f in others):
+            return None
+        return ModuleSpec(fullname, _EmptyPackage(), is_package=True)
+
+
+class _AliasLoader(Loader):
+    """Hands out a module that exists, under a second name."""
+
+    def __init__(self, real: str) -> None:
+        self._real = real
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(self._real)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
+class _EmptyPackage(Loader):
+    """`cerebras` itself, where nothing of that name is installed."""
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__path__ = []
