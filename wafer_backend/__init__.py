@@ -34,7 +34,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from wafer_backend import amp, backends, distributed, metrics, optim, profiler, sparse, utils
-from wafer_backend.backends import backend, current_backend, current_torch_device, use_cs
+from wafer_backend.backends import (
+    Backend,
+    BackendType,
+    backend,
+    current_backend,
+    current_torch_device,
+    use_cs,
+)
 from wafer_backend.cluster.coordinator import StepResult
 from wafer_backend.cluster.outputs import LossRule
 from wafer_backend.compiled import BackendConfig, CompiledModule, device_of
@@ -65,6 +72,7 @@ from wafer_backend.errors import (
     LoaderError,
     StepError,
 )
+from wafer_backend.module_names import MODULES, find_module_name
 from wafer_backend.storage.checkpoint import load, save
 from wafer_backend.tracing import (
     checkpoint_closure,
@@ -80,9 +88,11 @@ if TYPE_CHECKING:
     from wafer_backend.utils.tensorboard import summarize_scalar, summarize_tensor
 
 __all__ = [
+    "Backend",
     "BackendConfig",
     "BackendConfigError",
     "BackendError",
+    "BackendType",
     "CheckpointError",
     "CompiledModule",
     "LoaderError",
@@ -138,6 +148,11 @@ __all__ = [
     "zeros_like",
 ]
 
+__version__ = "2.10.0+wafermill"
+"""The release of the cstorch API that this package follows: scripts compare checkpoints with it."""
+
+_generating_docs = False
+
 # Imported when asked for: few scripts need them.
 _LATER = {
     "PyTorchBaseModel": "legacy",
@@ -151,6 +166,8 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
+    if name in MODULES:
+        return importlib.import_module(f"wafer_backend.{find_module_name(name)}".rstrip("."))
     if name not in _LATER:
         raise missing(name)
     module = importlib.import_module(f"wafer_backend.{_LATER[name] or name}")

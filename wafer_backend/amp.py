@@ -24,8 +24,11 @@ __all__ = [
     "GradScaler",
     "autocast",
     "enable_mixed_precision",
+    "get_floating_point_dtype",
+    "get_floating_point_dtype_str",
     "get_half_dtype",
     "get_half_dtype_str",
+    "is_cbfloat16_tensor",
     "isfinite",
     "mixed_precision",
     "optimizer_step",
@@ -75,6 +78,21 @@ def get_half_dtype() -> torch.dtype:
 def get_half_dtype_str() -> Literal["float16", "bfloat16"]:
     """The half dtype by name."""
     return "bfloat16" if get_half_dtype() is torch.bfloat16 else "float16"
+
+
+def get_floating_point_dtype() -> torch.dtype:
+    """What the script computes in: the half dtype, or float32 without mixed precision."""
+    return get_half_dtype() if mixed_precision() else torch.float32
+
+
+def get_floating_point_dtype_str() -> str:
+    """The same by name."""
+    return str(get_floating_point_dtype()).removeprefix("torch.")
+
+
+def is_cbfloat16_tensor(tensor: torch.Tensor) -> bool:
+    """False: cbfloat16 is computed as bfloat16."""
+    return False
 
 
 def enable_mixed_precision(enable: bool = True) -> None:

@@ -9,10 +9,13 @@ never read.
 import contextlib
 import multiprocessing
 import os
+import shutil
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch.utils.data.distributed import DistributedSampler
@@ -21,18 +24,26 @@ from wafer_backend.backends.base import ClusterConfig
 from wafer_backend.errors import BackendError
 
 __all__ = [
+    "WORKER_CACHE_ROOT",
     "ClusterConfig",
+    "ClusterSpec",
     "DataLoaderCheckpoint",
+    "ServiceResolver",
+    "TaskSpec",
     "get_ordinal",
+    "get_rank",
     "get_streaming_batch_size",
     "get_streaming_rank",
     "get_worker_state",
+    "get_world_size",
+    "hit_worker_cache_limit",
     "is_master_ordinal",
     "is_receiver",
     "is_streamer",
     "num_receivers",
     "num_streamers",
     "num_tasks",
+    "service_resolver",
     "warn_if_sharded",
     "watch_batch_sizes",
     "worker_state",
@@ -80,8 +91,8 @@ def worker_state(state: DataLoaderCheckpoint) -> Iterator[None]:
         _worker_state.reset(token)
 
 
-def get_streaming_batch_size(effective_batch_size: int) -> int:
-    """The batch size a loader should have: the global batch size, unchanged."""
+def get_streaming_batch_size(effective_batch_size: int, global_rank: int | None = None) -> int:
+    """The batch size a loader should have: the global batch size, unchanged, for any rank."""
     sizes = _asked_batch_sizes.get()
     if sizes is not None:
         sizes.append(effective_batch_size)
@@ -112,6 +123,65 @@ def num_streamers() -> int:
 def num_receivers() -> int:
     """Tasks that receive outputs: 1."""
     return 1
+
+
+def get_rank() -> int:
+    """This process among those of torch.distributed: 0, as each sees the whole batch."""
+    return 0
+
+
+def get_world_size() -> int:
+    """Processes of torch.distributed that share the data: 1."""
+    return 1
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """A task that feeds systems: its rank, its rank among those of its system, the system."""
+
+    rank: int
+    local_rank: int = 0
+    wse_id: int = 0
+    node_name: str = "unknown"
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """All tasks that feed systems, and which of them this process is."""
+
+    tasks: list[TaskSpec]
+    rank: int = 0
+    num_csx: int = 1
+    num_workers_per_csx: int = 1
+
+    def task(self) -> TaskSpec:
+        """The task of this process."""
+        return self.tasks[self.rank]
+
+
+@dataclass(frozen=True)
+class ServiceResolver:
+    """Where `service_resolver()` finds the tasks."""
+
+    cluster_spec: ClusterSpec
+
+
+def service_resolver() -> ServiceResolver:
+    """The tasks that feed systems: one, whatever num_csx is."""
+    return ServiceResolver(ClusterSpec([TaskSpec(0)]))
+
+
+WORKER_CACHE_ROOT = os.path.join(tempfile.gettempdir(), "wafer_backend_worker_cache")
+"""Where loaders may keep copies of data sets."""
+
+
+def hit_worker_cache_limit(source: str, target: str) -> tuple[bool, int, int]:
+    """Whether a copy of the folder `source` would not fit where `target` lies; bytes of the
+    folder; bytes that are free there."""
+    size = sum(path.stat().st_size for path in Path(source).rglob("*") if path.is_file())
+    there = next(path for path in [Path(target), *Path(target).parents] if path.exists())
+    free = shutil.disk_usage(there).free
+    return size > free, size, free
 
 
 def get_ordinal() -> int:

@@ -11,8 +11,9 @@ Steps are those of a DataExecutor, which may also be given the profile (`profile
 """
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -98,9 +99,22 @@ _KINDS = ("ACT", "BR", "CRD", "CSX", "WGT")
 _active: "profile | None" = None
 
 
-def schedule(*, start_step: int, end_step: int) -> ProfiledSteps:
-    """Profile these steps, 1-based, both included. Raises BackendConfigError."""
-    return ProfiledSteps(start_step, end_step)
+class _NoSteps(ProfiledSteps):
+    """What `schedule(-1, -1)` stands for: profile nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(-1, -1)
+
+    def __post_init__(self) -> None:
+        pass
+
+    def __contains__(self, step: int) -> bool:
+        return False
+
+
+def schedule(start_step: int, end_step: int) -> ProfiledSteps:
+    """Profile these steps, 1-based, both included; -1 to -1 is none. Raises BackendConfigError."""
+    return _NoSteps() if start_step == end_step == -1 else ProfiledSteps(start_step, end_step)
 
 
 def tensorboard_trace_handler(directory: str | Path) -> Callable[["profile"], None]:
@@ -157,6 +171,18 @@ class profile:  # noqa: N801
     def get_summary(self) -> str:
         """The ten modules that took longest, forward and backward apart, as a table."""
         return (self._modules or ModuleTimes(make_clock(torch.device("cpu")))).table()
+
+    @property
+    def op_profiler_json(self) -> str | None:
+        """The rows of the summary as JSON; None when no step was profiled."""
+        if self._modules is None:
+            return None
+        return json.dumps([asdict(row) for row in self._modules.rows()])
+
+    @property
+    def appliance_response(self) -> str | None:
+        """The same, as R2.4 calls it."""
+        return self.op_profiler_json
 
     def export_chrome_trace(self, path: str | Path) -> None:
         """Write the trace of all profiled steps, of this process's wafers; of several ranks only

@@ -14,6 +14,7 @@ import functools
 import io
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -23,6 +24,7 @@ from torch.utils import _pytree
 from wafer_backend import backends
 from wafer_backend.distributed import warn_if_sharded
 from wafer_backend.errors import BackendError
+from wafer_backend.labels import take_int32_labels
 
 Inputs = ParamSpec("Inputs")
 Output = TypeVar("Output")
@@ -122,7 +124,8 @@ def trace(step: Callable[Inputs, Output]) -> Callable[Inputs, Output]:
             return _nothing()  # type: ignore[no-any-return]
         _state.traced += 1
         try:
-            output = step(*args, **kwargs)
+            with take_int32_labels((args, kwargs)) if backends.use_cs() else nullcontext():
+                output = step(*args, **kwargs)
         except DryRunFinished:
             _state.dry_run_finished = True
             for scope in _state.scopes:

@@ -1,12 +1,14 @@
 """Which backend a process has, how it is set up, and the flags `backends.csx.…`."""
 
-from wafer_backend.backends.base import Backend, BackendType
+from wafer_backend.backends.base import Backend, BackendType, ClusterConfig
 from wafer_backend.backends.current import (
     backend,
     configure_cluster,
     csx,
     current_backend,
+    current_backend_impl,
     current_torch_device,
+    get_backend_args,
     has_backend,
     is_writer,
     load_run_state,
@@ -18,11 +20,14 @@ from wafer_backend.backends.current import (
 __all__ = [
     "Backend",
     "BackendType",
+    "ClusterConfig",
     "backend",
     "configure_cluster",
     "csx",
     "current_backend",
+    "current_backend_impl",
     "current_torch_device",
+    "get_backend_args",
     "has_backend",
     "is_writer",
     "load_run_state",

@@ -11,6 +11,8 @@ import torch
 from torch.utils import _pytree
 
 from pipeline.core.words import did_you_mean_or_all
+from wafer_backend.backends.cluster import Cluster
+from wafer_backend.backends.device import Device
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.transports import TransportName
 
@@ -34,6 +36,11 @@ class BackendType(enum.Enum):
         if not isinstance(name, str) or name.upper() not in kinds:
             raise BackendConfigError(f"backend {name!r}: expected one of CSX, CPU, GPU")
         return kinds[name.upper()]
+
+    @classmethod
+    def from_str(cls, name: str) -> "BackendType":
+        """The same, as R2.4 calls it."""
+        return cls.parse(name)
 
     @property
     def is_csx(self) -> bool:
@@ -65,6 +72,7 @@ class Backend:
         mixed_precision: bool | None,
         transport: TransportName,
         may_change_cluster: Callable[["ClusterConfig"], None],
+        device_config: Any = None,
     ) -> None:
         self.backend_type = backend_type
         self.artifact_dir = Path.cwd() / DEFAULT_ARTIFACTS
@@ -76,6 +84,12 @@ class Backend:
         self.transport = transport
         self._cluster_config = cluster_config
         self._may_change_cluster = may_change_cluster
+        self._device = Device(str(self.torch_device), device_config)
+        self._meta = Device("meta", device_config)
+        self.cluster = Cluster(
+            lambda: self.cluster_config, lambda config: setattr(self, "cluster_config", config)
+        )
+        self.appliance = None
 
     @property
     def name(self) -> Target:
@@ -123,21 +137,13 @@ class Backend:
         return torch.device("cuda" if self.is_gpu else "cpu")
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> Device:
         """The device to build a model on: `with backend.device: model = Model()`.
 
         With compile_only it is meta: a plan needs shapes only, so a model of any size is built
-        in an instant.
+        in an instant. `device.config`: the flags `backends.csx.debug`.
         """
-        return torch.device("meta") if self.compile_only else self.torch_device
-
-    @property
-    def cluster(self) -> Any:
-        """Raises: there is no appliance to talk to."""
-        raise BackendConfigError(
-            "Backend.cluster is not supported: there is no appliance; "
-            "the settings of the emulated cluster are in Backend.cluster_config"
-        )
+        return self._meta if self.compile_only else self._device
 
     def to_cpu(self, tensors: Any) -> Any:
         """The same nested structure with every tensor on the host."""
@@ -187,7 +193,7 @@ _CHECKS: dict[str, Check] = {
     "num_csx": _whole(1),
     "max_wgt_servers": _whole(0),
     "max_act_per_csx": _whole(0),
-    "num_workers_per_csx": _whole(1),
+    "num_workers_per_csx": _whole(0),
     "mgmt_address": _address,
     "job_labels": _texts(_LABEL, "a list of labels like ['team=nlp']"),
     "job_priority": _priority,
@@ -205,7 +211,8 @@ class ClusterConfig:
     `num_csx`: CS-2 systems. `max_wgt_servers`: MemoryX shards, 0 for auto.
     `num_workers_per_csx`: above 1, that many processes run the loader. `job_labels` ("KEY=VALUE")
     and `job_priority` (p1, p2, p3): of the job in `train jobs`. Once bound by the first step a
-    config is frozen. The fields of `WITHOUT_EFFECT` are accepted so that scripts run.
+    config is frozen. None stands for the default, as scripts pass on what a params file lacks; 0
+    workers for one. The fields of `WITHOUT_EFFECT` are accepted so that scripts run.
 
     Raises BackendConfigError for a wrong value or an unknown name.
     """
@@ -255,8 +262,9 @@ class ClusterConfig:
             raise BackendConfigError(
                 f"{kind}.{name} cannot change after the first step; start a new run for {value!r}"
             )
-        optional = value is None and getattr(type(self), name, None) is None
-        expected = None if optional or name not in _CHECKS else _CHECKS[name](value)
+        if value is None:
+            value = getattr(type(self), name)
+        expected = None if value is None or name not in _CHECKS else _CHECKS[name](value)
         if expected is not None:
             raise BackendConfigError(f"{kind}.{name} = {value!r}: expected {expected}")
         object.__setattr__(self, name, value)

@@ -3,7 +3,7 @@
 import copy
 import os
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args, overload
 
 import torch
 
@@ -33,12 +33,15 @@ _settings: dict[str, Any] = {}
 _modules: list[CompiledProgress] = []
 _loaded: list[dict[str, Any]] = []
 
+_WITHOUT_EFFECT = dict.fromkeys(("drop_data", "max_checkpoints", "retrace_every_iteration"))
 _FOR_ALL = {"artifact_dir": None, "cluster_config": None}
 _KEYWORDS: dict[BackendType, dict[str, Any]] = {
     BackendType.CSX: _FOR_ALL
     | {"compile_dir": None, "compile_only": False, "validate_only": False}
-    | {"mixed_precision": None, "use_cs_grad_accum": True, "transport": None},
-    BackendType.CPU: _FOR_ALL,
+    | {"mixed_precision": None, "use_cs_grad_accum": True, "transport": None}
+    | {"micro_batch_size": None}
+    | _WITHOUT_EFFECT,
+    BackendType.CPU: _FOR_ALL | {"mixed_precision": None, "max_checkpoints": None},
     BackendType.GPU: _FOR_ALL
     | {"enable_distributed": False, "main_process_id": 0, "dist_backend": "nccl"}
     | {"init_method": None, "sync_batchnorm": False},
@@ -65,6 +68,8 @@ def backend(
     is no rank.
     """
     global _backend, _settings
+    if settings.get("micro_batch_size") is not None:
+        csx.performance.micro_batch_size = settings["micro_batch_size"]
     if backend_type is None:
         if artifact_dir is not None or settings:
             raise BackendConfigError("backend(...): the first argument must be CSX, CPU or GPU")
@@ -84,11 +89,31 @@ def list_settings() -> set[str]:
     return {"backend_type"}.union(*_KEYWORDS.values())
 
 
-def current_backend() -> Backend:
-    """The process-wide backend. Raises BackendConfigError when there is none."""
-    if _backend is None:
+def get_backend_args(backend_type: str | BackendType) -> dict[str, Any]:
+    """The arguments of `backend` for this kind, by name, each with its default."""
+    return dict(_KEYWORDS[BackendType.parse(backend_type)])
+
+
+@overload
+def current_backend(
+    raise_exception: Literal[True] = True, raise_warning: bool = True
+) -> Backend: ...
+@overload
+def current_backend(raise_exception: bool, raise_warning: bool = True) -> Backend | None: ...
+
+
+def current_backend(raise_exception: bool = True, raise_warning: bool = True) -> Backend | None:
+    """The process-wide backend.
+
+    Where there is none: None if `raise_exception` is false, else raises BackendConfigError.
+    `raise_warning`: without effect.
+    """
+    if _backend is None and raise_exception:
         raise BackendConfigError('there is no backend yet: call backend("CSX") first')
     return _backend
+
+
+current_backend_impl = current_backend
 
 
 def has_backend() -> bool:
@@ -165,7 +190,7 @@ def _take_up() -> None:
 
 def _checked(kind: BackendType, settings: dict[str, Any]) -> dict[str, Any]:
     """All settings of this kind of backend, defaults filled in."""
-    if kind.is_cpu and "mixed_precision" in settings:
+    if kind.is_cpu and settings.get("mixed_precision"):
         raise BackendConfigError(
             "backend('CPU', mixed_precision=...): wrap the forward in amp.autocast() instead"
         )
@@ -210,6 +235,7 @@ def _make(kind: BackendType, settings: dict[str, Any]) -> Backend:
         mixed_precision=settings.get("mixed_precision"),
         transport=_transport(settings.get("transport"), may_start=kind.is_csx),
         may_change_cluster=_may_change_cluster,
+        device_config=csx.debug,
     )
 
 

@@ -135,9 +135,7 @@ def _imports(node: ast.AST, at_import: bool) -> Iterator[Import]:
     elif isinstance(node, ast.ImportFrom):
         for alias in node.names:
             local = alias.asname or alias.name
-            yield Import(
-                node.lineno, node.module or "", node.level, alias.name, local, at_import
-            )
+            yield Import(node.lineno, node.module or "", node.level, alias.name, local, at_import)
 
 
 class SourceCheck:
@@ -239,10 +237,14 @@ class SourceCheck:
         """Variables, as `name` or `self.name`, that are only ever given objects of one class."""
         variables: dict[str, Found] = {}
         dropped = {
-            argument.arg for argument in ast.walk(self._source.tree) if isinstance(argument, ast.arg)
+            argument.arg
+            for argument in ast.walk(self._source.tree)
+            if isinstance(argument, ast.arg)
         }
         for node in ast.walk(self._source.tree):
-            if not isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr | ast.For | ast.With):
+            if not isinstance(
+                node, ast.Assign | ast.AnnAssign | ast.NamedExpr | ast.For | ast.With
+            ):
                 continue
             for target, value in _assigned(node):
                 text = ast.unparse(target)

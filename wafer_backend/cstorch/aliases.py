@@ -12,12 +12,15 @@ Aliases are opt-in and never hide an installed package of that name.
 import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from os.path import isdir, join
 from types import ModuleType
+from typing import Any
 
 from wafer_backend.errors import BackendConfigError
+from wafer_backend.module_names import find_module_name
 
 REASONS: dict[str, str] = {
     "add_debug_name": "there is no compiler whose debug names could be set; use name_scope",
@@ -25,13 +28,10 @@ REASONS: dict[str, str] = {
     "configure": 'use backend("CSX", compile_only=..., cluster_config=...) and DataExecutor',
     "device": "use backend().device or current_torch_device()",
     "device_annotation": "there is no device placement to annotate",
-    "experimental": "its names are at the top of this package",
     "export": "steps run eagerly, there is no graph to export",
     "get_debug_name": "there is no compiler whose debug names could be read",
-    "nn": "use torch.nn; its modules stream as they are",
     "register_decomposition": "operators are torch's own, none is decomposed for a compiler",
     "save_summaries": "use summarize_scalar, or utils.tensorboard.SummaryWriter in a closure",
-    "saver": "use save and load",
     "scalar_summary": "use summarize_scalar",
     "set_debug_scope": "there is no compiler whose debug names could be set; use name_scope",
     "trainer": "training loops of Model Zoo are not included; see `train` and examples/cstorch/",
@@ -49,8 +49,8 @@ def missing(name: str) -> AttributeError:
     return AttributeError(f"module 'wafer_backend' has no attribute {name!r}")
 
 
-TARGET = "wafer_backend"
-ALIASES = ("cerebras_pytorch.experimental", "cerebras_pytorch", "cerebras.pytorch")
+API = ("cerebras.pytorch", "cerebras_pytorch")
+APPLIANCE = ("cerebras.appliance", "cerebras_appliance")
 _NAMESPACE = "cerebras"
 
 
@@ -61,7 +61,7 @@ def install_aliases() -> None:
     """
     if any(isinstance(finder, _AliasFinder) for finder in sys.meta_path):
         return
-    for name in ("cerebras_pytorch", "cerebras.pytorch"):
+    for name in (*API, *APPLIANCE):
         if name in sys.modules or _is_installed(name):
             raise BackendConfigError(
                 f"{name} is installed, so wafer_backend does not take its name; uninstall it, or "
@@ -82,10 +82,14 @@ def find_real_name(name: str) -> str | None:
 
     >>> find_real_name("cerebras.pytorch.optim"), find_real_name("cerebras.modelzoo")
     ('wafer_backend.optim', None)
+    >>> find_real_name("cerebras_pytorch.core.modes"), find_real_name("cerebras.appliance.log")
+    ('wafer_backend.cstorch.modes', 'wafer_backend.appliance.log')
     """
-    for alias in ALIASES:
+    for alias in (*API, *APPLIANCE):
         if name == alias or name.startswith(alias + "."):
-            return TARGET + name[len(alias) :]
+            path = name[len(alias) + 1 :]
+            path = find_module_name(path if alias in API else f"appliance.{path}".rstrip("."))
+            return f"wafer_backend.{path}".rstrip(".")
     return None
 
 
@@ -97,7 +101,7 @@ class _AliasFinder(MetaPathFinder):
     ) -> ModuleSpec | None:
         real = find_real_name(fullname)
         if real is not None:
-            if importlib.util.find_spec(real) is None:
+            if not _is_installed(real):
                 return None
             return ModuleSpec(fullname, _AliasLoader(real), is_package=True)
         others = [finder for finder in sys.meta_path if finder is not self]
@@ -107,7 +111,10 @@ class _AliasFinder(MetaPathFinder):
 
 
 class _AliasLoader(Loader):
-    """Hands out a module that exists, under a second name."""
+    """Hands out a module that exists, under a second name.
+
+    Where its parent has a function of that name, the module is callable, as in the API.
+    """
 
     def __init__(self, real: str) -> None:
         self._real = real
@@ -116,10 +123,35 @@ class _AliasLoader(Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = importlib.import_module(self._real)
         self._spec = module.__spec__
-        return module
+        parent, _, name = spec.name.rpartition(".")
+        known = vars(sys.modules[parent]).get(name) if parent else None
+        if isinstance(known, _CallableModule):
+            return known
+        return _CallableModule(module, known) if callable(known) else module
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._spec
+
+
+class _CallableModule(ModuleType):
+    """A module whose name is a function's too, such as `backend` and `sparse.configure`."""
+
+    def __init__(self, module: ModuleType, function: Callable[..., Any]) -> None:
+        super().__init__(module.__name__, function.__doc__)
+        self.__dict__.update(_module=module, _function=function)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_module"], name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__dict__["_function"](*args, **kwargs)
+
+
+class _FoldersOnPath:
+    """The folders `cerebras` on Python's path, which may grow after the import."""
+
+    def __iter__(self) -> Iterator[str]:
+        return (folder for entry in sys.path if isdir(folder := join(entry, _NAMESPACE)))
 
 
 class _EmptyPackage(Loader):
@@ -129,4 +161,4 @@ class _EmptyPackage(Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__path__ = []
+        module.__path__ = _FoldersOnPath()  # type: ignore[assignment]

@@ -90,14 +90,16 @@ def name_scope(name: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def pol(level: int) -> Iterator[None]:
+def pol(level: int | None = None, bwd_level: int | None = None) -> Iterator[None]:
     """Run with a precision optimization level of 0, 1 or 2, as a context or a decorator.
 
-    The level chooses kernels of the real compiler. Here only `current_pol` shows it.
+    The level (`bwd_level`: in backward) chooses kernels of the real compiler. Here only
+    `current_pol` shows it.
     """
-    if level not in (0, 1, 2):
-        raise BackendConfigError(f"pol({level!r}): expected 0, 1 or 2")
-    _levels.append(level)
+    for given in (level, bwd_level):
+        if given not in (None, 0, 1, 2):
+            raise BackendConfigError(f"pol({given!r}): expected 0, 1 or 2")
+    _levels.append(current_pol() if level is None else level)
     try:
         yield
     finally:

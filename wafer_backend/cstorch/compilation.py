@@ -23,6 +23,7 @@ from wafer_backend.cluster.precision import Precision
 from wafer_backend.cluster.transport import ClusterTransport
 from wafer_backend.compiled import BackendConfig, CompiledModule
 from wafer_backend.errors import BackendConfigError, StepError
+from wafer_backend.labels import take_int32_labels
 from wafer_backend.storage.state_tree import to_stored
 from wafer_backend.tracing import DryRunFinished
 
@@ -195,7 +196,8 @@ class PseudoModule:
         self._unchanged()
         profiler.attach(self._engine)
         check_alike(self._engine.transport, "the batch", (args, kwargs))
-        return self._engine(*args, **kwargs)
+        with take_int32_labels((args, kwargs)):
+            return self._engine(*args, **kwargs)
 
     forward = __call__
 

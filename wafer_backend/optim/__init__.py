@@ -13,7 +13,18 @@ PyTorch's, without its first moment.
 
 # ruff: noqa: F403 - every module names what it exports, once
 
-from wafer_backend.optim import lr_scheduler, optimizer, torch_optimizers, weight_decay_scheduler
+from wafer_backend.optim import (
+    lr_scheduler,
+    optimizer,
+    scheduler,
+    torch_optimizers,
+    weight_decay_scheduler,
+)
+from wafer_backend.optim.groups import (
+    configure_optimizer_params,
+    configure_param_groups,
+    configure_scheduler_params,
+)
 from wafer_backend.optim.lr_scheduler import *
 from wafer_backend.optim.optimizer import *
 from wafer_backend.optim.registry import configure_lr_scheduler, configure_optimizer
@@ -25,6 +36,9 @@ __all__ = [
     "Scheduler",
     "configure_lr_scheduler",
     "configure_optimizer",
+    "configure_optimizer_params",
+    "configure_param_groups",
+    "configure_scheduler_params",
     "lr_scheduler",
     "weight_decay_scheduler",
 ]

@@ -32,6 +32,8 @@ __all__ = ["Lamb", "Lion", "Optimizer", "ParameterwiseOptimizer"]
 
 T = TypeVar("T")
 Params = Iterable[torch.Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, torch.Tensor]]
+ParamsT = Params
+"""As the API calls it."""
 Hook = Callable[..., Any]
 
 Share = Annotated[float, Field(ge=0, lt=1)]

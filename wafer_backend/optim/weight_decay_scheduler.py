@@ -37,6 +37,10 @@ class WDScheduler(Scheduler):
     param_group_key = "weight_decay"
 
 
+WeightDecayScheduler = WDScheduler
+"""As the API calls it."""
+
+
 class _FormWD(ClosedFormScheduler, WDScheduler):
     pass
 

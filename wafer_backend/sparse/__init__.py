@@ -18,6 +18,7 @@ from wafer_backend.sparse.configure import (
     StaticSparsityOptimizer,
     configure,
     configure_sparsity_optimizer,
+    map_sparsity_algorithm,
 )
 from wafer_backend.sparse.masks import (
     SimulatedSpeedup,
@@ -60,6 +61,7 @@ __all__ = [
     "configure",
     "configure_sparsity_optimizer",
     "init",
+    "map_sparsity_algorithm",
     "mask_gradient",
     "mask_of",
     "simulated_speedup",

@@ -43,6 +43,10 @@ Params = Iterable[tuple[str, nn.Parameter]] | Iterable[dict[str, Any]]
 Filter = str | Sequence[str] | ParameterFilter
 
 
+default_sparse_param_filter = default_filter
+"""As the API calls it."""
+
+
 class Group:
     """A parameter goes to the first algorithm whose filter takes it; others stay dense.
 
@@ -152,6 +156,11 @@ def _configure_one(part: Any) -> tuple[Filter, SparsityAlgorithm]:
     algorithm = _find_algorithm(name)
     check_keys(f"sparsity, {name}", arguments, algorithm)
     return (default_filter if chosen is None else chosen), algorithm(**arguments)
+
+
+def map_sparsity_algorithm(algorithm: str) -> type[SparsityAlgorithm]:
+    """The class of an algorithm by name, in any case. Raises BackendConfigError."""
+    return _find_algorithm(algorithm.lower())
 
 
 def _find_algorithm(name: str) -> type[SparsityAlgorithm]:

@@ -7,6 +7,7 @@ Legend: N elements of one parameter in row-major order, G groups of equal size.
 
 import fnmatch
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -46,6 +47,20 @@ def make_filter(given: str | Sequence[str] | ParameterFilter) -> ParameterFilter
         return given
     globs = [given] if isinstance(given, str) else list(given)
     return lambda name, parameter: any(fnmatch.fnmatchcase(name, glob) for glob in globs)
+
+
+FilterCallable = ParameterFilter
+make_param_filter = make_filter
+"""As the API calls them."""
+
+
+def convert_glob_to_regex(glob: str) -> re.Pattern[str]:
+    """The regular expression that matches what a glob does.
+
+    >>> bool(convert_glob_to_regex("*.bias").search("fc.bias"))
+    True
+    """
+    return re.compile(fnmatch.translate(glob))
 
 
 def select_parameters(module: nn.Module, chosen: ParameterFilter) -> Named:

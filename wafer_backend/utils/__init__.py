@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wafer_backend.backends.base import ClusterConfig
-from wafer_backend.utils import data, profiler
+from wafer_backend.module_names import MODULES, find_module_name
+from wafer_backend.utils import calls, data, nest, profiler
 
 if TYPE_CHECKING:
     from wafer_backend.utils import tensorboard
@@ -13,16 +14,20 @@ if TYPE_CHECKING:
 
 @dataclass(init=False)
 class CSConfig(ClusterConfig):
-    """The older spelling of `distributed.ClusterConfig`, with two more settings of no effect."""
+    """The older spelling of `distributed.ClusterConfig`, with more settings of no effect."""
 
     debug_args: Any = None
+    fabric_type_blacklist: Any = None
+    precision_opt_level: int | None = None
     transfer_processes: int | None = None
 
 
 def __getattr__(name: str) -> Any:
     if name == "tensorboard":
         return importlib.import_module("wafer_backend.utils.tensorboard")
+    if f"utils.{name}" in MODULES:
+        return importlib.import_module(f"wafer_backend.{find_module_name(f'utils.{name}')}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["CSConfig", "data", "profiler", "tensorboard"]
+__all__ = ["CSConfig", "calls", "data", "nest", "profiler", "tensorboard"]

@@ -7,6 +7,13 @@ from collections.abc import Callable
 _WINDOW = 20
 
 
+class Number(float):
+    """A float that is also a function returning it: R2.2 reads `rate`, R2.4 calls `rate()`."""
+
+    def __call__(self) -> float:
+        return float(self)
+
+
 class RateTracker:
     """Samples per second, of the last steps and of all."""
 
@@ -26,21 +33,31 @@ class RateTracker:
         self._ends.append((self._clock(), self.total_count))
 
     @property
-    def rate(self) -> float:
+    def rate(self) -> Number:
         """Samples per second of the last 20 steps; 0 before the first."""
         (start, before), (end, after) = self._ends[0], self._ends[-1]
-        return (after - before) / (end - start) if end > start else 0.0
+        return Number((after - before) / (end - start) if end > start else 0.0)
 
     @property
-    def global_rate(self) -> float:
+    def global_rate(self) -> Number:
         """Samples per second since the start, as of the last finished step; 0 before the first."""
         end = self._ends[-1][0]
-        return self.total_count / (end - self._start) if end > self._start else 0.0
+        return Number(self.total_count / (end - self._start) if end > self._start else 0.0)
 
     @property
-    def elapsed_seconds(self) -> float:
+    def elapsed_seconds(self) -> Number:
         """Seconds since the start."""
-        return self._clock() - self._start
+        return Number(self._clock() - self._start)
+
+    @property
+    def total_time(self) -> float:
+        """Seconds since the start, as R2.2 calls it."""
+        return self.elapsed_seconds
+
+    @property
+    def total_samples(self) -> int:
+        """Samples since the start, as R2.2 calls `total_count`."""
+        return self.total_count
 
 
 class ExecutorProfiler:

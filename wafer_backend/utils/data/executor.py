@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pipeline.core import storage
 from wafer_backend.backends.base import ClusterConfig
@@ -126,6 +126,9 @@ def compute_num_steps(
 
 _numbers = itertools.count(1)
 
+MbsSetting = int | Literal["auto", "explore"] | dict[str, Any] | None
+"""What `micro_batch_size` may be in params files."""
+
 
 class DataExecutor:
     """Iterate over it: `num_steps` batches, one pass of the loader by default.
@@ -167,6 +170,9 @@ class DataExecutor:
 
         if cs_config is not None:
             backends.configure_cluster(cs_config)
+        elif backends.has_backend():
+            cs_config = backends.current_backend().cluster_config
+        self.cs_config = cs_config
         if micro_batch_size is not None:
             backends.csx.performance.micro_batch_size = micro_batch_size
         self.checkpoint_steps = cadence(checkpoint_steps, self.num_steps, "checkpoint_steps")

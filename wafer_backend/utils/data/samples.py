@@ -82,6 +82,10 @@ class SyntheticDataset(Dataset[Any]):
         return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf(index)
 
 
+pad_index = -1
+"""Stands for a placeholder among sample numbers in the API; no sampler of this package yields it."""
+
+
 class DistributedSampler(Sampler[Any]):
     """Sample numbers of `data_source`, in global batches when `batch_size` is given.
 

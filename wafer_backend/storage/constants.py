@@ -1,0 +1,3 @@
+"""Names in checkpoints of the API."""
+
+__CSTORCH_VERSION__ = "__cstorch_version__"
