@@ -110,9 +110,9 @@ Falcon), which was a model of its own, and so do the keys of GPT-J: `residual_dr
 
 ### Values of Model Zoo
 
-- `fp16_type: cbfloat16` is computed in bfloat16, and a note says so: its definition is not public,
-  so results differ from those of a CS-2. `loss_scaling_factor: dynamic` has an effect in float16
-  only.
+- `fp16_type: cbfloat16` is computed in bfloat16, and a note says so; results differ from those of a
+  CS-2. `fp16_type: cbfloat16_exact` [emulates its values](cbfloat16.md) and, as in Model Zoo, needs
+  `loss_scaling_factor: dynamic`, which elsewhere has an effect in float16 only.
 - An initializer may be just a name, and then has the defaults of Model Zoo; without `a` and `b` a
   truncated normal distribution is cut at two deviations. Keys of other initializers have no effect.
   Which matrix has which initializer follows the paper (Cerebras-GPT, 2.3).

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
-from wafer_backend.backends import current_torch_device, use_cs
+from wafer_backend.backends import csx, current_torch_device, use_cs
 from wafer_backend.cluster import precision as current_scale
 from wafer_backend.cluster.precision import FLOAT16_MAX, SMALLEST, WIDE_MAX, LossScale
 from wafer_backend.errors import BackendConfigError, StepError
@@ -39,30 +39,36 @@ __all__ = [
 
 Outputs = TypeVar("Outputs", torch.Tensor, list[torch.Tensor], tuple[torch.Tensor, ...])
 
-_HALF_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-_half_dtype: torch.dtype | None = None
+HalfName = Literal["float16", "bfloat16", "cbfloat16"]
+_HALF_DTYPES: dict[HalfName, torch.dtype] = {
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "cbfloat16": torch.float32,
+}
+_half_dtype: HalfName | None = None
 _enabled: bool | None = None
 
 
 def set_half_dtype(value: str | torch.dtype) -> torch.dtype:
-    """Compute in "float16" or "bfloat16" from now on, and return it as a torch dtype.
+    """Compute in "float16", "bfloat16" or "cbfloat16" from now on; returns its torch dtype.
 
-    "cbfloat16" warns and computes in bfloat16: its definition is not public, so results on a CS-2
-    differ. Raises BackendConfigError for another dtype.
+    "cbfloat16" warns and computes in bfloat16, unless `backends.csx.emulation.cbfloat16` is
+    "exact": then its values are emulated, and float32 is the dtype that stores them. Raises
+    BackendConfigError for another dtype.
     """
     global _half_dtype
     name = str(value).removeprefix("torch.")
-    if name == "cbfloat16":
+    if name == "cbfloat16" and csx.emulation.cbfloat16 != "exact":
         warnings.warn(
-            "set_half_dtype('cbfloat16') computes in bfloat16: the definition of cbfloat16 is not "
-            "public, so results differ from those of a CS-2",
+            "set_half_dtype('cbfloat16') computes in bfloat16, so results differ from those of a "
+            "CS-2; set backends.csx.emulation.cbfloat16 = 'exact' before it to emulate the format",
             stacklevel=2,
         )
         name = "bfloat16"
     if name not in _HALF_DTYPES:
-        raise BackendConfigError(f"half dtype {name!r}: expected 'float16' or 'bfloat16'")
-    _half_dtype = _HALF_DTYPES[name]
-    return _half_dtype
+        raise BackendConfigError(f"half dtype {name!r}: expected one of {', '.join(_HALF_DTYPES)}")
+    _half_dtype = name
+    return get_half_dtype()
 
 
 def use_bfloat16(use: bool = True) -> torch.dtype:
@@ -71,13 +77,14 @@ def use_bfloat16(use: bool = True) -> torch.dtype:
 
 
 def get_half_dtype() -> torch.dtype:
-    """The half dtype as a torch dtype; float16 until `set_half_dtype` was called."""
-    return torch.float16 if _half_dtype is None else _half_dtype
+    """The half dtype as a torch dtype; float16 until `set_half_dtype` was called. Emulated
+    cbfloat16 is stored in float32."""
+    return _HALF_DTYPES[get_half_dtype_str()]
 
 
-def get_half_dtype_str() -> Literal["float16", "bfloat16"]:
+def get_half_dtype_str() -> HalfName:
     """The half dtype by name."""
-    return "bfloat16" if get_half_dtype() is torch.bfloat16 else "float16"
+    return "float16" if _half_dtype is None else _half_dtype
 
 
 def get_floating_point_dtype() -> torch.dtype:
@@ -120,10 +127,13 @@ def autocast(dtype: torch.dtype | None = None) -> AbstractContextManager[Any]:
     """A context that computes in `dtype`, by default the half dtype.
 
     CSX: does nothing, MemoryX casts. CPU: bfloat16 only, else ValueError. GPU: torch's autocast.
+    CPU and GPU compute cbfloat16 in bfloat16.
     """
     if use_cs():
         return contextlib.nullcontext()
     half, device = dtype or get_half_dtype(), current_torch_device().type
+    if dtype is None and get_half_dtype_str() == "cbfloat16":
+        half = torch.bfloat16
     if device == "cpu" and half is not torch.bfloat16:
         raise BackendConfigError(
             f"autocast on CPU computes in bfloat16 only, not in {half}; "

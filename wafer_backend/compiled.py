@@ -16,7 +16,7 @@ from wafer_backend.cluster.calls import LossCall, OutputCall, with_backward
 from wafer_backend.cluster.coordinator import Coordinator, StepResult
 from wafer_backend.cluster.memoryx import MemoryX
 from wafer_backend.cluster.outputs import LossReduction, LossRule, OtherPath
-from wafer_backend.cluster.precision import LossScale, Precision
+from wafer_backend.cluster.precision import Precision
 from wafer_backend.cluster.suitability import (
     LeafSize,
     Probe,
@@ -84,7 +84,8 @@ class CompiledModule:
 
     Call it as the module, on global batches; or give `memoryx.optimizer` and call `train_step`.
     `step` is the 1-based number of the next call that learns; random numbers of a leaf come from
-    (seed, step, leaf). `loss_scale` scales the losses of `train_step` in fp16, else it is None.
+    (seed, step, leaf). `loss_scale` scales the losses of `train_step` in fp16 and cbfloat16, else
+    it is None.
 
     Raises BackendConfigError for a bad configuration, a GPU target without a GPU, or a module that
     has no parameters, has some without a shape, or is TorchScript.
@@ -98,7 +99,7 @@ class CompiledModule:
         self.module = module
         self.config = config
         self.step = 1
-        self.loss_scale = LossScale() if config.precision == "float16" else None
+        self.loss_scale = loss_scales.make_loss_scale(config.precision)
         self.memoryx = MemoryX(
             module, config.precision, server_count(config.transport, config.max_wgt_servers)
         )
@@ -177,7 +178,7 @@ class CompiledModule:
 
         `between_leaves` is called after every leaf and may raise to abandon the step, which then
         leaves no trace. Raises StepError naming the step for D = 0, a loss that is not finite, or,
-        unless precision is float16, a gradient that is not; in float16 such a step is skipped.
+        unless the loss is scaled, a gradient that is not; with a loss scale such a step is skipped.
         """
         with _gradients(enabled=True), training_mode(self.module, training=True):
             return self._coordinator.train_step(

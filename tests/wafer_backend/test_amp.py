@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from wafer_backend import amp, backends
+from wafer_backend import amp, backends, compile, reset
+from wafer_backend.backends.base import ClusterConfig
 from wafer_backend.cluster import precision
 from wafer_backend.errors import BackendConfigError, StepError
 
@@ -48,15 +49,44 @@ def test_the_half_dtype() -> None:
 
 
 def test_other_half_dtypes_are_refused() -> None:
-    with pytest.raises(BackendConfigError, match="expected 'float16'"):
+    with pytest.raises(BackendConfigError, match="expected one of float16"):
         amp.set_half_dtype("float64")
 
 
 def test_bfloat16_stands_in_for_cbfloat16() -> None:
-    with pytest.warns(UserWarning, match="computes in bfloat16.*not public"):
+    with pytest.warns(UserWarning, match="computes in bfloat16.*'exact'"):
         assert amp.set_half_dtype("cbfloat16") is torch.bfloat16
     assert amp.get_half_dtype_str() == "bfloat16"
     assert amp.mixed_precision()
+
+
+def test_cbfloat16_is_emulated_where_asked_for() -> None:
+    backends.csx.emulation.cbfloat16 = "exact"
+    assert amp.set_half_dtype("cbfloat16") is torch.float32
+    assert amp.get_half_dtype_str() == "cbfloat16"
+    with amp.autocast():
+        assert model()(torch.ones(1, 6)).dtype is torch.bfloat16, "no emulation on the host"
+    assert amp.GradScaler("dynamic")._scale.max_loss_scale == 2.0**31
+
+
+def test_a_script_in_cbfloat16_gives_the_same_losses_on_any_cluster() -> None:
+    losses = {}
+    for num_csx in (1, 2, 4):
+        reset()
+        backends.csx.emulation.cbfloat16 = "exact"
+        amp.set_half_dtype("cbfloat16")
+        backends.backend("CSX", cluster_config=ClusterConfig(num_csx=num_csx))
+        backends.csx.performance.micro_batch_size = 1
+        module = model()
+        compiled = compile(module)
+        scaler, optimizer = amp.GradScaler("dynamic"), torch.optim.SGD(module.parameters(), lr=0.1)
+        losses[num_csx] = []
+        for batch in batches(4):
+            loss = compiled(batch).square().mean()
+            amp.optimizer_step(loss, optimizer, scaler)
+            losses[num_csx].append(float(loss))
+    assert losses[1] == losses[2] == losses[4]
+    assert losses[1][-1] < losses[1][0]
 
 
 def test_autocast_on_the_host_computes_in_bfloat16_only() -> None:

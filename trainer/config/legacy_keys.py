@@ -258,13 +258,17 @@ def _precision(draft: Draft) -> None:
         model["fp16_type"] = "bfloat16"
         draft.remark(
             "model.fp16_type",
-            "cbfloat16 is computed in bfloat16, because its definition is not public; results "
-            "differ from those of a CS-2",
+            "cbfloat16 is computed in bfloat16; results differ from those of a CS-2; "
+            "cbfloat16_exact emulates its values",
         )
-    scaled = model.get("mixed_precision") is True and model.get("fp16_type") == "float16"
+    half = model.get("fp16_type")
+    scaled = model.get("mixed_precision") is True and half in ("float16", "cbfloat16_exact")
     if optimizer.get("loss_scaling_factor") == "dynamic" and not scaled:
         del optimizer["loss_scaling_factor"]
-        draft.remark("optimizer.loss_scaling_factor", "dynamic has an effect in float16 only")
+        draft.remark(
+            "optimizer.loss_scaling_factor",
+            "dynamic has an effect in float16 and cbfloat16_exact only",
+        )
 
 
 def _input(draft: Draft, section: str) -> None:

@@ -216,8 +216,10 @@ class ModelConfig(FrozenModel):
         False,
         description="compute in fp16_type; false: in fp32. Master weights and sums are always fp32",
     )
-    fp16_type: Literal["bfloat16", "float16"] = Field(
-        "bfloat16", description="half precision to compute in, with mixed_precision: true"
+    fp16_type: Literal["bfloat16", "float16", "cbfloat16_exact"] = Field(
+        "bfloat16",
+        description="half precision to compute in, with mixed_precision: true; cbfloat16 is read "
+        "as bfloat16, and cbfloat16_exact emulates its values, slowly",
     )
 
     @model_validator(mode="before")
@@ -279,7 +281,9 @@ class ModelConfig(FrozenModel):
     @property
     def precision(self) -> Precision:
         """What the wafers compute in."""
-        return self.fp16_type if self.mixed_precision else "float32"
+        if not self.mixed_precision:
+            return "float32"
+        return "cbfloat16" if self.fp16_type == "cbfloat16_exact" else self.fp16_type
 
     @property
     def head_size(self) -> int:

@@ -192,8 +192,9 @@ class OptimizerConfig(FrozenModel):
     )
     loss_scaling_factor: float | Literal["dynamic"] = Field(
         1.0,
-        description="loss scale for float16, a power of two; dynamic: starts at 32768, is halved "
-        "on overflow (that step is skipped) and doubled after 2000 finite steps",
+        description="loss scale for float16, a power of two; dynamic, which cbfloat16_exact needs: "
+        "starts at 32768, is halved on overflow (that step is skipped) and doubled after 2000 "
+        "finite steps",
     )
 
     @field_validator("loss_scaling_factor", mode="before")

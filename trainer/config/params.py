@@ -25,6 +25,7 @@ from trainer.config.sections import (
 )
 from trainer.config.sparsity import SparsityGroup
 from trainer.recipe import FAMILY
+from wafer_backend.cluster.precision import SCALED
 from wafer_backend.optim.registry import OPTIMIZERS
 from wafer_backend.performance_model.shape import GPTShape
 
@@ -228,14 +229,22 @@ def override(params: Params, **options: Any) -> Params:
 
 
 def _check(params: Params, draft: Draft) -> None:
-    """Refuse a loss scale where gradients have the range of fp32 anyway, and muP, whose learning
-    rates are for updates of the size of the rate, with an optimizer that needs others."""
+    """Refuse a loss scale where gradients have the range of fp32 anyway, cbfloat16 without the
+    dynamic one that Model Zoo asks for, and muP, whose learning rates are for updates of the size
+    of the rate, with an optimizer that needs others."""
     factor, precision = params.optimizer.loss_scaling_factor, params.model.precision
-    if factor != 1.0 and precision != "float16":
+    if precision == "cbfloat16" and factor != "dynamic":
         raise draft.error(
             "optimizer.loss_scaling_factor",
-            f"{factor} is for float16 only, but this model computes in {precision}; leave it out, "
-            "or set model.mixed_precision: true and model.fp16_type: float16",
+            f"{factor}, but cbfloat16 needs a dynamic loss scale, or gradients underflow; set it "
+            "to dynamic, as Model Zoo asks for",
+        )
+    if factor != 1.0 and precision not in SCALED:
+        raise draft.error(
+            "optimizer.loss_scaling_factor",
+            f"{factor} is for float16 and cbfloat16_exact only, but this model computes in "
+            f"{precision}; leave it out, or set model.mixed_precision: true and model.fp16_type: "
+            "float16",
         )
     named = params.optimizer.entry
     if params.model.mup_base_hidden_size is not None and not named.kind.updates_have_size_of_rate:

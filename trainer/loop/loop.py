@@ -20,6 +20,7 @@ from trainer.runs.console import Rate, Say
 from trainer.runs.metrics import Events
 from trainer.stability import StepFindings, Watch
 from wafer_backend.cluster.coordinator import StepResult
+from wafer_backend.cluster.precision import SCALED
 from wafer_backend.cluster.tree import leaf_count
 from wafer_backend.compiled import CompiledModule, Target
 from wafer_backend.profiler import StepProfile
@@ -82,7 +83,7 @@ class StepLog:
                     "avg_samples_per_sec": self.rate.overall,
                     "stall_share": time.stalled / time.seconds,
                 }
-                if self.params.model.precision == "float16":
+                if self.params.model.precision in SCALED:
                     values["loss_scale"] = result.loss_scale
                 self.events.add(step, values)
             if pruned:
@@ -105,7 +106,7 @@ class StepLog:
             "leaves_per_csx": list(result.leaves_per_csx),
             **watched.fields,
         }
-        if self.params.model.precision == "float16":
+        if self.params.model.precision in SCALED:
             line |= {"loss_scale": result.loss_scale, "skipped": result.skipped}
         return line
 

@@ -17,6 +17,7 @@ from trainer.config import ModelConfig, Params
 from trainer.config.optimizer import ANY_OPTIMIZER
 from trainer.data import SampleSource, TrainingData, is_continued_by
 from trainer.model import optimizer
+from wafer_backend.cluster.precision import SCALED
 from wafer_backend.optim.registry import RegistryEntry
 
 
@@ -46,7 +47,7 @@ def order_seed(params: Params) -> int:
 
 def describe_run(params: Params, data: TrainingData, micro_batch_size: int) -> dict[str, Any]:
     """The record of a run that is about to start, as JSON values: all that changes its bits."""
-    unused = set() if params.model.precision == "float16" else {"loss_scaling_factor"}
+    unused = set() if params.model.precision in SCALED else {"loss_scaling_factor"}
     section = {
         "format": FORMAT,
         **data.describe(),

@@ -164,6 +164,12 @@ _GROUPS: dict[str, dict[str, Flag]] = {
             "it)",
             _expect_one_of("cpu", "cuda"),
         ),
+        "cbfloat16": Flag(
+            "bfloat16",
+            "what half dtype 'cbfloat16' is computed in: bfloat16, which is fast, or exact, its "
+            "values emulated in float32; set it before the half dtype",
+            _expect_one_of("bfloat16", "exact"),
+        ),
         "threads": Flag(
             1, "CPU threads of every role; another number gives other bits", _wrong_count
         ),

@@ -13,7 +13,13 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from wafer_backend.cluster.precision import Precision, streamed_dtype, widen
+from wafer_backend.cluster.precision import (
+    Precision,
+    streamed_dtype,
+    travelling_copy,
+    travels_changed,
+    widen,
+)
 from wafer_backend.cluster.tree import Combiner, Partial, TreeNode, merge
 from wafer_backend.errors import BackendConfigError, StepError
 from wafer_backend.sparse import masks
@@ -42,19 +48,19 @@ def assign_servers(sizes: Sequence[int], servers: int) -> list[int]:
 class Staging:
     """Host tensors in the format that weights travel in.
 
-    `formats`: by parameter name. `pinned` moves the masters to pinned memory; parameters stay the
+    `pinned` moves the masters to pinned memory; parameters stay the
     same objects. Pinned memory comes in powers of two: PyTorch's host allocator rounds up.
     """
 
     def __init__(
         self,
         parameters: Mapping[str, nn.Parameter],
-        formats: Mapping[str, torch.dtype],
+        precision: Precision,
         *,
         pinned: bool,
     ) -> None:
         self._parameters = parameters
-        self._formats = formats
+        self._precision = precision
         self._pinned = pinned
         self._halves: dict[str, torch.Tensor] = {}
         self._cast: set[str] = set()
@@ -69,15 +75,16 @@ class Staging:
     def weight(self, name: str) -> torch.Tensor:
         """A weight as it travels, valid until the pass ends; not to be written to."""
         master = self._parameters[name].detach()
-        if self._formats[name] == master.dtype:
+        if not travels_changed(master, self._precision):
             return master
         if name not in self._cast:
             with torch.inference_mode(False), torch.no_grad():
                 if name not in self._halves:
+                    dtype = streamed_dtype(master, self._precision)
                     self._halves[name] = torch.empty_like(
-                        master, dtype=self._formats[name], pin_memory=self._pinned
+                        master, dtype=dtype, pin_memory=self._pinned
                     )
-                self._halves[name].copy_(master)
+                self._halves[name].copy_(travelling_copy(master, self._precision))
             self._cast.add(name)
         return self._halves[name]
 
@@ -95,7 +102,7 @@ class MemoryX:
     ) -> None:
         self.parameters: dict[str, nn.Parameter] = dict(module.named_parameters())
         self.optimizer: torch.optim.Optimizer | None = None
-        self._formats = {n: streamed_dtype(p, precision) for n, p in self.parameters.items()}
+        self._precision = precision
         chosen = assign_servers([p.nbytes for p in self.parameters.values()], servers)
         self.servers: dict[str, int] = dict(zip(self.parameters, chosen, strict=True))
         self.server_count = servers
@@ -109,7 +116,7 @@ class MemoryX:
 
     def stage(self, *, pinned: bool) -> None:
         """Serve a device that copies weights itself: `weight` hands out what it copies from."""
-        self.staging = Staging(self.parameters, self._formats, pinned=pinned)
+        self.staging = Staging(self.parameters, self._precision, pinned=pinned)
 
     def begin_pass(self) -> None:
         """A pass over a batch begins; weights do not change until it has ended."""
@@ -123,11 +130,12 @@ class MemoryX:
         """
         if self.staging is not None:
             return self.staging.weight(name)
-        return self.parameters[name].detach().to(self._formats[name], copy=True)
+        return travelling_copy(self.parameters[name], self._precision)
 
     def streamed_bytes(self, name: str) -> int:
         """Bytes of one weight as it travels."""
-        return self.parameters[name].numel() * self._formats[name].itemsize
+        parameter = self.parameters[name]
+        return parameter.numel() * streamed_dtype(parameter, self._precision).itemsize
 
     @property
     def weight_bytes(self) -> int:

@@ -4,6 +4,8 @@ Masters, gradient sums and optimizer state are fp32. In "bfloat16" and "float16"
 more dimensions is cast in MemoryX before it travels; a vector (bias, norm) stays fp32. Leaves then
 run under autocast without its weight cache, which finds matrices in half already and so makes no
 copy of them. Gradients arrive in the format of the copy and are fp32 before anything is added.
+"cbfloat16" is emulated in fp32: the same weights travel with cbfloat16 values, and leaves run under
+`CbfloatCompute`.
 
 A loss scale is a power of two, so multiplying by it and dividing it out again changes no bit of a
 gradient that neither overflows nor becomes subnormal. The engine runs the backward pass of a leaf
@@ -26,9 +28,13 @@ from typing import Literal
 
 import torch
 
+from wafer_backend.cluster.cbfloat16 import round_to_cbfloat16
 from wafer_backend.errors import BackendConfigError
 
-Precision = Literal["float32", "bfloat16", "float16"]
+Precision = Literal["float32", "bfloat16", "float16", "cbfloat16"]
+
+SCALED: frozenset[Precision] = frozenset(("float16", "cbfloat16"))
+"""Formats whose gradients need a loss scale (docs.cerebras.net, "Dynamic loss scaling")."""
 
 _HALF: dict[Precision, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 _HALVES = frozenset(_HALF.values())
@@ -40,8 +46,25 @@ def streamed_dtype(parameter: torch.Tensor, precision: Precision) -> torch.dtype
     >>> streamed_dtype(torch.zeros(2, 2), "bfloat16"), streamed_dtype(torch.zeros(2), "bfloat16")
     (torch.bfloat16, torch.float32)
     """
-    casts = precision in _HALF and parameter.ndim >= 2 and parameter.dtype == torch.float32
+    casts = precision in _HALF and _is_matrix(parameter)
     return _HALF[precision] if casts else parameter.dtype
+
+
+def travelling_copy(parameter: torch.Tensor, precision: Precision) -> torch.Tensor:
+    """A copy of a weight as it travels: in `streamed_dtype`, and with values of the precision."""
+    master = parameter.detach()
+    if precision == "cbfloat16" and _is_matrix(master):
+        return round_to_cbfloat16(master)
+    return master.to(streamed_dtype(master, precision), copy=True)
+
+
+def travels_changed(parameter: torch.Tensor, precision: Precision) -> bool:
+    """Whether a weight travels in another format, or with other values, than it is kept in."""
+    return precision != "float32" and _is_matrix(parameter)
+
+
+def _is_matrix(parameter: torch.Tensor) -> bool:
+    return parameter.ndim >= 2 and parameter.dtype == torch.float32
 
 
 def use_precision(
@@ -50,6 +73,13 @@ def use_precision(
     """What forward runs under; an autocast around the call does not reach inside."""
     dtype = _HALF.get(precision)
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
+
+
+def make_loss_scale(precision: Precision) -> "LossScale | None":
+    """The dynamic loss scale a format needs; None for one that needs none."""
+    if precision not in SCALED:
+        return None
+    return LossScale(max_loss_scale=FLOAT16_MAX if precision == "float16" else WIDE_MAX)
 
 
 def widen(gradient: torch.Tensor) -> torch.Tensor:

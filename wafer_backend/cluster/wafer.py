@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from wafer_backend.cluster import tree
+from wafer_backend.cluster.cbfloat16_compute import CbfloatCompute
 from wafer_backend.cluster.outputs import (
     LeafLoss,
     LossReduction,
@@ -35,6 +36,7 @@ from wafer_backend.streaming.activations import (
 from wafer_backend.streaming.attachment import attach_source
 from wafer_backend.streaming.device_link import DeviceLink, LinkRule
 from wafer_backend.streaming.weights import (
+    Fetch,
     ResidentCasts,
     Transport,
     WeightStream,
@@ -177,13 +179,16 @@ class Wafer:
         self._transport = self.link or transport
         self._rule = rule
         self._leaf = -1
+        self._emulation = CbfloatCompute() if rule.precision == "cbfloat16" else None
         masters = self._parameters
+        fetch: Fetch = self._transport.fetch_weight
+        if self._emulation is not None:
+            fetch = self._emulation.weights(fetch)
         if rule.streams:
-            fetch = self._transport.fetch_weight
             release = None if self.link is None else self.link.release_weight
             self.stream = WeightStream(fetch, self._send, masters, self.activations, release)
         elif rule.precision != "float32":
-            self._casts = ResidentCasts(transport.fetch_weight, self._send, masters)
+            self._casts = ResidentCasts(fetch, self._send, masters)
 
     @contextlib.contextmanager
     def loaded(self) -> Iterator[None]:
@@ -256,6 +261,8 @@ class Wafer:
                 stack.enter_context(source.leaf())
             if self.stream is None and self._rule.activations == "evict":
                 stack.enter_context(evict_saved(self.activations, self._weight_test()))
+            if self._emulation is not None:
+                stack.enter_context(self._emulation)
             yield
         if source is not None:
             self._check_all_streamed()
@@ -283,7 +290,9 @@ class Wafer:
         self._transport.finish_leaf(self.system, leaf.index, loss.loss_sum, loss.n_counted)
 
     def _send(self, name: str, gradient: torch.Tensor) -> None:
-        self._transport.send_gradient(self._leaf, name, gradient)
+        emulation = self._emulation
+        with contextlib.nullcontext() if emulation is None else emulation.on_host():
+            self._transport.send_gradient(self._leaf, name, gradient)
 
     def _send_resident(self) -> None:
         """Send what backward left on the module's own parameters, in their order."""

@@ -30,11 +30,11 @@ def message(trainer, error=ConfigError, **changes) -> str:
         ("train_input", "batch_size", "7", 'batch_size: expected a valid integer; got "7"'),
         ("train_input", "micro_batch_size", 0, "train_input.micro_batch_size"),
         ("model", "mixed_precision", "bf16", "model.mixed_precision: expected a valid boolean"),
-        ("model", "fp16_type", "float8", "model.fp16_type: expected 'bfloat16' or 'float16'"),
+        ("model", "fp16_type", "float8", "model.fp16_type: expected 'bfloat16', 'float16'"),
         ("optimizer", "loss_scaling_factor", "auto", "optimizer.loss_scaling_factor: expected dyn"),
         ("optimizer", "loss_scaling_factor", 3.0, "loss_scaling_factor: expected dynamic or a po"),
         ("optimizer", "loss_scaling_factor", 0, "optimizer.loss_scaling_factor: expected dynamic"),
-        ("optimizer", "loss_scaling_factor", 8, "loss_scaling_factor: 8.0 is for float16 only"),
+        ("optimizer", "loss_scaling_factor", 8, "loss_scaling_factor: 8.0 is for float16 and"),
         ("runconfig", "activations", "drop", "activations: expected 'keep', 'recompute' or"),
         ("runconfig", "device", "tpu", "runconfig.device: expected 'cpu' or 'cuda'; got"),
         ("runconfig", "max_wgt_servers", -1, "runconfig.max_wgt_servers: expected"),
@@ -74,7 +74,7 @@ def test_a_loss_scale_is_for_float16_only(trainer):
         optimizer={"loss_scaling_factor": 8.0},
     )
     text = message(trainer)
-    assert "optimizer.loss_scaling_factor: 8.0 is for float16 only, but this model" in text
+    assert "optimizer.loss_scaling_factor: 8.0 is for float16 and cbfloat16_exact only" in text
     assert "params.yaml:" in text
 
 
@@ -156,3 +156,9 @@ def test_a_loss_that_is_not_finite_stops_with_the_step(trainer):
     with pytest.raises(TrainingError, match=r"step \d+: the (loss|gradient norm) is"):
         trainer.train("out")
     assert TrainingError("").exit_code == 1
+
+
+def test_emulated_cbfloat16_needs_a_dynamic_loss_scale(trainer):
+    trainer.configure(model={"mixed_precision": True, "fp16_type": "cbfloat16_exact"})
+    text = message(trainer)
+    assert "optimizer.loss_scaling_factor: 1.0, but cbfloat16 needs a dynamic loss scale" in text

@@ -18,8 +18,8 @@ from trainer.config.model import Normal, TruncatedNormal, VarianceScaling
 
 DATA = Path(__file__).parent / "data" / "released"
 STAND_IN = (
-    "cbfloat16 is computed in bfloat16, because its definition is not public; "
-    "results differ from those of a CS-2"
+    "cbfloat16 is computed in bfloat16; results differ from those of a CS-2; "
+    "cbfloat16_exact emulates its values"
 )
 
 
@@ -109,7 +109,8 @@ def test_gpt2_of_r2_1():
     params = load("gpt2_r2_1")
     assert params.model.dropout_rate == 0.1
     assert "model.fp16_type: not given, so bfloat16" in params.notes
-    assert "optimizer.loss_scaling_factor: dynamic has an effect in float16 only" in params.notes
+    no_effect = "dynamic has an effect in float16 and cbfloat16_exact only"
+    assert f"optimizer.loss_scaling_factor: {no_effect}" in params.notes
     assert "runconfig.execute_crd_memory_gi" in idle(params)
     assert "optimizer.initial_loss_scale" in idle(params)
 
@@ -197,7 +198,7 @@ def test_starcoder_in_the_trainer_form():
         ("btlm_r2_1", "model", "alibi_trainable_slopes", True, "true is not supported"),
         ("gpt2_r2_1", "model", "lora_params", {"r": 16}, "lora_params: {'r': 16} is not supported"),
         ("gpt2_r2_1", "optimizer", "disable_lr_steps_reset", True, "true is not supported"),
-        ("gpt2_r2_1", "optimizer", "loss_scaling_factor", 8.0, "8.0 is for float16 only"),
+        ("gpt2_r2_1", "optimizer", "loss_scaling_factor", 8.0, "8.0 is for float16 and"),
         ("llama_r1_9", "model", "norm_type", "rmsnorm", "expected true or false, and no norm_type"),
         ("jais_r2_5", "model", "attention_logits_alpha", 4.0, "4.0 is not supported; expected 1.0"),
         ("jais_r2_5", "model", "initializer", {"name": "lecun_normal"}, "lecun_normal has no muP"),

@@ -17,6 +17,7 @@ from trainer.runs import record
 
 BF16 = {"mixed_precision": True, "fp16_type": "bfloat16"}
 FP16 = {"mixed_precision": True, "fp16_type": "float16"}
+CB16 = {"mixed_precision": True, "fp16_type": "cbfloat16_exact"}
 DYNAMIC = {"loss_scaling_factor": "dynamic"}
 
 
@@ -26,7 +27,9 @@ def state(trainer, out: str, step: int) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("model", "optimizer"), [(BF16, {}), (FP16, DYNAMIC)], ids=["bfloat16", "float16"]
+    ("model", "optimizer"),
+    [(BF16, {}), (FP16, DYNAMIC), (CB16, DYNAMIC)],
+    ids=["bfloat16", "float16", "cbfloat16"],
 )
 def test_bits_are_equal_for_every_num_csx_and_the_resident_target(trainer, model, optimizer):
     trainer.configure(model={**model, "dropout_rate": 0.1}, optimizer=optimizer)
