@@ -152,6 +152,7 @@ def train(
     seed: int | None = None,
     compile_only: bool = False,
     validate_only: bool = False,
+    strict: bool = False,
     job_labels: list[str] | None = None,
     logging: options.LogLevel = "INFO",
     num_steps: int | None = None,
@@ -185,6 +186,7 @@ def train(
     --seed: Seed for weights, dropout and data order.
     --compile_only: Print the plan of the run and exit; needs no data.
     --validate_only: Check config, cluster and model, and exit; needs no data.
+    --strict: Refuse what a real wafer would refuse (docs/strict.md); slower, with equal results.
     --job_labels K=V...: Labels for this run in `train jobs`.
     --logging: WARNING and ERROR print errors only; latest_run.log always has every line.
 
@@ -238,6 +240,7 @@ def train(
             checkpoint_path=checkpoint_path,
             load_checkpoint_states=load_checkpoint_states,
             disable_strict_checkpoint_loading=disable_strict_checkpoint_loading,
+            strict=strict,
             listed=True,
             job_labels=tuple(job_labels or ()),
             notes=tuple(filter(None, [without_effect(unused)])),

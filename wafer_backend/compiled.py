@@ -31,6 +31,7 @@ from wafer_backend.observe.timeline import ModuleTimes, Timeline
 from wafer_backend.streaming.activations import ActivationRule
 from wafer_backend.streaming.attachment import Buffers
 from wafer_backend.streaming.device_link import LinkRule
+from wafer_backend.strict import Watch
 from wafer_backend.transports import TransportName, make_transport, server_count
 from wafer_backend.transports.simulated import Simulation
 
@@ -53,7 +54,7 @@ class BackendConfig:
     copied to it ahead of their use; None for two of the largest on cuda, and for none on a CPU,
     where setting it serves tests. `transport`: how roles talk; `simulation`: the faults and the
     seed of the simulated one; `liveness`: seconds of silence after which a rank of the distributed
-    one is dead.
+    one is dead. `watch`: strict mode, refuses what a real wafer would; None for anything goes.
     """
 
     target: Target
@@ -73,6 +74,7 @@ class BackendConfig:
     transport: TransportName = "inline"
     simulation: Simulation = field(default_factory=Simulation)
     liveness: float = 15.0
+    watch: Watch | None = None
 
 
 def _continue() -> None:
@@ -116,6 +118,7 @@ class CompiledModule:
             activations=config.activations,
             reduction=config.loss_reduction,
             link=_link_rule(config, device, self.memoryx),
+            watch=config.watch,
         )
         self.wafers = [
             Wafer(system, module, self.transport, self.worker, rule)
@@ -240,6 +243,9 @@ class CompiledModule:
             self.loss_scale.load_state_dict(state["loss_scale"])
 
     def _load(self, arguments: Arguments, *, learns: bool) -> GlobalBatch:
+        if self.config.watch is not None:
+            self.config.watch.check_weights(self.module)
+            self.config.watch.check_batch((id(self), learns), arguments)
         batch = self._leaf_size.load(self.worker, arguments, learns=learns)
         if learns and not self._warned:
             self._warned = True

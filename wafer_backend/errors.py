@@ -3,6 +3,7 @@
 BackendError
  +-- BackendConfigError   the cluster, leaf size or module cannot work as asked; nothing ran
  +-- StepError            one global step failed; the weights are those before the step
+ |    +-- StrictError     strict mode: the wafer would refuse this
  +-- TransportError       a role or a message of the cluster was lost; resume from a checkpoint
  +-- LoaderError          a user's loader or one of its worker processes failed
  +-- CheckpointError      a checkpoint cannot be written, or is damaged, partial or foreign
@@ -31,3 +32,11 @@ class LoaderError(BackendError):
 
 class CheckpointError(BackendError):
     """A checkpoint cannot be written as asked, or is damaged, partial or of another format."""
+
+
+class StrictError(StepError):
+    """Strict mode: the wafer would refuse this. `rule`: the name of the rule that it breaks."""
+
+    def __init__(self, message: str, rule: str) -> None:
+        super().__init__(message)
+        self.rule = rule

@@ -25,6 +25,7 @@ from wafer_backend import backends
 from wafer_backend.distributed import warn_if_sharded
 from wafer_backend.errors import BackendError
 from wafer_backend.labels import take_int32_labels
+from wafer_backend.strict import Watch
 
 Inputs = ParamSpec("Inputs")
 Output = TypeVar("Output")
@@ -88,6 +89,9 @@ def set_executor(executor: StepExecutor | None) -> None:
     if executor is None:
         if len(_state.scopes) > 1:
             _state.scopes.pop()
+        watch = backends.current_watch()
+        if watch is not None:
+            watch.loop_ended()
         return
     warn_if_sharded(getattr(executor, "dataloader", None))
     waiting = _state.scopes[-1].calls if len(_state.scopes) == 1 else []
@@ -124,8 +128,13 @@ def trace(step: Callable[Inputs, Output]) -> Callable[Inputs, Output]:
             return _nothing()  # type: ignore[no-any-return]
         _state.traced += 1
         try:
-            with take_int32_labels((args, kwargs)) if backends.use_cs() else nullcontext():
+            with (
+                take_int32_labels((args, kwargs)) if backends.use_cs() else nullcontext(),
+                _watched(step, (args, kwargs)) as watch,
+            ):
                 output = step(*args, **kwargs)
+            if watch is not None:
+                watch.returned(output)
         except DryRunFinished:
             _state.dry_run_finished = True
             for scope in _state.scopes:
@@ -189,6 +198,24 @@ def reset_tracing() -> None:
     """Forget executors and queued closures: for notebooks and tests."""
     global _state
     _state = _State()
+
+
+@contextlib.contextmanager
+def _watched(step: Callable[..., Any], inputs: Any) -> Iterator[Watch | None]:
+    """A traced step under the watch of strict mode, if there is one."""
+    watch = backends.current_watch()
+    if watch is None:
+        yield None
+        return
+    name = getattr(step, "__name__", "the step")
+    with watch.step(name, id(step), inputs):
+        yield watch
+
+
+def watched_loop(batch: Any) -> contextlib.AbstractContextManager[None]:
+    """The body of the loop over an executor; in strict mode values may not be fetched in it."""
+    watch = backends.current_watch()
+    return contextlib.nullcontext() if watch is None else watch.loop(batch)
 
 
 def _queued(

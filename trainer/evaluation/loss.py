@@ -36,6 +36,7 @@ from trainer.model.decoder import LabelLosses
 from trainer.runs import console, metrics
 from trainer.runs.metrics import Events
 from wafer_backend.compiled import BackendConfig, CompiledModule, Target
+from wafer_backend.strict import on_host
 
 GROUP, SAMPLE = "label_group", "sample"
 _NOWHERE = 1
@@ -102,6 +103,7 @@ class GroupSums:
                 "`prep verify` reports what is damaged"
             )
 
+    @on_host
     def _hear(
         self, module: nn.Module, arguments: tuple[Tensor, Mapping[str, Tensor]], losses: Tensor
     ) -> None:

@@ -31,6 +31,7 @@ from wafer_backend.cluster.outputs import LossRule
 from wafer_backend.cluster.precision import LossScale
 from wafer_backend.compiled import BackendConfig, CompiledModule, Target
 from wafer_backend.profiler import ProfiledSteps, StepProfile
+from wafer_backend.strict import Watch as StrictWatch
 
 _WEIGHT_BYTES = 4
 _TENSOR_OVERHEAD = 512
@@ -65,7 +66,7 @@ def build_run(
     identity |= start.origin
     resume.check_start(start, model_dir, identity, source)
     resume.check_architecture(start, identity, strict=strict)
-    compiled = compile_model(params, request.target, micro_batch)
+    compiled = compile_model(params, request.target, micro_batch, strict=request.strict)
     masks = resume.load_start(start, params, compiled, strict=strict, say=say)
     writes = ranks.is_writing_rank(params)
     if writes:
@@ -200,8 +201,11 @@ def _together() -> None:
     """Ranks stop between steps only, all at the same."""
 
 
-def compile_model(params: Params, target: Target, micro_batch: int) -> CompiledModule:
-    """The initial model, taken over by the backend, with its optimizer in MemoryX."""
+def compile_model(
+    params: Params, target: Target, micro_batch: int, *, strict: bool = False
+) -> CompiledModule:
+    """The initial model, taken over by the backend, with its optimizer in MemoryX. `strict`: what
+    a wafer would refuse is refused."""
     config = BackendConfig(
         target=target,
         micro_batch_size=micro_batch,
@@ -215,6 +219,7 @@ def compile_model(params: Params, target: Target, micro_batch: int) -> CompiledM
         device=params.runconfig.device,
         transport=params.runconfig.transport,
         liveness=params.runconfig.liveness,
+        watch=StrictWatch() if strict else None,
     )
     compiled = CompiledModule(GPT(params.model, params.runconfig.seed), config)
     compiled.memoryx.optimizer = optimizer.build_optimizer(

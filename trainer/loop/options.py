@@ -21,6 +21,7 @@ from trainer.data import batches
 from trainer.loop import ranks
 from wafer_backend.cluster.tree import leaf_count, split_leaves
 from wafer_backend.compiled import Target, device_of
+from wafer_backend.strict import RULES
 from wafer_backend.transports import TransportName
 
 NO_LENGTH = (
@@ -70,8 +71,9 @@ class TrainOptions:
 
     `params`: by default DEFAULT_PARAMS, fitted to the data. `mode`: by default train, with
     evaluation where there is something to evaluate on. `load_checkpoint_states`: parts of
-    `checkpoint_path` that a new run begins with. `listed`: whether `train jobs get` shows the run.
-    `notes`: lines to be said at its start. The rest: options of `train`.
+    `checkpoint_path` that a new run begins with. `strict`: refuse what a wafer would. `listed`:
+    whether `train jobs get` shows the run. `notes`: lines to be said at its start. The rest:
+    options of `train`.
     """
 
     target: Target
@@ -90,6 +92,7 @@ class TrainOptions:
     checkpoint_path: Path | None = None
     load_checkpoint_states: str | None = None
     disable_strict_checkpoint_loading: bool = False
+    strict: bool = False
     listed: bool = False
     job_labels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -129,6 +132,8 @@ def resolve_params(request: TrainOptions) -> Params:
 def check_cluster(params: Params, request: TrainOptions) -> None:
     """Refuse what cannot work, before data is prepared or a file is written."""
     _check_device(params, request.target)
+    if request.strict:
+        _check_strict(params, request.target)
     ranks.check_ranks(params, request.target)
     for _, batch_size in params.train_input.schedule:
         split_leaves(
@@ -140,6 +145,19 @@ def check_cluster(params: Params, request: TrainOptions) -> None:
     if request.mode in EVALUATING_MODES and params.eval_input is None:
         where = "the params" if isinstance(request.params, Params) else request.params
         raise ConfigError(f"--mode {request.mode} needs a section eval_input in {where}")
+
+
+def _check_strict(params: Params, target: Target) -> None:
+    """Strict mode is for emulated wafers, and a wafer has one batch size."""
+    if target != "CSX":
+        raise ConfigError(f"--strict is for target CSX, not {target}; leave it out")
+    sizes = list(dict.fromkeys(size for _, size in params.train_input.schedule))
+    if len(sizes) > 1:
+        rule = RULES["batch-changed"]
+        raise ConfigError(
+            f"--strict: train_input.batch_size_schedule goes from {sizes[0]} to {sizes[1]}, but on "
+            f"the wafer {rule.why}; give one batch size. [{rule.name}: {rule.source}]"
+        )
 
 
 def _check_device(params: Params, target: Target) -> None:

@@ -152,7 +152,8 @@ def _evaluate(
         theirs = {"model": record.complete_record(each.state)["model"]}
         record.refuse_difference(each.path, theirs, model)
     with _in_directory(params, request, log) as say, catch_signals() as stop:
-        compiled = compile_model(params, request.target, batches.train_micro_batch(params))
+        micro_batch = batches.train_micro_batch(params)
+        compiled = compile_model(params, request.target, micro_batch, strict=request.strict)
         validation = build.build_evaluator(compiled, params, request, source, stop, say)
         with contextlib.closing(validation):
             for each in saved:

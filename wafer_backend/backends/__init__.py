@@ -8,12 +8,14 @@ from wafer_backend.backends.current import (
     current_backend,
     current_backend_impl,
     current_torch_device,
+    current_watch,
     get_backend_args,
     has_backend,
     is_writer,
     load_run_state,
     reset_backend,
     run_state,
+    strictly,
     use_cs,
 )
 
@@ -27,11 +29,13 @@ __all__ = [
     "current_backend",
     "current_backend_impl",
     "current_torch_device",
+    "current_watch",
     "get_backend_args",
     "has_backend",
     "is_writer",
     "load_run_state",
     "reset_backend",
     "run_state",
+    "strictly",
     "use_cs",
 ]

@@ -14,6 +14,7 @@ from pipeline.core.words import did_you_mean_or_all
 from wafer_backend.backends.cluster import Cluster
 from wafer_backend.backends.device import Device
 from wafer_backend.errors import BackendConfigError
+from wafer_backend.strict import Watch
 from wafer_backend.transports import TransportName
 
 Target = Literal["CSX", "CPU", "GPU"]
@@ -73,6 +74,7 @@ class Backend:
         transport: TransportName,
         may_change_cluster: Callable[["ClusterConfig"], None],
         device_config: Any = None,
+        watch: Watch | None = None,
     ) -> None:
         self.backend_type = backend_type
         self.artifact_dir = Path.cwd() / DEFAULT_ARTIFACTS
@@ -82,6 +84,7 @@ class Backend:
         self.validate_only = validate_only
         self.mixed_precision = mixed_precision
         self.transport = transport
+        self.watch = watch
         self._cluster_config = cluster_config
         self._may_change_cluster = may_change_cluster
         self._device = Device(str(self.torch_device), device_config)

@@ -1,7 +1,9 @@
 """The process-wide backend, the modules compiled for it, and how far they have run."""
 
+import contextlib
 import copy
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args, overload
 
@@ -10,6 +12,7 @@ import torch
 from wafer_backend.backends.base import Backend, BackendType, ClusterConfig
 from wafer_backend.backends.flags import CsxFlags
 from wafer_backend.errors import BackendConfigError
+from wafer_backend.strict import Watch
 from wafer_backend.transports import TransportName, require_rank
 
 
@@ -30,6 +33,7 @@ class CompiledProgress(Protocol):
 csx = CsxFlags()
 _backend: Backend | None = None
 _settings: dict[str, Any] = {}
+_forced_watch: Watch | None = None
 _modules: list[CompiledProgress] = []
 _loaded: list[dict[str, Any]] = []
 
@@ -39,7 +43,7 @@ _KEYWORDS: dict[BackendType, dict[str, Any]] = {
     BackendType.CSX: _FOR_ALL
     | {"compile_dir": None, "compile_only": False, "validate_only": False}
     | {"mixed_precision": None, "use_cs_grad_accum": True, "transport": None}
-    | {"micro_batch_size": None}
+    | {"micro_batch_size": None, "strict": False}
     | _WITHOUT_EFFECT,
     BackendType.CPU: _FOR_ALL | {"mixed_precision": None, "max_checkpoints": None},
     BackendType.GPU: _FOR_ALL
@@ -60,6 +64,7 @@ def backend(
     one sample forward instead), `mixed_precision` (True: compute in the half dtype of `amp`;
     False: fp32; default: what `amp` says), `transport` ("inline", "simulated" or
     "distributed": docs/transports.md; default: distributed under torchrun, else inline),
+    `strict` (what a wafer would refuse is refused: docs/strict.md),
     `compile_dir`, `use_cs_grad_accum` (without effect). GPU: `main_process_id, dist_backend,
     init_method, sync_batchnorm` (without effect); `enable_distributed=True` is not supported.
 
@@ -136,6 +141,22 @@ def is_writer() -> bool:
     process."""
     alone = _backend is None or _backend.transport != "distributed"
     return alone or os.environ["RANK"] == "0"
+
+
+def current_watch() -> Watch | None:
+    """What looks on in strict mode; None without it."""
+    return None if _backend is None else _backend.watch
+
+
+@contextlib.contextmanager
+def strictly(watch: Watch) -> Iterator[None]:
+    """Every CSX backend that is made inside is strict, whatever the script says."""
+    global _forced_watch
+    _forced_watch = watch
+    try:
+        yield
+    finally:
+        _forced_watch = None
 
 
 def configure_cluster(cluster_config: ClusterConfig) -> None:
@@ -236,7 +257,14 @@ def _make(kind: BackendType, settings: dict[str, Any]) -> Backend:
         transport=_transport(settings.get("transport"), may_start=kind.is_csx),
         may_change_cluster=_may_change_cluster,
         device_config=csx.debug,
+        watch=_watch(kind, strict=bool(settings.get("strict"))),
     )
+
+
+def _watch(kind: BackendType, *, strict: bool) -> Watch | None:
+    if not kind.is_csx:
+        return None
+    return Watch() if strict and _forced_watch is None else _forced_watch
 
 
 def _transport(name: TransportName | None, *, may_start: bool) -> TransportName:

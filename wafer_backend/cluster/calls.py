@@ -119,7 +119,8 @@ class _Backward(torch.autograd.Function):
     def forward(ctx: Any, call: Call, names: list[str], *parameters: nn.Parameter) -> Any:
         ctx.call, ctx.names = call, names
         ctx.set_materialize_grads(False)
-        tensors = call.tensors
+        # Aliases: the call would keep its own graph alive, and that graph the call, for ever.
+        tensors = [tensor.detach() for tensor in call.tensors]
         ctx.mark_non_differentiable(*(t for t in tensors if not t.is_floating_point()))
         return tuple(tensors)
 

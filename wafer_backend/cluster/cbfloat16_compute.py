@@ -57,6 +57,11 @@ class CbfloatCompute(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch's guard against compiling the handler: it loads the compiler, for seconds."""
+        return False
+
     @contextlib.contextmanager
     def on_host(self) -> Iterator[None]:
         """What other roles of the cluster do inside a leaf is plain float32."""

@@ -26,7 +26,7 @@ from wafer_backend.cluster.wafer import (
     Wafer,
     WaferRule,
 )
-from wafer_backend.errors import BackendConfigError
+from wafer_backend.errors import BackendConfigError, StrictError
 from wafer_backend.streaming.attachment import Buffers
 from wafer_backend.streaming.weights import tensors_in
 
@@ -194,6 +194,8 @@ class Probe:
         ):
             try:
                 wafer.replay(leaf, _no_gradients)
+            except StrictError:
+                raise
             except Exception as error:
                 raise BackendConfigError(
                     f"the module failed on the first {leaf.samples} of {batch.batch_size} samples, "

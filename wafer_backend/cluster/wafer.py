@@ -44,6 +44,7 @@ from wafer_backend.streaming.weights import (
     map_tensors,
     tensors_in,
 )
+from wafer_backend.strict import Watch
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -137,6 +138,7 @@ class WaferRule:
     """How wafers compute; the same for all of a cluster.
 
     `link`: how weights and gradients move between the host and `device`; None for by reference.
+    `watch`: refuses in the forward of a leaf what a real wafer would; None for anything goes.
     """
 
     device: torch.device
@@ -146,6 +148,7 @@ class WaferRule:
     activations: ActivationRule
     reduction: LossReduction
     link: LinkRule | None = None
+    watch: Watch | None = None
 
 
 @dataclass(frozen=True)
@@ -263,9 +266,18 @@ class Wafer:
                 stack.enter_context(evict_saved(self.activations, self._weight_test()))
             if self._emulation is not None:
                 stack.enter_context(self._emulation)
+            if self._rule.watch is not None:
+                stack.enter_context(self._watched(self._rule.watch, leaf))
             yield
         if source is not None:
             self._check_all_streamed()
+
+    def _watched(self, watch: Watch, leaf: Leaf) -> contextlib.AbstractContextManager[None]:
+        """Leaves of equal size that run in the same mode have one graph."""
+        module = self._module
+        key = (id(module), leaf.samples, module.training, torch.is_grad_enabled())
+        name = f"the forward of {type(module).__name__}"
+        return watch.leaf(name, key, leaf.arguments, on_top=self._emulation is not None)
 
     def _forward(self, leaf: Leaf) -> Any:
         args, kwargs = leaf.arguments

@@ -152,7 +152,7 @@ class SourceCheck:
 
     def find_missing(self) -> list[Finding]:
         """All that is missing, in order of lines, each once per line."""
-        found = {finding: None for finding in self._findings()}
+        found = dict.fromkeys(self._findings())
         return sorted(found, key=lambda finding: (finding.line, finding.name))
 
     def _findings(self) -> Iterator[Finding]:

@@ -197,7 +197,10 @@ class PseudoModule:
         profiler.attach(self._engine)
         check_alike(self._engine.transport, "the batch", (args, kwargs))
         with take_int32_labels((args, kwargs)):
-            return self._engine(*args, **kwargs)
+            output = self._engine(*args, **kwargs)
+        if self.backend.watch is not None:
+            self.backend.watch.returned(output)
+        return output
 
     forward = __call__
 
@@ -326,6 +329,7 @@ def _read(backend: Backend) -> dict[str, Any]:
         "transport": backend.transport,
         "threads": flags.threads,
         "seed": flags.seed,
+        "watch": backend.watch,
     }
 
 

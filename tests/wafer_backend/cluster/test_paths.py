@@ -1,9 +1,12 @@
 """Calls of a compiled module: what they return, and what backward delivers."""
 
+import weakref
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from tests.wafer_backend.calls import (
     CONFIG,
@@ -239,3 +242,15 @@ def test_state_of_a_run_is_kept():
     assert other.step == 2
     with pytest.raises(BackendConfigError, match="micro_batch_size is 2, but was 3"):
         other.load_state_dict({**made.state_dict(), "micro_batch_size": 3})
+
+
+@pytest.mark.parametrize("make", [Mean, Nested], ids=["loss", "outputs"])
+def test_what_a_step_returned_is_freed_with_its_last_name(make: type):
+    made = compiled(make, CONFIG)
+    x_BF, target_BF = inputs()
+    returned = made(x_BF, target=target_BF) if make is Mean else made(x_BF)
+    (tensor, *_) = [t for t in tree_leaves(returned) if isinstance(t, Tensor) and t.requires_grad]
+    tensor.sum().backward()
+    alive = weakref.ref(tensor)
+    del returned, tensor, _
+    assert alive() is None

@@ -221,7 +221,7 @@ class DataExecutor:
                 for batch in itertools.islice(self._batches(), _steps_to_run(self.num_steps)):
                     self.user_iteration += 1
                     try:
-                        with profiler.step(self.user_iteration):
+                        with profiler.step(self.user_iteration), tracing.watched_loop(batch):
                             yield batch
                     finally:
                         self.profiler.rate_tracker.add(infer_batch_size(batch) or 0)

@@ -1,0 +1,9 @@
+"""Strict mode: what the wafer would refuse is refused here, with the line of the script, the rule
+and how to mend it. `rules` has the rules and their sources, `graph` what a step is, and `watch`
+looks on while a script runs."""
+
+from wafer_backend.strict.frames import on_host
+from wafer_backend.strict.rules import RULES, Rule
+from wafer_backend.strict.watch import Watch
+
+__all__ = ["RULES", "Rule", "Watch", "on_host"]
