@@ -26,7 +26,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
 }
 
 RENAMED = {
-    "optimizer": {"weight_decay_rate": "weight_decay"},
+    "optimizer": {"weight_decay_rate": "weight_decay", "epsilon": "eps"},
     "runconfig": {
         "keep_checkpoint_max": "max_checkpoints",
         "save_checkpoint_steps": "checkpoint_steps",
@@ -54,8 +54,7 @@ IDLE = {
         "precision_opt_level", "attention_kernel", "attention_softmax_fp32", "boundary_casting",
         "compute_eval_metrics", "alibi_implementation", "fold_rope_consts", "name", "loop_dim",
         "weight_initialization_seed", "num_relative_attention_buckets", "tf_summary",
-        "pad_rope", "pos_scaling_extra_args", "rel_distance_extra_args", "attention_qk_norm_eps",
-        "use_experimental_flex_api",
+        "pad_rope", "rel_distance_extra_args", "use_experimental_flex_api", "allow_multireplica",
     ),
     "optimizer": (
         "log_summaries", "initial_loss_scale", "min_loss_scale", "max_loss_scale",
@@ -85,21 +84,16 @@ ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
     "eval_input": {"data_subset": (None,), "num_samples": (None,)},
     "inference_input": {"data_subset": (None,), "num_samples": (None,)},
     "model": {
-        "use_position_embedding": (True,), "embedding_layer_norm": (False,), "norm_first": (True,),
-        "norm_first_sandwich": (False,), "alibi_trainable_slopes": (False,),
-        "fixed_sparse_attention": (None,), "attention_sliding_window_length": (None,),
-        "attention_inner_dim": (None,), "attention_logits_alpha": (1.0,),
-        "attention_logit_softcapping": (None,), "final_logit_softcapping": (None,),
+        "use_position_embedding": (True,), "norm_first": (True,),
+        "alibi_trainable_slopes": (False,), "fixed_sparse_attention": (None,),
         "scale_output_logits_by_d": (True,), "scale_qk_dot_by_layer_idx": (False,),
         "scale_by_layer_index": (False,), "position_embedding_offset": (0,),
-        "constant_pos_embedding": (None,), "pos_scaling_factor": (1.0,),
-        "pos_scaling_type": ("linear", "llama3", "YaRN", "yarn"),
+        "constant_pos_embedding": (None,), "use_sink_token": (False,),
         "rel_distance_mode": ("default",), "num_extra_input_vocab_tokens": (0,),
-        "attention_qk_norm_layer": (None,), "attention_sink_tokens": (None,),
         "attention_vertical_column_spacing": (None,), "attention_vertical_column_width": (None,),
-        "attention_chunk_size": (None,), "sliding_window_every_other_decoder_layer": (False,),
+        "attention_chunk_size": (None,),
         "memory_tokens": (None, {}), "cross_attention_layers": ([], None),
-        "extra_ffn_params": ({}, None), "use_biasless_norm": (False,),
+        "extra_ffn_params": ({}, None),
         "ffn_initializer": (None,), "ffn_output_layer_initializer": (None,),
         "lora_params": (None, {}), "compression": (None, {}), "selective_grad": (None, {}),
         "moe": (None, {}, {"num_experts": 1}), "lr_adjustment_groups": (None,),
@@ -129,7 +123,9 @@ SPECIAL = {
     "train_input": ("max_sequence_length", "vocab_size"),
     "eval_input": ("max_sequence_length", "vocab_size"),
     "inference_input": ("max_sequence_length", "vocab_size"),
-    "model": ("use_bfloat16", "initializer_range", "use_rms_norm", *OF_MODEL),
+    "model": (
+        "use_bfloat16", "initializer_range", "use_rms_norm", "use_biasless_norm", *OF_MODEL
+    ),
     "optimizer": ("beta1", "beta2"),
     "runconfig": ("is_pretrained_checkpoint", *COMMAND_LINE),
 }  # fmt: skip
@@ -142,6 +138,9 @@ NULL_IS_DEFAULT = (
     "initializer",
     "embedding_initializer",
     "extra_attention_params",
+    "attention_logits_alpha",
+    "pos_scaling_extra_args",
+    "sliding_window_every_other_decoder_layer_pattern",
 )
 """Keys of section model where null means what leaving them out does."""
 
@@ -215,16 +214,34 @@ def _model(draft: Draft) -> None:
             raise draft.error("model.use_bfloat16", "expected true or false")
         model.setdefault("fp16_type", "bfloat16" if wide else "float16")
         draft.remark("model.use_bfloat16", f"old spelling of fp16_type: {model['fp16_type']}")
-    if (rms_norm := model.pop("use_rms_norm", None)) is not None:
-        if not isinstance(rms_norm, bool) or "norm_type" in model:
-            raise draft.error("model.use_rms_norm", "expected true or false, and no norm_type")
-        model["norm_type"] = "rmsnorm" if rms_norm else "layernorm"
-        draft.remark("model.use_rms_norm", f"old spelling of norm_type: {model['norm_type']}")
-        draft.spelled["model.norm_type"] = draft.written("model.use_rms_norm")
+    for key, (kind, other) in _NORM_FLAGS.items():
+        if (given := model.pop(key, None)) is None:
+            continue
+        if not isinstance(given, bool) or "norm_type" in model:
+            raise draft.error(f"model.{key}", "expected true or false, and no norm_type")
+        model["norm_type"] = kind if given else other
+        draft.remark(f"model.{key}", f"old spelling of norm_type: {model['norm_type']}")
+        draft.spelled["model.norm_type"] = draft.written(f"model.{key}")
+    _position_scaling(draft, model)
     _parallel_block(draft, model)
     for key in NULL_IS_DEFAULT:
         if key in model and model[key] is None:
             del model[key]
+
+
+_NORM_FLAGS = {
+    "use_rms_norm": ("rmsnorm", "layernorm"),
+    "use_biasless_norm": ("biasless-layernorm", "layernorm"),
+}
+"""Older keys: norm_type where they are true, and where they are false."""
+
+
+def _position_scaling(draft: Draft, model: dict[str, Any]) -> None:
+    """YaRN in small letters; arguments of a scaling by 1, which is none, have no effect."""
+    if model.get("pos_scaling_type") == "YaRN":
+        model["pos_scaling_type"] = "yarn"
+    if model.get("pos_scaling_factor", 1.0) == 1.0 and model.pop("pos_scaling_extra_args", None):
+        draft.ignore("model.pos_scaling_extra_args")
 
 
 def _parallel_block(draft: Draft, model: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, get_args
 
-from trainer.config.model import Initializer
+from trainer.config.initializers import Initializer
 from trainer.config.optimizer import SCHEDULER_CONFIGS, find_scheduler_config
 from trainer.config.params_file import Draft
 from trainer.config.sparsity import ALGORITHMS
@@ -105,6 +105,9 @@ def _scheduler(draft: Draft, dotted: str, entry: dict[str, Any], *, last: bool) 
         entry["scheduler"] = kind.entry.name
     for old, new in _OLD.items():
         draft.rename(entry, dotted, old, new)
+    if entry.get("scheduler") == "Linear" and "alpha" in entry:
+        del entry["alpha"]  # of other schedulers; up to R2.0 some files have it
+        draft.ignore(f"{dotted}.alpha")
     how = entry.pop("main_scheduler", "sequential")
     if str(how).lower().removesuffix("lr") != "sequential":
         raise draft.error(

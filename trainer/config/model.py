@@ -1,4 +1,4 @@
-"""Types that several sections of `params.yaml` share."""
+"""Section `model` of `params.yaml`, and types that several sections share."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
@@ -6,99 +6,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from pipeline.config.model import FrozenModel
+from trainer.config.initializers import Initializer, Normal, TruncatedNormal
 from wafer_backend.cluster.precision import Precision
 
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
-
-
-Fan = Literal["fan_in", "fan_out", "fan_avg"]
-
-
-class TruncatedNormal(FrozenModel):
-    """Normal distribution cut to [a, b]."""
-
-    name: Literal["truncated_normal"] = "truncated_normal"
-    mean: float = Field(0.0, description="mean")
-    std: float = Field(0.05, gt=0, description="standard deviation before truncation")
-    a: float | None = Field(None, description="lower limit; default mean - 2 std")
-    b: float | None = Field(None, description="upper limit; default mean + 2 std")
-
-
-class Normal(FrozenModel):
-    """Normal distribution."""
-
-    name: Literal["normal"]
-    mean: float = Field(0.0, description="mean")
-    std: float = Field(0.05, gt=0, description="standard deviation")
-
-
-class Uniform(FrozenModel):
-    """Uniform distribution on [a, b)."""
-
-    name: Literal["uniform"]
-    a: float = Field(-0.05, description="lower bound")
-    b: float = Field(0.05, description="upper bound")
-
-
-class VarianceScaling(FrozenModel):
-    """Variance v = scale / fan. normal: deviation sqrt(v), not cut. uniform: bounds
-    ± sqrt(3 v). truncated_normal: deviation sqrt(v) / 0.8796 cut to [-2, 2], as in Model Zoo; for
-    sqrt(v) far below 1 that cuts nothing."""
-
-    name: Literal["variance_scaling"]
-    scale: float = Field(1.0, gt=0, description="variance, multiplied by the fan")
-    mode: Fan = Field("fan_in", description="which fan is used")
-    distribution: Literal["normal", "truncated_normal", "uniform"] = Field(
-        "truncated_normal", description="shape"
-    )
-
-
-class Lecun(FrozenModel):
-    """Variance scaling with scale 1 and fan_in: truncated_normal, or uniform."""
-
-    name: Literal["lecun_normal", "lecun_uniform"]
-
-
-class Xavier(FrozenModel):
-    """Variance scaling with scale gain ** 2 and fan_avg: normal, or uniform."""
-
-    name: Literal["xavier_normal", "xavier_uniform", "glorot_normal", "glorot_uniform"]
-    gain: float = Field(1.0, gt=0, description="factor for the standard deviation")
-
-
-class Kaiming(FrozenModel):
-    """Variance scaling with scale 2 / (1 + a ** 2), of relu 2: normal, or uniform."""
-
-    name: Literal["kaiming_normal", "kaiming_uniform"]
-    a: float = Field(0.0, description="slope of leaky_relu below 0")
-    mode: Literal["fan_in", "fan_out"] = Field("fan_in", description="which fan is used")
-    nonlinearity: Literal["leaky_relu", "relu"] = Field(
-        "leaky_relu", description="nonlinearity that follows"
-    )
-
-
-class Fill(FrozenModel):
-    """All weights 0, or all 1."""
-
-    name: Literal["zeros", "ones"]
-
-
-class ConstantValue(FrozenModel):
-    """All weights `val`."""
-
-    name: Literal["constant"]
-    val: float = Field(description="the value")
-
-
-FanScaled = VarianceScaling | Lecun | Xavier | Kaiming
-"""Rules whose variance depends on the shape of a matrix."""
-
-Initializer = Annotated[
-    TruncatedNormal | Normal | Uniform | FanScaled | Fill | ConstantValue,
-    Field(discriminator="name"),
-]
 
 
 class ExtraAttention(FrozenModel):
@@ -109,8 +22,30 @@ class ExtraAttention(FrozenModel):
     )
 
 
+class PositionScaling(FrozenModel):
+    """Section `model.pos_scaling_extra_args`: of llama3 the first three, of yarn the others and
+    original_max_position_embeddings."""
+
+    original_max_position_embeddings: Count | None = Field(
+        None, description="MSL that the model was trained with before"
+    )
+    low_freq_factor: float = Field(
+        1.0, gt=0, description="llama3: wavelengths above that MSL over it are scaled wholly"
+    )
+    high_freq_factor: float = Field(
+        4.0, gt=0, description="llama3: wavelengths below that MSL over it stay"
+    )
+    beta_fast: float = Field(
+        32.0, gt=0, description="yarn: units that turn more often than this within that MSL stay"
+    )
+    beta_slow: float = Field(
+        1.0, gt=0, description="yarn: units that turn less often are scaled wholly"
+    )
+
+
 class ModelConfig(FrozenModel):
-    """Section `model`: a decoder of the GPT-2, GPT-J, GPT-NeoX or Llama kind."""
+    """Section `model`: a decoder, of which GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Gemma 2, Qwen,
+    MPT and BLOOM are forms."""
 
     vocab_size: Count = Field(description="size of the vocabulary; must equal that of the data set")
     max_position_embeddings: Count = Field(
@@ -118,7 +53,9 @@ class ModelConfig(FrozenModel):
     )
     hidden_size: Count = Field(description="width of the residual stream")
     num_hidden_layers: Count = Field(description="number of decoder blocks")
-    num_heads: Count = Field(description="number of attention heads; must divide hidden_size")
+    num_heads: Count = Field(
+        description="number of attention heads; must divide hidden_size or attention_inner_dim"
+    )
     filter_size: Count = Field(
         description="width of the feed-forward layer; with swiglu, the width of each of its "
         "branches"
@@ -130,12 +67,27 @@ class ModelConfig(FrozenModel):
         None, ge=2, description="number of leading units of a head that are rotated; null: all"
     )
     rope_theta: float = Field(10000.0, gt=0, description="base of the rotary wavelengths")
+    pos_scaling_factor: float = Field(
+        1.0, ge=1, description="how many times as long as before texts are (rotary)"
+    )
+    pos_scaling_type: Literal["linear", "llama3", "yarn"] = Field(
+        "linear",
+        description="linear: positions are divided by pos_scaling_factor; llama3, yarn: only "
+        "rotations of long wavelengths are slowed down",
+    )
+    pos_scaling_extra_args: PositionScaling = PositionScaling()
     rotary_interleaved: bool = Field(
         False,
         description="rotate neighbouring units (GPT-J), not the two halves (NeoX, Llama) (ours)",
     )
-    norm_type: Literal["layernorm", "rmsnorm"] = Field(
+    norm_type: Literal["layernorm", "biasless-layernorm", "rmsnorm"] = Field(
         "layernorm", description="norm in every block and before the read-out"
+    )
+    norm_first_sandwich: bool = Field(
+        False, description="a norm behind every branch of a block too (Gemma 2)"
+    )
+    embedding_layer_norm: bool = Field(
+        False, description="a norm of norm_type on the embeddings (BLOOM)"
     )
     share_embedding_weights: bool = Field(
         True, description="use the token embedding as the read-out matrix"
@@ -145,6 +97,31 @@ class ModelConfig(FrozenModel):
     )
     scale_qk_dot_by_d: bool = Field(
         False, description="divide logits by the width of a head, not by its square root (muP)"
+    )
+    attention_logits_alpha: float = Field(1.0, gt=0, description="factor for attention logits")
+    attention_logit_softcapping: float | None = Field(
+        None, gt=0, description="c: attention logits become c tanh(logits / c) (Gemma 2)"
+    )
+    attention_inner_dim: Count | None = Field(
+        None, description="width of all heads together; null: hidden_size"
+    )
+    attention_qk_norm_layer: Literal["layernorm", "biasless-layernorm", "rmsnorm"] | None = Field(
+        None, description="norm of every head of Q and K, before the rotation (Qwen 3)"
+    )
+    attention_qk_norm_eps: float = Field(
+        1e-5, gt=0, description="added to the variance in that norm"
+    )
+    attention_sliding_window_length: Count | None = Field(
+        None, description="a token attends to this many last ones, itself included; null: to all"
+    )
+    sliding_window_every_other_decoder_layer: bool = Field(
+        False, description="every other block attends to all earlier tokens"
+    )
+    sliding_window_every_other_decoder_layer_pattern: Literal[
+        "full_attention_first", "sliding_window_first"
+    ] = Field("full_attention_first", description="whether block 0 has the window")
+    attention_sink_tokens: Count | None = Field(
+        None, description="a window lets a token see this many first ones too"
     )
     attention_module: Literal["aiayn_attention", "multiquery_attention"] = Field(
         "aiayn_attention", description="multiquery_attention: fewer K and V heads than Q heads"
@@ -156,8 +133,10 @@ class ModelConfig(FrozenModel):
     use_untied_layer_norm: bool = Field(
         True, description="false: one norm for both branches of a parallel block (GPT-J)"
     )
-    nonlinearity: Literal["gelu", "gelu_new", "relu", "swiglu"] = Field(
-        "gelu", description="gelu_new: the tanh form of gelu"
+    nonlinearity: Literal["gelu", "gelu_new", "relu", "swiglu", "geglu", "geglu_new"] = Field(
+        "gelu",
+        description="gelu_new: the tanh form of gelu; swiglu, geglu and geglu_new (ours): gated by "
+        "silu, gelu and gelu_new",
     )
     use_projection_bias_in_attention: bool = Field(
         True, description="bias in the Q, K and V projections"
@@ -206,6 +185,9 @@ class ModelConfig(FrozenModel):
         gt=0,
         description="factor for the logits; with muP, default output_logits_alpha / m_width",
     )
+    final_logit_softcapping: float | None = Field(
+        None, gt=0, description="c: logits become c tanh(logits / c) (Gemma 2)"
+    )
     loss_scaling: Literal["num_tokens", "batch_size"] = Field(
         "num_tokens",
         description="divide the gradient by the number of tokens that count, or by batch_size / "
@@ -244,16 +226,19 @@ class ModelConfig(FrozenModel):
         return self
 
     def _problems(self) -> Iterator[str]:
+        width = "hidden_size" if self.attention_inner_dim is None else "attention_inner_dim"
         groups, head = self.extra_attention_params.num_kv_groups, self.head_size
         kind, rotated = self.position_embedding_type, self.rotary_dim or self.head_size
-        if self.hidden_size % self.num_heads:
-            yield f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}"
+        if self.attention_width % self.num_heads:
+            yield f"{width} {self.attention_width} is not a multiple of num_heads {self.num_heads}"
         if self.attention_module == "aiayn_attention" and groups != 1:
             yield f"num_kv_groups {groups} needs attention_module: multiquery_attention"
         if self.num_heads % groups:
             yield f"num_heads {self.num_heads} is not a multiple of num_kv_groups {groups}"
         if self.scale_qk_dot_by_d and self.attention_type != "scaled_dot_product":
             yield "scale_qk_dot_by_d: true needs attention_type: scaled_dot_product"
+        if self.norm_first_sandwich and self.parallel_block:
+            yield "norm_first_sandwich: true needs parallel_block: false"
         if not (self.parallel_block or self.use_untied_layer_norm):
             yield "use_untied_layer_norm: false needs parallel_block: true"
         if kind == "rotary" and rotated % 2:
@@ -263,9 +248,10 @@ class ModelConfig(FrozenModel):
             )
         if kind == "rotary" and rotated > head:
             yield (
-                f"rotary_dim {self.rotary_dim} is larger than a head: hidden_size / num_heads = "
-                f"{head}"
+                f"rotary_dim {self.rotary_dim} is larger than a head: {width} / num_heads = {head}"
             )
+        yield from self._scaling_problems()
+        yield from self._window_problems()
         if kind == "fixed" and self.hidden_size % 2:
             yield f"hidden_size {self.hidden_size} is odd; fixed positions need an even number"
         if self.mup_base_hidden_size is None:
@@ -278,6 +264,32 @@ class ModelConfig(FrozenModel):
                 "or normal"
             )
 
+    def _scaling_problems(self) -> Iterator[str]:
+        if self.pos_scaling_factor == 1.0:
+            return
+        args = self.pos_scaling_extra_args
+        if self.position_embedding_type != "rotary":
+            yield (
+                f"pos_scaling_factor {self.pos_scaling_factor:g} needs position_embedding_type: "
+                "rotary"
+            )
+        if self.pos_scaling_type != "linear" and args.original_max_position_embeddings is None:
+            yield (
+                f"pos_scaling_type: {self.pos_scaling_type} needs pos_scaling_extra_args: "
+                "{original_max_position_embeddings: ...}"
+            )
+        if self.pos_scaling_type == "llama3" and args.low_freq_factor >= args.high_freq_factor:
+            yield (
+                f"low_freq_factor {args.low_freq_factor:g} must be below high_freq_factor "
+                f"{args.high_freq_factor:g}"
+            )
+
+    def _window_problems(self) -> Iterator[str]:
+        if self.attention_sliding_window_length is None:
+            for key in ("sliding_window_every_other_decoder_layer", "attention_sink_tokens"):
+                if getattr(self, key):
+                    yield f"{key} needs attention_sliding_window_length"
+
     @property
     def precision(self) -> Precision:
         """What the wafers compute in."""
@@ -286,9 +298,28 @@ class ModelConfig(FrozenModel):
         return "cbfloat16" if self.fp16_type == "cbfloat16_exact" else self.fp16_type
 
     @property
+    def attention_width(self) -> int:
+        """Width of all heads of Q together."""
+        return self.attention_inner_dim or self.hidden_size
+
+    @property
     def head_size(self) -> int:
         """Width of one attention head."""
-        return self.hidden_size // self.num_heads
+        return self.attention_width // self.num_heads
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether the feed-forward layer has a second matrix that gates the first."""
+        return self.nonlinearity in ("swiglu", "geglu", "geglu_new")
+
+    def has_window(self, layer: int) -> bool:
+        """Whether block `layer` attends to a sliding window alone."""
+        if self.attention_sliding_window_length is None:
+            return False
+        if not self.sliding_window_every_other_decoder_layer:
+            return True
+        first = self.sliding_window_every_other_decoder_layer_pattern == "sliding_window_first"
+        return (layer % 2 == 0) == first
 
     @property
     def num_kv_heads(self) -> int:

@@ -17,10 +17,10 @@ from typing import Any
 
 from pipeline.core.errors import ConfigError
 from trainer.config import ModelConfig
-from trainer.config.model import TruncatedNormal
+from trainer.config.initializers import TruncatedNormal
 from trainer.recipe import MUP
 from wafer_backend.performance_model import shape as flops
-from wafer_backend.performance_model.shape import GPTShape, Variant
+from wafer_backend.performance_model.shape import Activation, GPTShape, Variant
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -31,6 +31,8 @@ def shapes(config: ModelConfig) -> Shapes:
     named: Shapes = {"token_embedding.weight": (vocabulary, width)}
     if config.position_embedding_type == "learned":
         named["position_embedding.weight"] = (config.max_position_embeddings, width)
+    if config.embedding_layer_norm:
+        named |= _norm(config, "embedding_norm")
     for index in range(config.num_hidden_layers):
         named |= _block(config, f"blocks.{index}.")
     named |= _norm(config, "final_norm")
@@ -43,8 +45,7 @@ def shapes(config: ModelConfig) -> Shapes:
 
 def qkv_rows(config: ModelConfig) -> tuple[int, int]:
     """Rows of Q, and rows of K (as many as of V)."""
-    head = config.hidden_size // config.num_heads
-    return config.hidden_size, config.num_kv_heads * head
+    return config.attention_width, config.num_kv_heads * config.head_size
 
 
 def _block(config: ModelConfig, prefix: str) -> Shapes:
@@ -56,15 +57,21 @@ def _block(config: ModelConfig, prefix: str) -> Shapes:
         (q_rows + 2 * k_rows, width),
         config.use_projection_bias_in_attention,
     )
-    named |= _linear(f"{prefix}attention.output", (width, width), config.use_ffn_bias_in_attention)
+    if config.attention_qk_norm_layer is not None:
+        kind, head = config.attention_qk_norm_layer, config.head_size
+        for name in ("query_norm", "key_norm"):
+            named |= _norm_vectors(f"{prefix}attention.{name}", kind, head)
+    named |= _linear(f"{prefix}attention.output", (width, q_rows), config.use_ffn_bias_in_attention)
     if config.use_untied_layer_norm or not config.parallel_block:
         named |= _norm(config, f"{prefix}feed_forward_norm")
-    inner = ["input", "gate"] if config.nonlinearity == "swiglu" else ["input"]
+    inner = ["input", "gate"] if config.is_gated else ["input"]
     for name in inner:
         named |= _linear(f"{prefix}feed_forward.{name}", (filter_size, width), config.use_ffn_bias)
-    return named | _linear(
-        f"{prefix}feed_forward.output", (width, filter_size), config.use_ffn_bias
-    )
+    named |= _linear(f"{prefix}feed_forward.output", (width, filter_size), config.use_ffn_bias)
+    if config.norm_first_sandwich:
+        named |= _norm(config, f"{prefix}attention_output_norm")
+        named |= _norm(config, f"{prefix}feed_forward_output_norm")
+    return named
 
 
 def _linear(name: str, shape: tuple[int, int], bias: bool) -> Shapes:
@@ -75,10 +82,20 @@ def _linear(name: str, shape: tuple[int, int], bias: bool) -> Shapes:
 
 
 def _norm(config: ModelConfig, name: str) -> Shapes:
-    named: Shapes = {f"{name}.weight": (config.hidden_size,)}
-    if config.norm_type == "layernorm":
-        named[f"{name}.bias"] = (config.hidden_size,)
+    return _norm_vectors(name, config.norm_type, config.hidden_size)
+
+
+def _norm_vectors(name: str, kind: str, width: int) -> Shapes:
+    named: Shapes = {f"{name}.weight": (width,)}
+    if kind == "layernorm":
+        named[f"{name}.bias"] = (width,)
     return named
+
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu", "gelu_new": "gelu", "relu": "relu", "swiglu": "swiglu", "geglu": "geglu",
+    "geglu_new": "geglu",
+}  # fmt: skip
 
 
 def gpt_shape(model: ModelConfig) -> GPTShape:
@@ -96,8 +113,11 @@ def gpt_shape(model: ModelConfig) -> GPTShape:
             position=model.position_embedding_type,
             rotary_width=model.rotary_dim if model.position_embedding_type == "rotary" else None,
             norm=model.norm_type,
-            norms_per_block=1 if shares_norm else 2,
-            activation="gelu" if model.nonlinearity == "gelu_new" else model.nonlinearity,
+            norms_per_block=1 if shares_norm else 4 if model.norm_first_sandwich else 2,
+            embedding_norm=model.embedding_layer_norm,
+            head_norm=model.attention_qk_norm_layer,
+            attention_width=model.attention_inner_dim,
+            activation=_ACTIVATIONS[model.nonlinearity],
             tied=model.share_embedding_weights,
             qkv_bias=model.use_projection_bias_in_attention,
             output_bias=model.use_ffn_bias_in_attention,
@@ -167,7 +187,12 @@ MODEL_ZOO = CheckpointLayout(
         "position_embedding": "embedding_layer.position_embeddings.embed",
         "attention_norm": "norm1",
         "attention.output": "self_attn.proj_output_dense_layer",
+        "embedding_norm": "embedding_ln_f",
+        "attention.query_norm": "self_attn.q_norm",
+        "attention.key_norm": "self_attn.k_norm",
+        "attention_output_norm": "norm1_post",
         "feed_forward_norm": "norm3",
+        "feed_forward_output_norm": "norm3_post",
         "feed_forward.input": "ffn.ffn.0.linear_layer",
         "feed_forward.gate": "ffn.ffn.0.linear_layer_for_glu",
         "feed_forward.output": "ffn.ffn.1.linear_layer",

@@ -5,8 +5,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from trainer.config.initializers import TruncatedNormal
 from trainer.config.legacy_values import IN_TRAINER_FORM
-from trainer.config.model import TruncatedNormal
 from trainer.config.params_file import Draft
 
 INIT = "trainer.init"
@@ -101,6 +101,7 @@ MODELS = (
     "mistral",
     "mpt",
     "bloom",
+    "gemma2",
     "santacoder",
     "starcoder",
     *PARALLEL_MODELS,

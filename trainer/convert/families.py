@@ -16,6 +16,20 @@ _GELUS = ("gelu", "gelu_new", "relu")
 _ALL_BIASES = ("use_projection_bias_in_attention", "use_ffn_bias_in_attention", "use_ffn_bias")
 
 
+_PLAIN: Mapping[str, tuple[Any, ...]] = {
+    "embedding_layer_norm": (False,),
+    "norm_first_sandwich": (False,),
+    "pos_scaling_factor": (1.0,),
+    "attention_width": ("hidden_size",),
+    "attention_qk_norm_layer": (None,),
+    "attention_sliding_window_length": (None,),
+    "attention_sink_tokens": (None,),
+    "attention_logit_softcapping": (None,),
+    "final_logit_softcapping": (None,),
+}
+"""Fields of `ModelConfig` that a family has these values of, unless it says otherwise."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelFamily:
     """One architecture. `holds`: fields of `ModelConfig` and the values it has for them.

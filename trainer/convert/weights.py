@@ -30,7 +30,7 @@ from trainer.convert import lazy_tensors
 from trainer.convert.families import family_of, with_biases
 from trainer.convert.hf_config import Json, from_hf_config, to_hf_config
 from trainer.convert.lazy_tensors import LazyTensor, State
-from trainer.model.attention import alibi_slopes
+from trainer.model.positions import alibi_slopes
 
 
 def split_qkv(qkv: LazyTensor, config: ModelConfig) -> tuple[LazyTensor, LazyTensor, LazyTensor]:

@@ -221,21 +221,32 @@ def _layer_bytes(model: ModelConfig, size: int) -> int:
     """Of one block, at `size` bytes an element.
 
     Per token: two norms, Q, K, V, attention output, projection, two residual sums and the
-    feed-forward output (10 widths) and its two hidden tensors, of SwiGLU four. RMSNorm keeps its
-    input in fp32 and the normalized one; rotated Q and K come beside the others. In float16,
-    attention keeps its input, Q, K, V and its output in fp32, and an fp32 copy of the QKV weight.
-    The bias of ALiBi makes attention keep its scores.
+    feed-forward output (10 widths) and its two hidden tensors, of a gated one four. RMSNorm keeps
+    its input in fp32 and the normalized one; rotated Q and K come beside the others, and so do
+    normalized ones. In float16, attention keeps its input, Q, K, V and its output in fp32, and an
+    fp32 copy of the QKV weight. The bias of ALiBi, a window and capped logits make attention keep
+    its scores.
     """
-    width, length = model.hidden_size, model.max_position_embeddings
-    branches = 4 if model.nonlinearity == "swiglu" else 2
+    width, length = max(model.hidden_size, model.attention_width), model.max_position_embeddings
+    branches = 4 if model.is_gated else 2
     total = size * length * (10 * width + branches * model.filter_size)
     if model.norm_type == "rmsnorm":
+        norms = 4 if model.norm_first_sandwich else 2
+        total += norms * (_FP32_BYTES + size) * length * width
+    elif model.norm_first_sandwich:
+        total += 2 * size * length * width
+    if model.attention_qk_norm_layer is not None:
         total += 2 * (_FP32_BYTES + size) * length * width
     if model.position_embedding_type == "rotary":
         total += 2 * _FP32_BYTES * length * width
     if model.precision == "float16":
         wider = (_FP32_BYTES - size) * 4 + _FP32_BYTES
         total += length * width * wider + 3 * _FP32_BYTES * width * width
+    scores = _FP32_BYTES * model.num_heads * length * length
     if model.position_embedding_type == "alibi":
-        total += 3 * _FP32_BYTES * model.num_heads * length * length
+        total += 3 * scores
+    elif model.attention_sliding_window_length is not None:
+        total += _FP32_BYTES * length * length
+    if model.attention_logit_softcapping is not None:
+        total += 5 * scores
     return total

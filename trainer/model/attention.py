@@ -1,21 +1,13 @@
-"""Causal self-attention: one, some or all heads of K and V; packed rows; cached keys and values;
-and where a token is: sinusoids, rotations of Q and K, and biases of ALiBi. Positions are computed
-in fp32, without state, once per forward pass.
+"""Causal self-attention: one, some or all heads of K and V; norms of Q and K; capped logits; cached
+keys and values.
 
-Packed rows (variable sequence length) hold documents one after the other, each seeing only itself.
-`attention_span` (`pipeline.hdf5.format`) counts the tokens after this one in its segment, so it is
-0 at a segment's end.
+Every pass over cached texts adds its N columns to all.
 
-Cached texts of different lengths end in the same column: pads come before the shorter ones, and
-every pass adds its N columns to all.
-
-Shapes: B sequences, S tokens, D width of the residual stream, H heads of Q, K heads of K and V, E =
-D / H width of a head, R leading units of it that are rotated; C columns of a cache, N of them, the
-last ones, of one pass.
+Shapes: B sequences, S tokens, D width of the residual stream, H heads of Q, K heads of K and V, E
+width of a head; C columns of a cache, N of them, the last ones, of one pass.
 """
 
 import contextlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,86 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.config import ModelConfig
-
-_LONGEST = 10000.0
-"""Ratio of the longest to the shortest wavelength of the fixed positions."""
-
-
-def sinusoids(positions: Tensor, width: int) -> Tensor:
-    """Fixed position embeddings, fp32, of the shape of `positions` with `width` units added.
-
-    Unit 2i is sin(p w_i) and unit 2i + 1 cos(p w_i), w_i = 10000 ** (-i / (n - 1)) for i < n =
-    width // 2; a last odd unit is 0. Source: Model Zoo (`fixed`), which has it from tensor2tensor;
-    "Attention is all you need" has n in the place of n - 1.
-
-    >>> sinusoids(torch.tensor([0]), 5)
-    tensor([[0., 1., 0., 1., 0.]])
-    """
-    count = width // 2
-    step = math.log(_LONGEST) / max(count - 1, 1)
-    index = torch.arange(count, dtype=torch.float32, device=positions.device)
-    angles = positions.unsqueeze(-1) * torch.exp(-step * index)
-    pairs = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
-    return F.pad(pairs, (0, width % 2))
-
-
-@dataclass(frozen=True)
-class Rotation:
-    """Angles that the leading R units of a head are rotated by. `cos`, `sin`: fp32 (S, R / 2),
-    or (B, 1, S, R / 2) where rows have positions of their own. `interleaved`: pairs are
-    neighbours (GPT-J), else unit i goes with unit i + R / 2 (NeoX, Llama)."""
-
-    cos: Tensor
-    sin: Tensor
-    interleaved: bool
-
-
-def rotation(positions: Tensor, dims: int, theta: float, *, interleaved: bool) -> Rotation:
-    """Rotation of `dims` = R units at integer `positions`, (S,) or (B, S). Pair i turns by
-    position * theta ** (-2 i / R). Source: RoFormer (arXiv 2104.09864) eq 15."""
-    even = torch.arange(0, dims, 2, dtype=torch.float32, device=positions.device)
-    angles = positions.unsqueeze(-1) * (1.0 / theta ** (even / dims))
-    if positions.ndim == 2:
-        angles = angles.unsqueeze(1)
-    return Rotation(angles.cos(), angles.sin(), interleaved)
-
-
-def rotate(x_BHSE: Tensor, by: Rotation) -> Tensor:
-    """Rotate the leading units of every head in fp32; shape and dtype stay."""
-    dims = 2 * by.cos.shape[-1]
-    turned, rest = x_BHSE[..., :dims].float(), x_BHSE[..., dims:]
-    if by.interleaved:
-        first, second = turned[..., 0::2], turned[..., 1::2]
-    else:
-        first, second = turned.chunk(2, dim=-1)
-    pair = (first * by.cos - second * by.sin, second * by.cos + first * by.sin)
-    turned = torch.stack(pair, dim=-1).flatten(-2) if by.interleaved else torch.cat(pair, dim=-1)
-    return torch.cat((turned.to(x_BHSE.dtype), rest), dim=-1)
-
-
-def alibi_slopes(heads: int) -> list[float]:
-    """Slope of every head: 2 ** (-8 i / n) for i = 1 ... n, n heads, n a power of two.
-
-    Else those of the next smaller power, then every other one of its double. Source: ALiBi (arXiv
-    2108.12409) section 3, and its authors' code for other counts.
-
-    >>> alibi_slopes(4), alibi_slopes(3)
-    ([0.25, 0.0625, 0.015625, 0.00390625], [0.0625, 0.00390625, 0.25])
-    """
-    power = 1 << (heads.bit_length() - 1)
-    slopes = [2.0 ** (-8 * i / power) for i in range(1, power + 1)]
-    between = [2.0 ** (-8 * i / (2 * power)) for i in range(1, 2 * power, 2)]
-    return slopes + between[: heads - power]
-
-
-def alibi_bias(length: int, heads: int, device: torch.device, first: int = 0) -> Tensor:
-    """(H, S, S) fp32: -slope * (i - j) for query i and key j <= i; keys after it are not masked.
-    With `first`, (H, S - first, S): for the queries from there on. Distances within a segment of
-    a packed row are those of its columns, so VSL needs nothing more."""
-    index_S = torch.arange(length, device=device)
-    distance_SS = (index_S[first:].unsqueeze(1) - index_S).to(torch.float32)
-    slopes_H = torch.tensor(alibi_slopes(heads), dtype=torch.float32, device=device)
-    return -slopes_H[:, None, None] * distance_SS
+from trainer.model.norms import make_head_norm
+from trainer.model.positions import Rotation, rotate
 
 
 @dataclass
@@ -155,21 +69,6 @@ class KVCache:
         return KVCache(layers, self.pads[index])
 
 
-def segment_mask(attention_span_BS: Tensor) -> Tensor:
-    """(B, S, S) bool: whether query i attends to key j, which is j <= i <= j + span[j].
-
-    That is earlier tokens of its own segment, and itself. Pads have span 0 and attend to
-    themselves alone, so no query is without a key.
-
-    >>> segment_mask(torch.tensor([[1, 0, 0]]))[0].int().tolist()
-    [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
-    """
-    index_S = torch.arange(attention_span_BS.shape[1], device=attention_span_BS.device)
-    distance_SS = index_S.unsqueeze(1) - index_S
-    within_BSS = distance_SS <= attention_span_BS.unsqueeze(1)
-    return within_BSS & (distance_SS >= 0)
-
-
 @dataclass(frozen=True)
 class Geometry:
     """What all layers of one forward pass share. `mask`: see `additive_mask`; None: every token
@@ -198,16 +97,19 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        width, self.heads, self.kv_heads = config.hidden_size, config.num_heads, config.num_kv_heads
-        self.head_width = width // self.heads
+        self.heads, self.kv_heads = config.num_heads, config.num_kv_heads
+        width, self.head_width = config.hidden_size, config.head_size
         rate = config.attention_dropout_rate
         self.dropout_rate = config.dropout_rate if rate is None else rate
         self.scale = logits_scale(config)
+        self.cap = config.attention_logit_softcapping
         self.wide = config.precision == "float16"
         kind = WideLinear if self.wide else nn.Linear
         rows = (self.heads + 2 * self.kv_heads) * self.head_width
         self.qkv = kind(width, rows, bias=config.use_projection_bias_in_attention)
-        self.output = nn.Linear(width, width, bias=config.use_ffn_bias_in_attention)
+        self.query_norm, self.key_norm = make_head_norm(config), make_head_norm(config)
+        inner, bias = config.attention_width, config.use_ffn_bias_in_attention
+        self.output = nn.Linear(inner, width, bias=bias)
 
     def forward(self, x_BSD: Tensor, geometry: Geometry) -> Tensor:
         """(B, S, D) -> (B, S, D)."""
@@ -223,11 +125,15 @@ class Attention(nn.Module):
         """Q (B, H, S, E), K and V (B, K, S, E)."""
         rows = [heads * self.head_width for heads in (self.heads, self.kv_heads, self.kv_heads)]
         q, k, v = (self._split(x) for x in self.qkv(x_BSD).split(rows, dim=-1))
+        if self.query_norm is not None and self.key_norm is not None:
+            q, k = self.query_norm(q), self.key_norm(k)
         if geometry.rotation is not None:
             q, k = rotate(q, geometry.rotation), rotate(k, geometry.rotation)
         return q, k, v
 
     def _mix(self, q_BHSE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, mask: Tensor | None) -> Tensor:
+        if self.cap is not None:
+            return self._mix_capped(q_BHSE, k_BKSE, v_BKSE, mask, self.cap)
         return F.scaled_dot_product_attention(
             q_BHSE,
             k_BKSE,
@@ -239,6 +145,20 @@ class Attention(nn.Module):
             enable_gqa=self.kv_heads < self.heads,
         )
 
+    def _mix_capped(
+        self, q_BHSE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, mask: Tensor | None, cap: float
+    ) -> Tensor:
+        """With logits that are cap * tanh(logits / cap), which no fused attention has. The softmax
+        is fp32. Source: Gemma 2 (arXiv 2408.00118) section 2."""
+        shared = self.heads // self.kv_heads
+        k_BHSE, v_BHSE = (x.repeat_interleave(shared, dim=1) for x in (k_BKSE, v_BKSE))
+        scale = self.head_width**-0.5 if self.scale is None else self.scale
+        logits = (q_BHSE @ k_BHSE.transpose(-1, -2)).float() * scale
+        logits = cap * torch.tanh(logits / cap)
+        weights = logits if mask is None else logits + mask
+        weights = F.dropout(weights.softmax(-1), self.dropout_rate, self.training)
+        return weights.to(v_BHSE.dtype) @ v_BHSE
+
     def _split(self, x: Tensor) -> Tensor:
         batch, length, rows = x.shape
         return x.view(batch, length, rows // self.head_width, self.head_width).transpose(1, 2)
@@ -249,49 +169,12 @@ class Attention(nn.Module):
         return contextlib.nullcontext()
 
 
-def additive_mask(x_BSD: Tensor, span_BS: Tensor | None, alibi_heads: int) -> Tensor | None:
-    """What is added to the attention logits of `x_BSD`: fp32 (B, 1, S, S) or (1 or B, H, S, S).
-
-    The bias of ALiBi where there are `alibi_heads`, else 0; -inf where a query does not attend to a
-    key: to later tokens and, with `span_BS` of packed rows, to other segments. None where nothing
-    but later tokens are left out.
-
-    The boolean mask is made a sum here, once for all layers: scaled_dot_product_attention does the
-    same with it in every layer, and each keeps the result for backward. It has four dimensions
-    because with three PyTorch takes a slow way that keeps all logits.
-    """
-    length, device = x_BSD.shape[1], x_BSD.device
-    if span_BS is None and not alibi_heads:
-        return None
-    if span_BS is None:
-        seen = torch.ones(length, length, dtype=torch.bool, device=device).tril()
-    else:
-        seen = segment_mask(span_BS).unsqueeze(1)
-    bias = torch.zeros((), device=device)
-    if alibi_heads:
-        bias = alibi_bias(length, alibi_heads, device).unsqueeze(0)
-    return torch.where(seen, bias, float("-inf"))
-
-
-def mask_of_next(pads_B: Tensor, first: int, length: int, alibi_heads: int) -> Tensor | None:
-    """As `additive_mask`, for the queries of columns first to `length` of texts that begin
-    behind `pads_B` columns: fp32 (B, 1 or H, N, S). Pads attend to themselves, so that no query
-    is without a key. None where `first` alone determines what is left out."""
-    device = pads_B.device
-    if not (alibi_heads or bool(pads_B.any())) and (first == 0 or first + 1 == length):
-        return None
-    key_S = torch.arange(length, device=device)
-    query_N1 = key_S[first:, None]
-    inside_B1S = key_S >= pads_B[:, None, None]
-    seen_BNS = ((key_S < query_N1) & inside_B1S) | (key_S == query_N1)
-    bias = torch.zeros((), device=device)
-    if alibi_heads:
-        bias = alibi_bias(length, alibi_heads, device, first)
-    return torch.where(seen_BNS.unsqueeze(1), bias, float("-inf"))
-
-
 def logits_scale(config: ModelConfig) -> float | None:
-    """Factor on Q K^T: 1 / E with scale_qk_dot_by_d (muP), 1 for dot_product; None: 1 / sqrt(E)."""
+    """Factor on Q K^T: 1 / E with scale_qk_dot_by_d (muP), 1 for dot_product, 1 / sqrt(E) else,
+    times attention_logits_alpha; None: 1 / sqrt(E)."""
+    alpha = config.attention_logits_alpha
     if config.attention_type == "dot_product":
-        return 1.0
-    return config.num_heads / config.hidden_size if config.scale_qk_dot_by_d else None
+        return alpha
+    if config.scale_qk_dot_by_d:
+        return alpha / config.head_size
+    return None if alpha == 1.0 else alpha * config.head_size**-0.5

@@ -17,7 +17,7 @@ from pipeline.core import storage
 from pipeline.core.errors import ConfigError
 from pipeline.core.words import format_percent, pluralise
 from trainer.config import OptimizerConfig
-from trainer.config.model import Normal, TruncatedNormal
+from trainer.config.initializers import Normal, TruncatedNormal
 from trainer.model.optimizer import find_peak_rate
 from trainer.report.data import UNKNOWN, PrepRun, ReportedDataSet, find_data_sets, locate_data_sets
 from trainer.report.facts import RunFacts, read_run_facts

@@ -21,7 +21,7 @@ from pipeline.core import storage
 from pipeline.core.errors import ConfigError, IntegrityError
 from pipeline.core.words import abbreviate_count, pluralise
 from trainer.config import ModelConfig, Params, model_parameters
-from trainer.config.model import Normal, TruncatedNormal
+from trainer.config.initializers import Normal, TruncatedNormal
 from trainer.model.optimizer import find_peak_rate
 from trainer.recipe import samples_in
 from trainer.report import page as pages

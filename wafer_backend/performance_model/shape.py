@@ -2,9 +2,8 @@
 
 Sources: Cerebras-GPT (arXiv 2304.03208) Tables 12 and 13. Table 13 counts FLOPs of LayerNorm (7 per
 unit) and GELU (20 per unit) for the paper's own models. Options that those do not have (`Variant`)
-are counted by us in the same manner, and weigh less than a hundredth of any model's FLOPs. Letters:
-S sequence length, V vocabulary, d width, L layers, H heads, f filter, k width of K and of V; heads
-times key size is d throughout.
+are counted by us in the same manner. Letters: S sequence length, V vocabulary, d width, L layers, H
+heads, f filter, q width of all heads of Q (d in the paper), k width of K and of V.
 """
 
 from collections.abc import Iterator
@@ -16,14 +15,15 @@ from torch import nn
 from wafer_backend.errors import BackendConfigError
 
 Position = Literal["learned", "fixed", "rotary", "alibi"]
-Norm = Literal["layernorm", "rmsnorm"]
-Activation = Literal["gelu", "relu", "swiglu"]
+Norm = Literal["layernorm", "biasless-layernorm", "rmsnorm"]
+Activation = Literal["gelu", "relu", "swiglu", "geglu"]
 
-NORM_FLOPS = {"layernorm": 7, "rmsnorm": 4}
+NORM_FLOPS = {"layernorm": 7, "biasless-layernorm": 6, "rmsnorm": 4}
 """Per unit. LayerNorm as in Table 13; RMSNorm (ours): square, sum, divide, gain."""
 
-ACTIVATION_FLOPS = {"gelu": 20, "relu": 1, "swiglu": 6}
-"""Per unit of the filter. GELU as in Table 13; SwiGLU (ours): four of a sigmoid, two products."""
+ACTIVATION_FLOPS = {"gelu": 20, "relu": 1, "swiglu": 6, "geglu": 21}
+"""Per unit of the filter. GELU as in Table 13; SwiGLU (ours): four of a sigmoid, two products;
+GEGLU (ours): GELU and a product."""
 
 ROTATION_FLOPS = 3
 """Per rotated unit (ours): two products and a sum."""
@@ -35,7 +35,9 @@ class Variant:
 
     `key_value_heads`: heads of K and of V, None for as many as of Q. `rotary_width`: rotated units
     of a head, None for all. `norms_per_block`: 1 where both branches of a parallel block share
-    one. `tied`: the read-out is the token embedding. Raises BackendConfigError for a count below 1.
+    one, 4 where a norm follows each branch too. `embedding_norm`: whether embeddings have one.
+    `head_norm`: of the heads of Q and K. `attention_width`: q, None for d. `tied`: the read-out is
+    the token embedding. Raises BackendConfigError for a count below 1.
     """
 
     key_value_heads: int | None = None
@@ -43,6 +45,9 @@ class Variant:
     rotary_width: int | None = None
     norm: Norm = "layernorm"
     norms_per_block: int = 2
+    embedding_norm: bool = False
+    head_norm: Norm | None = None
+    attention_width: int | None = None
     activation: Activation = "gelu"
     tied: bool = True
     qkv_bias: bool = True
@@ -59,12 +64,17 @@ class Variant:
     @property
     def branches(self) -> int:
         """Matrices that read the input of a feed-forward layer."""
-        return 2 if self.activation == "swiglu" else 1
+        return 2 if self.activation in ("swiglu", "geglu") else 1
 
     @property
     def norm_vectors(self) -> int:
         """Parameter vectors of a norm: gain, and bias of a LayerNorm."""
-        return 2 if self.norm == "layernorm" else 1
+        return count_norm_vectors(self.norm)
+
+
+def count_norm_vectors(norm: Norm) -> int:
+    """Parameter vectors of a norm: gain, and bias of a LayerNorm that has one."""
+    return 2 if norm == "layernorm" else 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +112,17 @@ class GPTShape:
     def key_value_width(self) -> int:
         """k: units of all heads of K."""
         heads = self.variant.key_value_heads
-        return self.width if heads is None else self.width // self.heads * heads
+        return self.query_width if heads is None else self.head_width * heads
+
+    @property
+    def query_width(self) -> int:
+        """q: units of all heads of Q."""
+        return self.variant.attention_width or self.width
+
+    @property
+    def head_width(self) -> int:
+        """Units of a head."""
+        return self.query_width // self.heads
 
 
 @dataclass(frozen=True)
@@ -133,14 +153,17 @@ def parameters_of(shape: GPTShape) -> int:
 
 def _embedding_parameters(shape: GPTShape) -> int:
     positions = shape.sequence_length if shape.variant.position == "learned" else 0
-    return (shape.vocabulary + positions) * shape.width
+    norm = shape.variant.norm_vectors if shape.variant.embedding_norm else 0
+    return (shape.vocabulary + positions + norm) * shape.width
 
 
 def _block_parameters(shape: GPTShape) -> int:
     d, f, k, variant = shape.width, shape.filter, shape.key_value_width, shape.variant
+    q, bias = shape.query_width, variant.filter_bias
     norms = variant.norms_per_block * variant.norm_vectors * d
-    attention = (d + variant.qkv_bias) * (d + 2 * k) + (d + variant.output_bias) * d
-    bias = variant.filter_bias
+    if variant.head_norm is not None:
+        norms += 2 * count_norm_vectors(variant.head_norm) * shape.head_width
+    attention = (d + variant.qkv_bias) * (q + 2 * k) + (q + variant.output_bias) * d
     return norms + attention + variant.branches * (d + bias) * f + (f + bias) * d
 
 
@@ -157,9 +180,14 @@ def list_layers(shape: GPTShape) -> tuple[Layer, ...]:
     positions). A tied matrix counts once, at the embeddings. Parameters that a module has beyond
     the formula are spread over the blocks.
     """
-    s, v, d = shape.sequence_length, shape.vocabulary, shape.width
-    positions = 2 * d * s if shape.variant.position in ("learned", "fixed") else 0
-    embedding, block, read_out = 2 * s * v * d + positions, _block_flops(shape), 2 * s * d * v
+    s, v, d, variant = shape.sequence_length, shape.vocabulary, shape.width, shape.variant
+    positions = 2 * d * s if variant.position in ("learned", "fixed") else 0
+    norm = NORM_FLOPS[variant.norm] * s * d if variant.embedding_norm else 0
+    embedding, block, read_out = (
+        2 * s * v * d + positions + norm,
+        _block_flops(shape),
+        2 * s * d * v,
+    )
     first = min(_embedding_parameters(shape), shape.parameters)
     last = min(_read_out_parameters(shape), shape.parameters - first)
     rest = shape.parameters - first - last
@@ -173,23 +201,20 @@ def list_layers(shape: GPTShape) -> tuple[Layer, ...]:
 def _block_flops(shape: GPTShape) -> int:
     """Forward FLOPs of a block: Q, K, V; logits, softmax (two lines of Table 13), its product with
     V; output projection; feed-forward; norms; activation; positions that act inside attention."""
-    s, d, f, k, variant = (
-        shape.sequence_length,
-        shape.width,
-        shape.filter,
-        shape.key_value_width,
-        shape.variant,
-    )
-    attention = 2 * s * d * (d + 2 * k) + 2 * s * s * d + 3 * d * s * s + s * s * d + 2 * s * s * d
-    dense = 2 * s * d * d + 2 * (variant.branches + 1) * s * d * f
+    s, d, f, variant = shape.sequence_length, shape.width, shape.filter, shape.variant
+    q, k = shape.query_width, shape.key_value_width
+    attention = 2 * s * d * (q + 2 * k) + 2 * s * s * q + 3 * q * s * s + s * s * q + 2 * s * s * q
+    dense = 2 * s * q * d + 2 * (variant.branches + 1) * s * d * f
     norms = variant.norms_per_block * NORM_FLOPS[variant.norm] * s * d
+    if variant.head_norm is not None:
+        norms += NORM_FLOPS[variant.head_norm] * s * (q + k)
     activation = ACTIVATION_FLOPS[variant.activation] * f * s
     return attention + dense + norms + activation + _position_flops(shape)
 
 
 def _position_flops(shape: GPTShape) -> int:
     """Rotation of Q and K, or the sum of ALiBi on every logit."""
-    variant, head = shape.variant, shape.width // shape.heads
+    variant, head = shape.variant, shape.head_width
     if variant.position == "alibi":
         return shape.sequence_length**2 * shape.heads
     if variant.position != "rotary":

@@ -12,6 +12,7 @@ SHAPE = {
     "vocab_size": 61, "max_position_embeddings": 16, "hidden_size": 48, "num_hidden_layers": 2,
     "num_heads": 6, "filter_size": 96,
 }  # fmt: skip
+ROTARY = {"position_embedding_type": "rotary"}
 
 
 @pytest.mark.parametrize(
@@ -47,8 +48,39 @@ SHAPE = {
         ({"output_logits_alpha": 2.0}, "output_logits_alpha is for muP only: give mup_base_h"),
         ({"mup_base_filter_size": 2.0}, "mup_base_filter_size is for muP"),
         ({"position_embedding_type": "relative"}, "'learned', 'fixed', 'rotary' or 'alibi'"),
-        ({"nonlinearity": "silu"}, "'gelu', 'gelu_new', 'relu' or 'swiglu'"),
-        ({"norm_type": "biasless-layernorm"}, "'layernorm' or 'rmsnorm'"),
+        ({"nonlinearity": "silu"}, "'swiglu', 'geglu' or 'geglu_new'"),
+        ({"norm_type": "batchnorm1d"}, "'layernorm', 'biasless-layernorm' or 'rmsnorm'"),
+        ({"attention_inner_dim": 20}, "attention_inner_dim 20 is not a multiple of num_heads 6"),
+        (
+            {"position_embedding_type": "rotary", "rotary_dim": 4, "attention_inner_dim": 12},
+            "rotary_dim 4 is larger than a head: attention_inner_dim / num_heads = 2",
+        ),
+        ({"pos_scaling_factor": 2.0}, "pos_scaling_factor 2 needs position_embedding_type: rotary"),
+        (
+            {"pos_scaling_factor": 8.0, "pos_scaling_type": "llama3", **ROTARY},
+            "pos_scaling_type: llama3 needs pos_scaling_extra_args",
+        ),
+        (
+            {
+                "pos_scaling_factor": 8.0,
+                "pos_scaling_type": "llama3",
+                **ROTARY,
+                "pos_scaling_extra_args": {
+                    "original_max_position_embeddings": 8,
+                    "low_freq_factor": 4.0,
+                },
+            },
+            "low_freq_factor 4 must be below high_freq_factor 4",
+        ),
+        ({"attention_sink_tokens": 1}, "attention_sink_tokens needs attention_sliding_window_le"),
+        (
+            {"sliding_window_every_other_decoder_layer": True},
+            "sliding_window_every_other_decoder_layer needs attention_sliding_window_length",
+        ),
+        (
+            {"norm_first_sandwich": True, "parallel_block": True},
+            "norm_first_sandwich: true needs parallel_block: false",
+        ),
     ],
 )
 def test_what_cannot_be(fields, expected):

@@ -148,7 +148,7 @@ def test_gptj_is_a_parallel_model(tmp_path):
         ("optimizer", "weight_decay", 0.1, "weight_decay_rate: the same setting as weight_d"),
         ("optimizer", "weight_decay_rate", -1, "optimizer.weight_decay_rate: expected"),
         ("model", "use_position_embedding", False, "use_position_embedding: false is not supp"),
-        ("model", "embedding_layer_norm", True, "model.embedding_layer_norm: true is not supp"),
+        ("model", "alibi_trainable_slopes", True, "model.alibi_trainable_slopes: true is not s"),
         ("model", "use_bfloat16", "yes", "model.use_bfloat16: expected true or false"),
         ("model", "initializer_range", "wide", "model.initializer_range: expected a standard"),
         ("train_input", "max_sequence_length", 512, "512 differs from model.max_position_emb"),

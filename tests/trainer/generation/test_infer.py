@@ -158,7 +158,7 @@ def test_rows_and_keys_as_model_zoo_has_them(infer: Infer) -> None:
     assert [line["row"] for line in lines] == [0, 1, 2]
     assert (lines[0]["tokens"], lines[0]["ended"]) == ([], "stop")
     assert lines[1]["prompt"] == "" and lines[1]["tokens"] == expected(infer, "", 5)[1]
-    assert "no effect here: inference_input.num_workers, model.loop_dim" in infer.said
+    assert "inference_input.num_workers, model.loop_dim" in infer.said
 
 
 def test_another_checkpoint_into_another_directory(infer: Infer) -> None:

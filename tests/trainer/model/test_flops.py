@@ -43,8 +43,11 @@ def models(draw: st.DrawFn) -> ModelConfig:
         "num_heads": heads,
         "filter_size": draw(st.integers(1, 30)),
         "position_embedding_type": draw(st.sampled_from(["learned", "fixed", "rotary", "alibi"])),
-        "norm_type": draw(st.sampled_from(["layernorm", "rmsnorm"])),
-        "nonlinearity": draw(st.sampled_from(["gelu", "gelu_new", "relu", "swiglu"])),
+        "norm_type": draw(st.sampled_from(["layernorm", "biasless-layernorm", "rmsnorm"])),
+        "embedding_layer_norm": draw(BOOL),
+        "attention_inner_dim": draw(st.sampled_from([None, heads * 2, heads * 8])),
+        "attention_qk_norm_layer": draw(st.sampled_from([None, "layernorm", "rmsnorm"])),
+        "nonlinearity": draw(st.sampled_from(["gelu", "gelu_new", "relu", "swiglu", "geglu"])),
         "parallel_block": draw(BOOL),
         "share_embedding_weights": draw(BOOL),
         "use_projection_bias_in_attention": draw(BOOL),
@@ -54,6 +57,8 @@ def models(draw: st.DrawFn) -> ModelConfig:
     }
     if values["parallel_block"]:
         values["use_untied_layer_norm"] = draw(BOOL)
+    else:
+        values["norm_first_sandwich"] = draw(BOOL)
     if draw(BOOL):
         values["attention_module"] = "multiquery_attention"
         values["extra_attention_params"] = {"num_kv_groups": groups}

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pipeline.core.rng import key
-from trainer.config.model import (
+from trainer.config.initializers import (
     ConstantValue,
     Fill,
     Kaiming,
@@ -19,7 +19,7 @@ from trainer.config.model import (
     Xavier,
 )
 from trainer.model import GPT
-from trainer.model.decoder import (
+from trainer.model.initial_weights import (
     as_variance_scaling,
     find_initializer,
     initialize_matrix,

@@ -9,7 +9,7 @@ from pipeline.core.errors import ConfigError
 from trainer.config import AdamWConfig
 from trainer.config.model_parameters import to_mup, to_sp
 from trainer.model import GPT, optimizer
-from trainer.model.decoder import find_initializer
+from trainer.model.initial_weights import find_initializer
 
 PAPER_111M = {"vocab_size": 50257, "max_position_embeddings": 2048, "hidden_size": 768,
               "num_hidden_layers": 10, "num_heads": 12, "filter_size": 3072}  # fmt: skip

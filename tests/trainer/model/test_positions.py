@@ -9,18 +9,17 @@ from hypothesis import strategies as st
 
 from tests.trainer.model.conftest import tiny_config
 from trainer.model import GPT, decoder
-from trainer.model.attention import (
-    additive_mask,
-    alibi_bias,
-    alibi_slopes,
-    rotate,
-    rotation,
-    sinusoids,
-)
+from trainer.model.masks import MaskRule, additive_mask
+from trainer.model.positions import Rotation, alibi_bias, alibi_slopes, rotate, rotation, sinusoids
+
+
+def rotation_of(positions: torch.Tensor, dims: int, theta: float, *, interleaved: bool) -> Rotation:
+    head = {"hidden_size": 4 * dims, "rotary_dim": dims, "rope_theta": theta}
+    return rotation(positions, tiny_config("neox", **head, rotary_interleaved=interleaved))
 
 
 def turned(x_E: torch.Tensor, position: int, dims: int, interleaved: bool) -> torch.Tensor:
-    at = rotation(torch.tensor([position]), dims, 10000.0, interleaved=interleaved)
+    at = rotation_of(torch.tensor([position]), dims, 10000.0, interleaved=interleaved)
     return rotate(x_E.view(1, 1, 1, -1), at).flatten()
 
 
@@ -63,7 +62,7 @@ def test_both_kinds_of_pairs_are_one_rotation_of_permuted_units():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_rotated_in_fp32_and_rounded_once(dtype):
     x = torch.randn(2, 3, 5, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
-    by = rotation(torch.arange(2000, 2005), 8, 10000.0, interleaved=False)
+    by = rotation_of(torch.arange(2000, 2005), 8, 10000.0, interleaved=False)
     found = rotate(x, by)
     assert found.dtype == dtype
     assert torch.equal(found, rotate(x.float(), by).to(dtype))
@@ -72,9 +71,9 @@ def test_half_precision_is_rotated_in_fp32_and_rounded_once(dtype):
 def test_rows_may_have_positions_of_their_own():
     x = torch.randn(2, 3, 4, 6, generator=torch.Generator().manual_seed(0))
     positions_BS = torch.tensor([[0, 1, 2, 3], [0, 1, 0, 1]])
-    found = rotate(x, rotation(positions_BS, 6, 500.0, interleaved=True))
+    found = rotate(x, rotation_of(positions_BS, 6, 500.0, interleaved=True))
     for row in range(2):
-        alone = rotate(x[row : row + 1], rotation(positions_BS[row], 6, 500.0, interleaved=True))
+        alone = rotate(x[row : row + 1], rotation_of(positions_BS[row], 6, 500.0, interleaved=True))
         assert torch.equal(found[row], alone[0])
 
 
@@ -124,7 +123,7 @@ def test_alibi_has_a_bias_of_every_head_and_packed_row():
     x_BSD = torch.zeros(3, 16, 8)
     span_BS = torch.zeros(3, 16, dtype=torch.int64)
     for span, rows in ((None, 1), (span_BS, 3)):
-        bias = additive_mask(x_BSD, span, alibi_heads=4)
+        bias = additive_mask(x_BSD, span, torch.arange(x_BSD.shape[1]), MaskRule(alibi_heads=4))
         assert (tuple(bias.shape), bias.dtype) == ((rows, 4, 16, 16), torch.float32)
 
 
