@@ -234,7 +234,7 @@ def _identity(request: CheckpointConvertOptions, read: _SourceModel) -> dict[str
         return identity
     family = family_of(read.config, request.model)
     if request.target == "gguf":
-        gguf_file.check_family(family.name, read.config.nonlinearity)
+        gguf_file.check_family(family.name, read.config)
     tokenizer = find_tokenizer(request.tokenizer, read.config)
     identity["family"] = family.name
     identity["tokenizer"] = None if tokenizer is None else tokenizer.content_hash

@@ -19,6 +19,7 @@ import torch
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
 from pipeline.tokenizers.definition import TokenizerDefinition
+from trainer.config import ModelConfig
 from trainer.convert import lazy_tensors
 from trainer.convert.lazy_tensors import LazyTensor, State
 
@@ -44,14 +45,20 @@ _SIZES["llama"] = _SIZES["gpt_neox"]
 """Keys of config.json: context, width, layers, heads, width of the feed-forward part."""
 
 
-def check_family(family: str, nonlinearity: str) -> None:
+def check_family(family: str, model: ModelConfig) -> None:
     """Raises ConfigError for a model that llama.cpp computes otherwise, or not at all."""
     if family not in ARCHITECTURES:
         raise ConfigError(
             f"--tgt-fmt gguf: family {family} cannot be written; expected a model of family "
             f"{', '.join(ARCHITECTURES)}"
         )
-    if nonlinearity == "relu":
+    if model.pos_scaling_factor != 1.0 or model.head_size * model.num_heads != model.hidden_size:
+        raise ConfigError(
+            "--tgt-fmt gguf: scaled rotary positions (model.pos_scaling_factor) and heads of "
+            "another width than hidden_size / num_heads (model.attention_inner_dim) cannot be "
+            "written; --tgt-fmt hf can"
+        )
+    if model.nonlinearity == "relu":
         raise ConfigError(
             f"--tgt-fmt gguf: model.nonlinearity is relu, but llama.cpp computes {family} with gelu"
         )

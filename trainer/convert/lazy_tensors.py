@@ -76,6 +76,16 @@ def scale(lazy: LazyTensor, factor: float) -> LazyTensor:
     return LazyTensor(lazy.shape, lazy.dtype, lambda: _times(lazy.read(), factor))
 
 
+def shift(lazy: LazyTensor, by: float) -> LazyTensor:
+    """Plus `by`, rounded once to its dtype."""
+
+    def read() -> Tensor:
+        tensor = lazy.read()
+        return (tensor.to(torch.float64) + by).to(tensor.dtype)
+
+    return LazyTensor(lazy.shape, lazy.dtype, read)
+
+
 def _times(tensor: Tensor, factor: float) -> Tensor:
     product = torch.empty_like(tensor)
     for start in range(0, len(tensor), _ROWS):

@@ -18,6 +18,7 @@ Shapes: H heads, E width of a head, R rotary_dim.
 import itertools
 import math
 import re
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -28,8 +29,10 @@ from trainer.config import model_parameters as parameters
 from trainer.config.model_parameters import QKV, CheckpointLayout, shapes
 from trainer.convert import lazy_tensors
 from trainer.convert.families import family_of, with_biases
-from trainer.convert.hf_config import Json, from_hf_config, to_hf_config
+from trainer.convert.family import Json, ModelFamily
+from trainer.convert.hf_config import from_hf_config, to_hf_config
 from trainer.convert.lazy_tensors import LazyTensor, State
+from trainer.model.attention import logits_scale
 from trainer.model.positions import alibi_slopes
 
 
@@ -48,10 +51,10 @@ def pair_rows(
     `back`: the other direction."""
     if config.position_embedding_type != "rotary" or interleaved == config.rotary_interleaved:
         return part
-    head = config.hidden_size // config.num_heads
-    rotary = config.rotary_dim or head
+    rotary = config.rotary_dim or config.head_size
     to_neighbours = interleaved != back
-    return lazy_tensors.reorder_rows(part, _pairing(heads, head, rotary, to_neighbours))
+    order = _pairing(heads, config.head_size, rotary, to_neighbours)
+    return lazy_tensors.reorder_rows(part, order)
 
 
 def order_per_head(config: ModelConfig) -> Tensor:
@@ -62,7 +65,7 @@ def order_per_head(config: ModelConfig) -> Tensor:
     >>> order_per_head(config).tolist()
     [0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11]
     """
-    width, heads = config.hidden_size, config.num_heads
+    width, heads = config.attention_width, config.num_heads
     return torch.arange(3 * width).view(3, heads, width // heads).transpose(0, 1).flatten()
 
 
@@ -95,6 +98,7 @@ def to_layout(state: State, config: ModelConfig, layout: CheckpointLayout) -> di
                 parts = [lazy_tensors.transpose(whole) if layout.conv1d else whole]
             theirs |= dict(zip(layout.all_names(name), parts, strict=True))
         else:
+            tensor = _pair_gains(tensor, name, config, layout, back=False)
             theirs[layout.name(name)] = _turned(tensor, name, layout)
     return theirs
 
@@ -150,7 +154,16 @@ def _taken(
             f"{theirs[0]}: shape {shown} does not fit the config, which asks for {expected} "
             f"({name})"
         )
-    return tensor
+    return _pair_gains(tensor, name, config, layout, back=True)
+
+
+def _pair_gains(
+    tensor: LazyTensor, name: str, config: ModelConfig, layout: CheckpointLayout, back: bool
+) -> LazyTensor:
+    """Gains of the norms of Q and K in the order that the units of a head have."""
+    if ".query_norm." not in name and ".key_norm." not in name:
+        return tensor
+    return pair_rows(tensor, config, 1, layout.interleaved, back)
 
 
 def _turned(tensor: LazyTensor, name: str, layout: CheckpointLayout) -> LazyTensor:
@@ -173,46 +186,78 @@ def _qkv_from(parts: list[LazyTensor], config: ModelConfig, layout: CheckpointLa
 
 
 _PLAIN = {
-    "embeddings_scale": 1.0,
     "output_logits_alpha": None,
     "output_logits_scale": 1.0,
-    "scale_qk_dot_by_d": False,
-    "attention_type": "scaled_dot_product",
     "mup_base_hidden_size": None,
     "mup_base_filter_size": None,
 }
+_PLAIN_ATTENTION = {
+    "scale_qk_dot_by_d": False,
+    "attention_type": "scaled_dot_product",
+}
 
 
-def fold_mup(state: State, config: ModelConfig) -> tuple[dict[str, LazyTensor], ModelConfig]:
+def fold_mup(
+    state: State, config: ModelConfig, family: ModelFamily | None = None
+) -> tuple[dict[str, LazyTensor], ModelConfig]:
     """(weights, config) of the plain model that computes the same logits.
 
-    Token and position embeddings take up m_emb; the final norm output_logits_scale / m_emb where
-    the read-out is tied, else the read-out output_logits_scale; Q what attention logits are scaled
-    by beyond 1 / sqrt(d_head). Products are rounded once per weight.
+    Token and position embeddings, or the norm on them, take up m_emb; the final norm
+    output_logits_scale / m_emb where the read-out is tied to embeddings that did, else the
+    read-out output_logits_scale; Q, or its norm, what attention logits are scaled by beyond 1 /
+    sqrt(d_head). A `family` that scales embeddings or attention logits itself keeps that factor.
+    Products are rounded once per weight.
     """
-    m_emb, scale = config.embeddings_scale, config.output_logits_scale
-    tied = config.share_embedding_weights
-    factors = {
-        "token_embedding.weight": m_emb,
-        "position_embedding.weight": m_emb,
-        "read_out.weight": scale,
-        "read_out.bias": scale,
-    }
-    if tied:
+    kept = math.sqrt(config.hidden_size) if family and family.scales_embeddings else 1.0
+    folded = _times(state, _embedding_factors(config, kept))
+    config = config.model_copy(update={**_PLAIN, "embeddings_scale": kept})
+    root = math.sqrt(config.head_size)
+    scale, alpha = logits_scale(config) or 1 / root, 1.0
+    if family is not None and family.scales_attention:
+        alpha = root / math.sqrt(max(1, round(scale**-2)))  # that it stores as an integer
+    folded = _scaled_queries(folded, config, scale * root / alpha)
+    return folded, config.model_copy(update={**_PLAIN_ATTENTION, "attention_logits_alpha": alpha})
+
+
+def _embedding_factors(config: ModelConfig, kept: float) -> dict[str, float]:
+    scale, m_emb = config.output_logits_scale, config.embeddings_scale / kept
+    if math.isclose(m_emb, 1.0, rel_tol=1e-7):  # params files round sqrt(hidden_size)
+        m_emb = 1.0
+    factors = {"read_out.weight": scale, "read_out.bias": scale}
+    if config.embedding_layer_norm:
+        factors |= {"embedding_norm.weight": m_emb, "embedding_norm.bias": m_emb}
+        m_emb = 1.0
+    else:
+        factors |= {"token_embedding.weight": m_emb, "position_embedding.weight": m_emb}
+    if config.share_embedding_weights:
         factors |= {"final_norm.weight": scale / m_emb, "final_norm.bias": scale / m_emb}
-    folded = {
+    return factors
+
+
+def _scaled_queries(state: State, config: ModelConfig, factor: float) -> dict[str, LazyTensor]:
+    """Q, or the norm behind it, times a factor."""
+    if config.attention_qk_norm_layer is not None:
+        return _times(state, {name: factor for name in state if ".query_norm." in name})
+    scaled = dict(state)
+    for name, qkv in state.items():
+        if QKV in name and not math.isclose(factor, 1.0, rel_tol=1e-7):
+            q, k, v = split_qkv(qkv, config)
+            scaled[name] = lazy_tensors.stack_rows([lazy_tensors.scale(q, factor), k, v])
+    return scaled
+
+
+def _times(state: State, factors: Mapping[str, float]) -> dict[str, LazyTensor]:
+    return {
         name: lazy_tensors.scale(tensor, factors.get(name, 1.0)) for name, tensor in state.items()
     }
-    factor, root = 1.0, math.sqrt(config.head_size)
-    if config.attention_type == "dot_product":
-        factor = root
-    elif config.scale_qk_dot_by_d:
-        factor = 1 / root
-    for name, qkv in folded.items():
-        if QKV in name and factor != 1.0:
-            q, k, v = split_qkv(qkv, config)
-            folded[name] = lazy_tensors.stack_rows([lazy_tensors.scale(q, factor), k, v])
-    return folded, config.model_copy(update=_PLAIN)
+
+
+def _offset_norms(state: State, by: float) -> dict[str, LazyTensor]:
+    """With all gains of norms `by` larger."""
+    return {
+        name: lazy_tensors.shift(tensor, by) if name.endswith("norm.weight") else tensor
+        for name, tensor in state.items()
+    }
 
 
 def to_hf(
@@ -222,7 +267,9 @@ def to_hf(
     it. Raises ConfigError when no family, or not the wanted one, can hold the model."""
     family = family_of(config, model)
     if not family.keeps_mup:
-        state, config = fold_mup(state, config)
+        state, config = fold_mup(state, config, family)
+    if family.offset_norms:
+        state = _offset_norms(state, -1.0)
     config = with_biases(config, family)
     dtype = next(iter(state.values())).dtype
     whole = {
@@ -253,6 +300,8 @@ def from_hf(
         named.pop("lm_head.weight", None)
         named.pop(family.layout.name("read_out.weight"), None)
     state, dropped = from_layout(named, config, family.layout, drop_unmatched)
+    if family.offset_norms:
+        state = _offset_norms(state, 1.0)
     return state, config, dropped
 
 

@@ -2,9 +2,10 @@
 
 With L layers, sigma the standard deviation of `initializer` and m = m_width (1 without muP),
 matrices inside blocks have sigma / sqrt(m), and those that end a residual branch sigma / sqrt(2 L
-m), which `output_layer_initializer` replaces. Embeddings and an untied read-out are not scaled. The
-distributions are those of Model Zoo's `create_initializer` (`trainer.config.initializers`). Sources:
-Cerebras-GPT (arXiv 2304.03208) section 2.3 and, for muP, Table 14.
+m), which `output_layer_initializer` replaces. Embeddings and an untied read-out are not scaled.
+
+The distributions are those of Model Zoo's `create_initializer` (`trainer.config.initializers`).
+Sources: Cerebras-GPT (arXiv 2304.03208) section 2.3 and, for muP, Table 14.
 """
 
 import math

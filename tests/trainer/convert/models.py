@@ -15,6 +15,15 @@ BASE: dict[str, Any] = {
 MUP: dict[str, Any] = {
     "mup_base_hidden_size": 16, "embeddings_scale": 10.0, "scale_qk_dot_by_d": True,
 }  # fmt: skip
+NO_BIASES: dict[str, Any] = {
+    "use_projection_bias_in_attention": False, "use_ffn_bias_in_attention": False,
+    "use_ffn_bias": False,
+}  # fmt: skip
+GATED: dict[str, Any] = {
+    "position_embedding_type": "rotary", "norm_type": "rmsnorm", "nonlinearity": "swiglu",
+    "share_embedding_weights": False, **NO_BIASES,
+    "attention_module": "multiquery_attention", "extra_attention_params": {"num_kv_groups": 2},
+}  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {},
     "gptj": {
@@ -27,11 +36,32 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "position_embedding_type": "rotary", "rotary_dim": 4, "parallel_block": True,
         "share_embedding_weights": False,
     },
-    "llama": {
-        "position_embedding_type": "rotary", "norm_type": "rmsnorm", "nonlinearity": "swiglu",
-        "share_embedding_weights": False, "use_projection_bias_in_attention": False,
-        "use_ffn_bias_in_attention": False, "use_ffn_bias": False,
-        "attention_module": "multiquery_attention", "extra_attention_params": {"num_kv_groups": 2},
+    "llama": GATED,
+    "gpt_bigcode": {"attention_module": "multiquery_attention"},
+    "bloom": {
+        "position_embedding_type": "alibi", "embedding_layer_norm": True, "filter_size": 192,
+        "nonlinearity": "gelu_new",
+    },
+    "mpt": {
+        "position_embedding_type": "alibi", "norm_type": "biasless-layernorm", "filter_size": 192,
+        "num_heads": 3, **NO_BIASES,
+    },
+    "mistral": {
+        **GATED, "attention_sliding_window_length": 5, "attention_inner_dim": 32,
+        "pos_scaling_factor": 8.0, "pos_scaling_type": "llama3",
+        "pos_scaling_extra_args": {"original_max_position_embeddings": 8},
+    },
+    "qwen2": {**GATED, "use_projection_bias_in_attention": True},
+    "qwen3": {
+        **GATED, "attention_qk_norm_layer": "rmsnorm", "attention_inner_dim": 96,
+        "pos_scaling_factor": 4.0, "pos_scaling_type": "yarn",
+        "pos_scaling_extra_args": {"original_max_position_embeddings": 16, "beta_fast": 2.0},
+    },
+    "gemma2": {
+        **GATED, "nonlinearity": "geglu_new", "norm_first_sandwich": True,
+        "embeddings_scale": 48**0.5, "attention_inner_dim": 64, "attention_logits_alpha": 0.5,
+        "attention_logit_softcapping": 5.0, "final_logit_softcapping": 9.0,
+        "attention_sliding_window_length": 6, "sliding_window_every_other_decoder_layer": True,
     },
     "btlm": {"position_embedding_type": "alibi", "nonlinearity": "swiglu", **MUP},
 }  # fmt: skip

@@ -117,7 +117,7 @@ def test_there_and_back_is_the_same_bits(family):
     assert same(state, model)
     assert not dropped
     assert shapes(back) == shapes(config)
-    assert family_of(back).name == family
+    assert family_of(back, family).name == family
 
 
 CONFIGS = st.fixed_dictionaries(
@@ -283,14 +283,73 @@ def test_unmatched_tensors_can_be_left_out():
     assert same(state, model)
 
 
-def test_rotary_embeddings_that_are_stretched_are_refused():
+def test_rotary_embeddings_that_are_stretched():
+    """In the spelling of transformers 5 or 4; kinds that are not there are refused by name."""
     model, config = make("llama")
     tensors, hf_config = to_hf(state_of(model), config)
-    stretched = {**hf_config, "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}
-    with pytest.raises(ConfigError, match="type 'yarn'"):
-        from_hf(tensors, stretched)
-    older = {key: value for key, value in hf_config.items() if key != "rope_parameters"}
-    assert from_hf(tensors, older)[1].rope_theta == 10000.0
+    plain = {key: value for key, value in hf_config.items() if key != "rope_parameters"}
+    assert from_hf(tensors, plain)[1].rope_theta == 10000.0
+    rule = {"type": "linear", "factor": 2.0}
+    scaled = from_hf(tensors, {**plain, "rope_scaling": rule})[1]
+    assert (scaled.pos_scaling_type, scaled.pos_scaling_factor) == ("linear", 2.0)
+    for wrong, expected in [
+        ({"rope_type": "longrope", "factor": 2.0}, "type 'longrope' are not supported; expected"),
+        ({"rope_type": "yarn"}, "factor of rotary embeddings of type yarn is missing"),
+        ({"rope_type": "yarn", "factor": 4.0, "mscale": 2.0}, "mscale of rotary embeddings is 2.0"),
+    ]:
+        with pytest.raises(ConfigError, match=expected):
+            from_hf(tensors, {**plain, "rope_parameters": wrong})
+
+
+WINDOWED, FULL = "sliding_attention", "full_attention"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ([FULL, FULL], [False, False]),
+        ([WINDOWED, WINDOWED], [True, True]),
+        ([WINDOWED, FULL], [True, False]),
+        ([FULL, WINDOWED], [False, True]),
+        (None, [True, False]),
+    ],
+)
+def test_layers_with_windows(kinds, expected):
+    model, config = make("gemma2")
+    tensors, hf_config = to_hf(state_of(model), config)
+    back = from_hf(tensors, {**hf_config, "layer_types": kinds})[1]
+    assert [back.has_window(layer) for layer in range(2)] == expected
+
+
+def test_windows_in_another_order_are_refused():
+    model, config = make("gemma2", num_hidden_layers=3)
+    tensors, hf_config = to_hf(state_of(model), config)
+    with pytest.raises(ConfigError, match="layer_types is"):
+        from_hf(tensors, {**hf_config, "layer_types": [FULL, FULL, WINDOWED]})
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "expected"),
+    [
+        ("llama", {"attention_sliding_window_length": 4}, "attention_sliding_window_length is 4"),
+        (
+            "mistral",
+            {"attention_sink_tokens": 2},
+            "model.attention_sink_tokens is 2; mistral needs",
+        ),
+        (
+            "qwen3",
+            {"attention_qk_norm_eps": 0.5},
+            "attention_qk_norm_eps is 0.5; qwen3 needs layer",
+        ),
+        ("gpt2", {"attention_inner_dim": 96}, "attention_inner_dim is 96; gpt2 needs None"),
+        ("bloom", {"filter_size": 64}, "filter_size is 64; bloom needs 4 hidden_size"),
+    ],
+)
+def test_what_a_family_cannot_hold_is_refused_by_name(family, changes, expected):
+    model, config = make(family, **changes)
+    with pytest.raises(ConfigError, match=expected):
+        to_hf(state_of(model), config, family)
 
 
 def test_sliding_windows_are_refused():

@@ -49,7 +49,7 @@ def test_logits_of_an_export_are_ours(family: str, variant: str, tmp_path: Path)
     assert float(logits(model).abs().max()) > 1
 
 
-@pytest.mark.parametrize("family", ["gptj", "gpt_neox", "llama"])
+@pytest.mark.parametrize("family", ["gptj", "gpt_neox", "llama", "qwen3"])
 def test_units_rotated_in_the_other_pairs_are_reordered(family: str, tmp_path: Path):
     other = not FAMILIES[family].get("rotary_interleaved", False)
     model, config = make(family, rotary_interleaved=other)

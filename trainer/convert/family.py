@@ -1,0 +1,137 @@
+"""What a model family of Hugging Face is: names of tensors, which models it can hold, and its
+config.json from our `model` section and back."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.core.errors import ConfigError
+from trainer.config import ModelConfig
+from trainer.config.model_parameters import CheckpointLayout
+
+Json = dict[str, Any]
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_new",
+    "gelu_fast": "gelu_new",
+    "gelu_pytorch_tanh": "gelu_new",
+    "relu": "relu",
+}
+"""Activations of Hugging Face, and ours."""
+
+_PLAIN: Mapping[str, tuple[Any, ...]] = {
+    "embedding_layer_norm": (False,),
+    "norm_first_sandwich": (False,),
+    "pos_scaling_factor": (1.0,),
+    "attention_inner_dim": (None,),
+    "attention_qk_norm_layer": (None,),
+    "attention_sliding_window_length": (None,),
+    "attention_sink_tokens": (None,),
+    "attention_logit_softcapping": (None,),
+    "final_logit_softcapping": (None,),
+}
+"""Fields of `ModelConfig` that a family has these values of, unless it says otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFamily:
+    """One architecture.
+
+    `write`: keys of its config.json from a config that it can hold; `read`: our `model` section
+    from its keys. `defaults`: keys that a config.json may lack. `only`: keys whose other values
+    make a model that we do not have. `holds`: fields of `ModelConfig` and the values it has for
+    them. `takes`: fields of which it has every value. `biases`: biases that it always has, zeros
+    where our model has none; `attention_biases_together`: those of attention are all there or none.
+    `base`: prefix of all tensors but the read-out. `keeps_mup`: muP factors stay factors.
+    `scales_embeddings`: embeddings are multiplied by sqrt(hidden_size). `scales_attention`: it has
+    a factor for attention logits. `offset_norms`: gains of norms are stored less 1. `verified`: how
+    well. `constants`: tensors of it that no parameter is.
+    """
+
+    name: str
+    architecture: str
+    base: str
+    layout: CheckpointLayout
+    write: Callable[[ModelConfig], Json]
+    read: Callable[["HfKeys"], Json]
+    defaults: Mapping[str, Any]
+    only: Mapping[str, Any] = field(default_factory=dict)
+    holds: Mapping[str, tuple[Any, ...]]
+    takes: tuple[str, ...] = ()
+    biases: tuple[str, ...] = ()
+    attention_biases_together: bool = False
+    grouped: bool = False
+    keeps_mup: bool = False
+    scales_embeddings: bool = False
+    scales_attention: bool = False
+    offset_norms: bool = False
+    verified: str = "logits, both ways"
+    constants: tuple[str, ...] = ()
+
+    def refusal(self, config: ModelConfig) -> str | None:
+        """Why it cannot hold a model of this config, if so."""
+        for key, values in {**_PLAIN, **self.holds}.items():
+            value = _value(config, key)
+            if key not in self.takes and value not in values:
+                expected = " or ".join(map(str, values))
+                return f"model.{key} is {value}; {self.name} needs {expected}"
+        if not self.grouped and config.num_kv_heads != config.num_heads:
+            return (
+                f"the model has fewer K and V heads ({config.num_kv_heads}) than Q heads; "
+                f"{self.name} needs as many"
+            )
+        return None
+
+
+def _value(config: ModelConfig, key: str) -> Any:
+    """The value of a field, or what it equals."""
+    value = getattr(config, key)
+    if key == "attention_qk_norm_eps" and value == config.layer_norm_epsilon:
+        return "layer_norm_epsilon"
+    if key == "attention_inner_dim" and value == config.hidden_size:
+        return None
+    if key == "filter_size" and value == 4 * config.hidden_size:
+        return "4 hidden_size"
+    return value
+
+
+class HfKeys:
+    """Keys of a config.json; a missing one is an error that names it."""
+
+    def __init__(self, values: Json, place: str) -> None:
+        self._values, self.place = values, place
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._values:
+            raise ConfigError(f"{self.place}: {key} is missing")
+        return self._values[key]
+
+    def get(self, key: str) -> Any:
+        """None for a missing key."""
+        return self._values.get(key)
+
+    def renamed(self, keys: Mapping[str, str]) -> Json:
+        """Our names and their values; epsilons and rates as floats."""
+        values = {ours: self[theirs] for ours, theirs in keys.items()}
+        floats = [key for key in values if key.endswith(("_rate", "epsilon"))]
+        return values | {key: float(values[key]) for key in floats}
+
+    def activation(self, key: str) -> str:
+        """Our name of an activation."""
+        if self[key] not in ACTIVATIONS:
+            raise ConfigError(
+                f"{self.place}: {key} is {self[key]!r}, expected {', '.join(ACTIVATIONS)}"
+            )
+        return ACTIVATIONS[self[key]]
+
+
+def renamed(config: ModelConfig, keys: Mapping[str, str]) -> Json:
+    """Their names, and our values."""
+    values: Json = {}
+    for ours, theirs in keys.items():
+        value = getattr(config, ours)
+        if value is None and ours.endswith("dropout_rate"):
+            value = config.dropout_rate
+        values[theirs] = value
+    return values
