@@ -64,9 +64,11 @@ def search(
     from pipeline.explain.search import search_run as find
 
     if index:
+        from pipeline.runs.generations import list_generations
         from pipeline.stories.word_index import index_words
 
-        index_words(directory, workers, progress=Progress(as_json=as_json))
+        for generation in list_generations(directory):
+            index_words(generation.directory, workers, progress=Progress(as_json=as_json))
         if not words:
             return None
     most = _SHOWN if limit is None and not as_json else limit
