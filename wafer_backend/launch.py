@@ -7,8 +7,10 @@ import runpy
 import sys
 from collections.abc import Sequence
 
+from wafer_backend.backends import csx
 from wafer_backend.cstorch.aliases import install_aliases
 from wafer_backend.errors import BackendConfigError
+from wafer_backend.older_torch import accept_older_calls
 
 EXAMPLES = """\
 example:
@@ -26,9 +28,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "cerebras_pytorch, cerebras.appliance and cerebras_appliance come from wafer_backend.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        usage="%(prog)s [-h] (SCRIPT | -m MODULE) [ARGUMENT ...]",
+        usage="%(prog)s [-h] [--precision DTYPE] (SCRIPT | -m MODULE) [ARGUMENT ...]",
     )
     parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module, as python -m")
+    parser.add_argument(
+        "--precision",
+        choices=("float32", "float16", "bfloat16"),
+        help="compute in it whatever the program asks for (backends.csx.emulation.precision); "
+        "float32 is for comparing with plain PyTorch",
+    )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGUMENT ...]")
     given = parser.parse_args(arguments)
     if given.module is None and not given.arguments:
@@ -37,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         install_aliases()
     except BackendConfigError as error:
         parser.exit(2, f"error: {error}\n")
+    accept_older_calls()
+    csx.emulation.precision = given.precision
     if given.module is not None:
         sys.path.insert(0, os.getcwd())
         sys.argv = [given.module, *given.arguments]

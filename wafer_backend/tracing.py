@@ -22,6 +22,7 @@ import torch
 from torch.utils import _pytree
 
 from wafer_backend import backends
+from wafer_backend.backends.hooks import report_tensors
 from wafer_backend.distributed import warn_if_sharded
 from wafer_backend.errors import BackendError
 from wafer_backend.labels import take_int32_labels
@@ -249,6 +250,7 @@ def _make(calls: list[_Call], *, checkpoints: bool) -> None:
         with _heard_once():
             for call in calls:
                 if checkpoints or not call.checkpoint:
+                    report_tensors((call.inputs, call.keywords))
                     call.closure(*call.inputs, **call.keywords)
     finally:
         scope.closing = None

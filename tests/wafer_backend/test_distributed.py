@@ -18,15 +18,23 @@ def test_defaults_are_those_of_the_api() -> None:
     assert config.without_effect == []
 
 
+def test_none_stands_for_the_default() -> None:
+    names = [field.name for field in fields(CSConfig)]
+    config = CSConfig(**dict.fromkeys(names))
+    assert config == CSConfig()
+    config.num_csx = None
+    assert config.num_csx == 1
+    assert hash(config) == hash(CSConfig())
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"num_csx": 0}, r"ClusterConfig.num_csx = 0: expected a whole number, at least 1"),
         ({"num_csx": True}, "expected a whole number"),
-        ({"num_csx": None}, "expected a whole number"),
         ({"num_csx": 2.0}, "expected a whole number"),
         ({"max_wgt_servers": -1}, "at least 0"),
-        ({"num_workers_per_csx": 0}, "at least 1"),
+        ({"num_workers_per_csx": -1}, "at least 0"),
         ({"mgmt_address": "localhost"}, "HOST:PORT"),
         ({"job_priority": "high"}, "p1, p2 or p3"),
         ({"job_labels": "team=nlp"}, "a list of labels"),

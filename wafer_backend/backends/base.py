@@ -95,6 +95,11 @@ class Backend:
         self.appliance = None
 
     @property
+    def _impl(self) -> "Backend":
+        """Itself, where scripts look for the implementation behind it."""
+        return self
+
+    @property
     def name(self) -> Target:
         """CSX, CPU or GPU."""
         return self.backend_type.value
@@ -271,6 +276,10 @@ class ClusterConfig:
         if expected is not None:
             raise BackendConfigError(f"{kind}.{name} = {value!r}: expected {expected}")
         object.__setattr__(self, name, value)
+
+    def __hash__(self) -> int:
+        """Of its settings: scripts keep backends in caches by them."""
+        return hash(repr(self))
 
     @property
     def bound(self) -> bool:

@@ -4,8 +4,6 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from wafer_backend.errors import BackendConfigError
-
 
 class Cluster:
     """Settings and workflow of the emulated cluster; there is nothing to reserve."""
@@ -37,9 +35,6 @@ class Cluster:
         """Nothing to check: checkpoints are written by this process."""
 
     @property
-    def client(self) -> Any:
-        """Raises BackendConfigError: there is no appliance to talk to."""
-        raise BackendConfigError(
-            "Backend.cluster.client is not supported: there is no appliance; the settings of the "
-            "emulated cluster are in Backend.cluster_config"
-        )
+    def client(self) -> None:
+        """None: there is no management server to talk to."""
+        return None

@@ -173,6 +173,12 @@ _GROUPS: dict[str, dict[str, Flag]] = {
         "threads": Flag(
             1, "CPU threads of every role; another number gives other bits", _wrong_count
         ),
+        "precision": Flag(
+            None,
+            "None: the half dtype where the script asks for it; float32, float16 or bfloat16: "
+            "that, whatever it asks for",
+            _expect_one_of(None, "float32", "float16", "bfloat16"),
+        ),
         "seed": Flag(
             None,
             "seed of the random numbers of a leaf; None: torch.initial_seed() at the first step",

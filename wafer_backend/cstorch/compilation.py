@@ -131,7 +131,8 @@ def compile(
 
     `loss_reduction` says what a scalar that the model returns is over its samples: their mean
     (then leaves are weighted by their samples) or their sum. A model that returns tensors has its
-    loss computed outside, over the whole global batch.
+    loss computed outside, over the whole global batch. A model that has no attribute `device` gets
+    one.
 
     Raises BackendConfigError for a second kind of backend, or a model without parameters.
     """
@@ -142,6 +143,8 @@ def compile(
         raise BackendConfigError("the module has no parameters")
     if not any(parameter.is_meta for parameter in model.parameters()):
         model.to(chosen.torch_device)
+    if not hasattr(model, "device"):
+        model.device = chosen.torch_device  # type: ignore[assignment]
     pseudo = PseudoModule(model, chosen, loss_reduction)
     register_module(pseudo)
     return pseudo
@@ -334,10 +337,14 @@ def _read(backend: Backend) -> dict[str, Any]:
 
 
 def _precision(backend: Backend) -> Precision:
-    """What wafers compute in: the half dtype where the script asked for it, on CSX only.
+    """What wafers compute in: the half dtype where the script asked for it, on CSX only; or what
+    `emulation.precision` says.
 
     On CPU and GPU scripts wrap the forward in `amp.autocast` themselves.
     """
+    forced = backends.csx.emulation.precision
+    if forced is not None and backend.is_csx:
+        return forced  # type: ignore[no-any-return]
     half = amp.mixed_precision() if backend.mixed_precision is None else backend.mixed_precision
     return amp.get_half_dtype_str() if backend.is_csx and half else "float32"
 

@@ -40,6 +40,7 @@ __all__ = [
     "configure_param_groups",
     "configure_scheduler_params",
     "lr_scheduler",
+    "scheduler",
     "weight_decay_scheduler",
 ]
 __all__ += lr_scheduler.__all__

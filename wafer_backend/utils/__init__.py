@@ -21,6 +21,8 @@ class CSConfig(ClusterConfig):
     precision_opt_level: int | None = None
     transfer_processes: int | None = None
 
+    __hash__ = ClusterConfig.__hash__
+
 
 def __getattr__(name: str) -> Any:
     if name == "tensorboard":

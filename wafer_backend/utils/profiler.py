@@ -11,6 +11,7 @@ class Number(float):
     """A float that is also a function returning it: R2.2 reads `rate`, R2.4 calls `rate()`."""
 
     def __call__(self) -> float:
+        """The number."""
         return float(self)
 
 
@@ -75,3 +76,11 @@ class ExecutorProfiler:
     def global_rate(self) -> float:
         """Samples per second since the start."""
         return self.rate_tracker.global_rate
+
+    def total_samples(self) -> int:
+        """Samples since the start."""
+        return self.rate_tracker.total_samples
+
+    def total_time(self) -> float:
+        """Seconds since the start."""
+        return self.rate_tracker.total_time

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,6 +55,17 @@ class SummaryWriter:
         now = datetime.datetime.now(datetime.UTC).isoformat()
         path = self.log_dir / TENSORS / dataset_name((name,)) / f"{at:012d}.mdl"
         checkpoint.write_checkpoint({"step": at, "utctime": now, "tensor": tensor.detach()}, path)
+
+    @property
+    def cs_events_dir(self) -> str:
+        """The directory of the tensor files."""
+        return str(self.log_dir / TENSORS)
+
+    def _get_file_writer(self) -> SimpleNamespace:
+        """The name of the file of events, where scripts look for it in torch's SummaryWriter."""
+        writer = getattr(self._events._get_file_writer(), "event_writer", None)
+        name = str(self.log_dir) if writer is None else writer._ev_writer._file_name
+        return SimpleNamespace(event_writer=SimpleNamespace(_file_name=name))
 
     def flush(self) -> None:
         """Bring all events to disk."""

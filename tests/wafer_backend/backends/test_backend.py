@@ -103,9 +103,28 @@ def test_device_of_a_plan_is_meta():
         assert nn.Linear(2, 2).weight.is_meta
 
 
-def test_cluster_is_not_supported():
-    with pytest.raises(BackendConfigError, match=r"Backend\.cluster is not supported"):
-        cstorch.backend("CSX").cluster  # noqa: B018
+def test_the_cluster_has_a_workflow_and_the_config():
+    backend = cstorch.backend("CSX")
+    assert backend.cluster.workflow_id is None
+    assert backend.cluster.start_workflow(lock_resources=True)
+    first = backend.cluster.workflow_id
+    backend.cluster.start_workflow()
+    assert backend.cluster.workflow_id == first
+    backend.cluster.stop_workflow()
+    assert backend.cluster.workflow_id is None
+    assert backend.cluster.client is None  # there is no management server
+    backend.cluster.config = cstorch.distributed.ClusterConfig(num_csx=3)
+    assert backend.cluster_config.num_csx == backend.cluster.config.num_csx == 3
+
+
+def test_the_device_is_one_for_torch_and_has_a_config():
+    device = cstorch.backend("CSX").device
+    assert torch.empty(2, device=device).device == torch.device("cpu") == device
+    assert (device.type, f"{device}") == ("cpu", "cpu")
+    with device, device:
+        assert torch.empty(2).device.type == "cpu"
+    device.config.lazy_initialization = False
+    assert cstorch.backends.csx.debug.lazy_initialization is False
 
 
 def test_to_cpu_keeps_the_structure():

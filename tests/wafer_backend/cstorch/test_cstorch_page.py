@@ -29,7 +29,7 @@ def test_every_flag_that_does_something_is_named():
 def test_the_error_it_shows_is_the_error():
     shown = re.search(r"AttributeError: (.*device_annotation.*)", PAGE)
     assert shown is not None
-    assert shown[1] == str(wafer_backend.cstorch.api.missing("device_annotation"))
+    assert shown[1] == str(wafer_backend.cstorch.aliases.missing("device_annotation"))
 
 
 def test_modes():

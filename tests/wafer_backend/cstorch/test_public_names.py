@@ -5,6 +5,7 @@ import types
 import wafer_backend
 
 ENGINE = {
+    *("Backend", "BackendType"),
     *("BackendConfig", "BackendConfigError", "BackendError", "CheckpointError", "CompiledModule"),
     *("LoaderError", "LossRule", "StepError", "StepResult", "device_of"),
 }

@@ -1,15 +1,25 @@
-"""Clients of a cluster's management: the names, so that scripts import."""
+"""Clients of a cluster's management, which an emulated cluster does not have."""
 
+from collections.abc import Mapping
 from typing import Any
-
-from wafer_backend.errors import BackendConfigError
 
 
 class TelemetryClient:
-    """Raises BackendConfigError: there is no server that takes telemetry."""
+    """Takes metrics and drops them: no server collects telemetry."""
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        raise BackendConfigError(
-            "TelemetryClient is not supported: an emulated cluster has no server that takes "
-            "telemetry; take TelemetryLogger out of the config"
-        )
+    def __init__(
+        self, mgmt_client: Any, max_buffer_size: int = 128, max_buffer_seconds: float = 150
+    ) -> None:
+        self._mgmt_client = mgmt_client
+
+    def push(self, metrics: Mapping[str, Any], labels: Mapping[str, str] | None = None) -> None:
+        """Drop metrics."""
+
+    def flush(self) -> None:
+        """Nothing is kept."""
+
+    def __enter__(self) -> "TelemetryClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.flush()

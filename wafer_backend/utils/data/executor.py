@@ -17,10 +17,10 @@ from wafer_backend.utils.data.workers import infer_batch_size
 from wafer_backend.utils.profiler import ExecutorProfiler
 
 
-@dataclass(frozen=True)
+@dataclass
 class Range:
-    """The steps start, start + step, … below `end` (None: without end), and with `include_last`
-    the step `end` itself too.
+    """The steps start, start + step, … below `end` (None: without end), 0-based, and with
+    `include_last` the step `end` - 1 too.
     """
 
     start: int = 0
@@ -35,11 +35,39 @@ class Range:
             raise BackendConfigError(f"{self}: include_last needs an end")
 
     def match(self, step: int) -> bool:
-        """Whether `step` (1-based) is one of them."""
-        if step == self.end:
-            return self.include_last
+        """Whether `step` (0-based) is one of them."""
         within = step >= self.start and (self.end is None or step < self.end)
-        return within and (step - self.start) % self.step == 0
+        return within and ((step - self.start) % self.step == 0 or self._is_last(step))
+
+    def range(self) -> Sequence[int]:
+        """Its steps without the last one that `include_last` adds. It needs an end."""
+        return range(self.start, self._required_end(), self.step)
+
+    def next_immediate_step(self, step: int) -> int:
+        """The first of its steps that is not before `step`; `end` when there is none."""
+        beyond = max(0, -(-(step - self.start) // self.step))
+        following = self.start + beyond * self.step
+        if self.end is None or following < self.end:
+            return following
+        return self.end - 1 if self.include_last and step < self.end else self.end
+
+    def __len__(self) -> int:
+        """How many steps it has. It needs an end."""
+        return sum(1 for _ in self)
+
+    def __iter__(self) -> Iterator[int]:
+        regular = itertools.count(self.start, self.step) if self.end is None else self.range()
+        yield from regular
+        if self.end is not None and self._is_last(self.end - 1) and self.end - 1 not in regular:
+            yield self.end - 1
+
+    def _is_last(self, step: int) -> bool:
+        return self.include_last and self.end is not None and self.start <= step == self.end - 1
+
+    def _required_end(self) -> int:
+        if self.end is None:
+            raise BackendConfigError(f"{self} has no end, so its steps cannot be counted")
+        return self.end
 
 
 @dataclass(frozen=True)
@@ -55,12 +83,12 @@ class Schedule:
     Range: ClassVar[type[Range]] = Range
 
     def match(self, step: int) -> bool:
-        """Whether `step` (1-based) is in a range."""
+        """Whether `step` (0-based) is in a range."""
         return any(interval.match(step) for interval in self.intervals)
 
 
 def cadence(steps: "int | Schedule | None", num_steps: int, what: str) -> Schedule:
-    """A schedule from what a user gives: a number means every so many steps and the last one.
+    """A schedule from what a user gives: a number means after every so many steps and the last.
 
     None and 0 mean never. Raises BackendConfigError for a negative number, naming `what`.
     """
@@ -70,18 +98,23 @@ def cadence(steps: "int | Schedule | None", num_steps: int, what: str) -> Schedu
         return Schedule([])
     if type(steps) is not int or steps < 0:
         raise BackendConfigError(f"{what} = {steps!r}: expected a number of steps or a Schedule")
-    return Schedule([Range(steps, None, steps), Range(num_steps, num_steps + 1)])
+    first = min(steps, num_steps) - 1
+    return Schedule([Range(first, num_steps, steps, include_last=True)])
 
 
 def period(schedule: Schedule) -> int:
-    """The greatest number of steps that divides every step of a schedule; 0 for an empty one."""
-    numbers = []
+    """The greatest number that divides the count of steps done after every step of a schedule; 0
+    for an empty one."""
+    counts = []
     for interval in schedule.intervals:
         single = interval.end is not None and interval.end <= interval.start + interval.step
-        numbers += [interval.start] if single else [interval.start, interval.step]
-        if interval.include_last and interval.end is not None:
-            numbers.append(interval.end)
-    return math.gcd(*numbers)
+        empty = interval.end == interval.start
+        counts += (
+            [] if empty else [interval.start + 1] if single else [interval.start + 1, interval.step]
+        )
+        if interval.include_last and interval.end is not None and not empty:
+            counts.append(interval.end)
+    return math.gcd(*counts)
 
 
 def compute_num_steps(
@@ -184,6 +217,11 @@ class DataExecutor:
         self._number = next(_numbers)
 
     @property
+    def iteration(self) -> int:
+        """The current step, counted from 0."""
+        return max(self.user_iteration - 1, 0)
+
+    @property
     def on_final_iteration(self) -> bool:
         """Whether the current step is the last."""
         return self.user_iteration == self.num_steps
@@ -191,7 +229,7 @@ class DataExecutor:
     @property
     def is_checkpoint_step(self) -> bool:
         """Whether checkpoint closures run at the end of the current step."""
-        return self.checkpoint_steps.match(self.user_iteration)
+        return self.checkpoint_steps.match(self.user_iteration - 1)
 
     @property
     def is_activation_step(self) -> bool:

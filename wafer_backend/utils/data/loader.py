@@ -83,6 +83,11 @@ class DataLoader:
             self._iterating = False
 
     @property
+    def dataloader(self) -> Any:
+        """The user's loader."""
+        return self._loader
+
+    @property
     def batch_size(self) -> Any:
         """The user's loader's, if it tells."""
         return getattr(self._loader, "batch_size", None)

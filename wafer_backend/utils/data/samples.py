@@ -83,7 +83,7 @@ class SyntheticDataset(Dataset[Any]):
 
 
 pad_index = -1
-"""Stands for a placeholder among sample numbers in the API; no sampler of this package yields it."""
+"""A placeholder among sample numbers in the API; no sampler of this package yields it."""
 
 
 class DistributedSampler(Sampler[Any]):

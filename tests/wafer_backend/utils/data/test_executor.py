@@ -124,8 +124,8 @@ def test_activation_steps_meet_checkpoints() -> None:
     assert common(None, None) == 1
     assert common(10, None) == 10
     assert common(10, 25) == 5
-    assert common(10, Schedule([Range(30, 50, 10)])) == 10
-    assert common(10, Schedule([Range(30, 50, 5, include_last=True)])) == 5
+    assert common(10, Schedule([Range(29, 50, 10)])) == 10
+    assert common(10, Schedule([Range(29, 50, 5, include_last=True)])) == 5
     executor = DataExecutor(loader(), 5, activation_steps=2)
     assert [executor.is_activation_step for _ in executor] == [False, True, False, True, True]
     with pytest.raises(BackendConfigError, match="activation_steps = 0"):

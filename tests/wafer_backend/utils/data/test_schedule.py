@@ -27,7 +27,14 @@ def test_a_schedule_is_the_union_of_its_ranges(intervals: list[Range]) -> None:
     expected: set[int] = set()
     for r in intervals:
         assert r.end is not None
-        expected |= set(range(r.start, r.end, r.step)) | ({r.end} if r.include_last else set())
+        last = {r.end - 1} if r.include_last and r.end > r.start else set()
+        own = set(range(r.start, r.end, r.step)) | last
+        assert (len(r), list(r)) == (len(own), sorted(own))
+        assert all(
+            r.next_immediate_step(step) == min((s for s in own if s >= step), default=r.end)
+            for step in STEPS
+        )
+        expected |= own
     assert steps_of(Schedule(intervals)) == expected
 
 
@@ -35,14 +42,14 @@ def test_a_schedule_is_the_union_of_its_ranges(intervals: list[Range]) -> None:
 def test_the_period_divides_every_step(intervals: list[Range]) -> None:
     found = steps_of(Schedule(intervals))
     divisor = period(Schedule(intervals))
-    assert all(step % divisor == 0 if divisor else step == 0 for step in found)
+    assert all(divisor and (step + 1) % divisor == 0 for step in found)
 
 
 @given(st.integers(1, 30), st.integers(1, 100))
 def test_a_cadence_fires_at_the_last_step_too(every: int, total: int) -> None:
-    found = {step for step in range(total + 1) if cadence(every, total, "x").match(step)}
+    found = {step + 1 for step in range(total + 1) if cadence(every, total, "x").match(step)}
     assert found == set(range(every, total + 1, every)) | {total}
-    assert period(cadence(every, total, "x")) == math.gcd(every, total)
+    assert period(cadence(every, total, "x")) == math.gcd(*found)
 
 
 def test_never_and_own_schedules() -> None:
