@@ -21,8 +21,11 @@ class Metric(nn.Module):
     `update` and returns its value in `compute`.
 
     Calling the metric updates it and returns its value so far. States are buffers that are not
-    saved with the model and keep their dtype when the module is cast.
+    saved with the model and keep their dtype when the module is cast. `num_updates`: calls since
+    `reset`.
     """
+
+    num_updates: int = 0
 
     _initial: dict[str, torch.Tensor]
     default_name: ClassVar[str] = "metric"
@@ -36,6 +39,7 @@ class Metric(nn.Module):
 
     def register_state(self, name: str, tensor: torch.Tensor, persistent: bool = False) -> None:
         """A state that `reset` starts from; registered again, it is set to that value."""
+        self.num_updates = 0
         if name in self._initial:
             getattr(self, name).copy_(tensor)
             return
@@ -44,6 +48,7 @@ class Metric(nn.Module):
 
     def reset(self) -> None:
         """Start again. A subclass calls `register_state` here, or in its constructor."""
+        self.num_updates = 0
         for name, value in self._initial.items():
             getattr(self, name).copy_(value)
 
@@ -58,6 +63,7 @@ class Metric(nn.Module):
     @torch.no_grad()
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """`update`, then `compute`."""
+        self.num_updates += 1
         self.update(*args, **kwargs)
         return self.compute()
 

@@ -50,13 +50,15 @@ def _find_undecayed(model: nn.Module) -> set[int]:
 
 
 def configure_optimizer_params(optimizer_type: str, kwargs: Mapping[str, Any]) -> Any:
-    """Check section `optimizer` of a params file; returns the class of the optimizer and the
-    arguments for it. Raises BackendConfigError."""
+    """Check section `optimizer` of a params file, whose arguments may be under `optim_params`;
+    returns the class of the optimizer and the arguments for it. Raises BackendConfigError."""
     from wafer_backend.optim.registry import configure_optimizer
 
+    arguments = {name: value for name, value in kwargs.items() if name != "optim_params"}
+    arguments.update(kwargs.get("optim_params") or {})
     placeholder = [torch.zeros(1, requires_grad=True)]
-    optimizer = configure_optimizer(optimizer_type, placeholder, **dict(kwargs))
-    return type(optimizer), dict(kwargs)
+    optimizer = configure_optimizer(optimizer_type, placeholder, **arguments)
+    return type(optimizer), arguments
 
 
 def configure_scheduler_params(learning_rate: Mapping[str, Any]) -> Any:

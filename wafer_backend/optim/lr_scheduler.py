@@ -98,7 +98,7 @@ class CosineDecayLR(FormLR, form=forms.cosine_decay):
     """From an initial to an end learning rate along half a cosine."""
 
 
-class PiecewiseConstantLR(FormLR, form=forms.piecewise_constant):
+class PiecewiseConstantLR(base.PiecewiseConstantScheduler, FormLR, form=forms.piecewise_constant):
     """A learning rate for each stretch between milestones."""
 
 
@@ -152,9 +152,24 @@ class LambdaLR(base.LambdaScheduler, LRScheduler):
 class SequentialLR(base.SequentialScheduler, LRScheduler):
     """Schedulers one after another; `milestones` are the steps at which the next begins."""
 
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        schedulers: list[LRScheduler],
+        milestones: list[int],
+        last_epoch: int = -1,
+        param_group_tags: Tags = None,
+    ) -> None:
+        super().__init__(optimizer, schedulers, milestones, last_epoch, param_group_tags)
+
 
 class ChainedLR(base.ChainedScheduler, LRScheduler):
     """The product of schedulers: the first one's rate times the relative change of the others."""
+
+    def __init__(
+        self, schedulers: list[LRScheduler], param_group_tags: Tags = None, *, last_epoch: int = -1
+    ) -> None:
+        super().__init__(schedulers, param_group_tags, last_epoch=last_epoch)
 
 
 ChainedScheduler = ChainedLR
@@ -162,3 +177,13 @@ ChainedScheduler = ChainedLR
 
 class ScalePerParamLR(base.ScalePerParamScheduler, LRScheduler):
     """A scheduler's rate times each group's `adjust_learning_rate`, as muP needs it."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        scheduler: LRScheduler,
+        param_group_tags: Tags = None,
+        *,
+        last_epoch: int = -1,
+    ) -> None:
+        super().__init__(optimizer, scheduler, param_group_tags, last_epoch=last_epoch)

@@ -5,6 +5,7 @@ names it), and asks a closed form for the value. `LRScheduler` and `WDScheduler`
 Call `step()` after every `optimizer.step()`; the value of step 0 is set on construction.
 """
 
+import functools
 import inspect
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -135,12 +136,13 @@ class ClosedFormScheduler(Scheduler):
             cls.names = {p.name: cls.spelling.get(p.name, p.name) for p in taken}
             cls.__signature__ = inspect.Signature(
                 [
-                    inspect.Parameter("optimizer", _POSITIONAL),
+                    inspect.Parameter("optimizer", _POSITIONAL, annotation=torch.optim.Optimizer),
                     *[p.replace(name=cls.names[p.name]) for p in taken],
                     inspect.Parameter("param_group_tags", _POSITIONAL, default=None),
                     inspect.Parameter("last_epoch", inspect.Parameter.KEYWORD_ONLY, default=-1),
                 ]
             )
+            cls.__init__ = _with_signature(cls.__init__, cls.__signature__)  # type: ignore[method-assign]
 
     def __init__(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
         given = self.__signature__.bind(optimizer, *args, **kwargs)
@@ -158,6 +160,24 @@ class ClosedFormScheduler(Scheduler):
 
     def _get_closed_form(self) -> float:
         return self.value(self.last_epoch, {})
+
+
+def _with_signature(init: Callable[..., None], signature: inspect.Signature) -> Any:
+    """An `__init__` that tells its own arguments, which configs are made from."""
+
+    @functools.wraps(init)
+    def own(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+
+    me = inspect.Parameter("self", _POSITIONAL)
+    own.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[me, *signature.parameters.values()]
+    )
+    return own
+
+
+class PiecewiseConstantScheduler:
+    """What the schedulers of piecewise constant values have in common: a name to ask for."""
 
 
 class LambdaScheduler(Scheduler):

@@ -3,9 +3,11 @@
 scheduler = CosineDecayWD(optimizer, initial_val=0.1, end_val=0.4, total_iters=10_000)
 """
 
+import torch
+
 from wafer_backend.optim import closed_forms as forms
 from wafer_backend.optim import scheduler as base
-from wafer_backend.optim.scheduler import ClosedFormScheduler, Scheduler
+from wafer_backend.optim.scheduler import ClosedFormScheduler, Scheduler, Tags
 
 __all__ = [
     "ChainedWD",
@@ -73,7 +75,7 @@ class CosineDecayWD(_FormWD, form=forms.cosine_decay):
     """From an initial to an end weight decay along half a cosine."""
 
 
-class PiecewiseConstantWD(_FormWD, form=forms.piecewise_constant):
+class PiecewiseConstantWD(base.PiecewiseConstantScheduler, _FormWD, form=forms.piecewise_constant):
     """A weight decay for each stretch between milestones."""
 
 
@@ -112,10 +114,35 @@ class LambdaWD(base.LambdaScheduler, WDScheduler):
 class SequentialWD(base.SequentialScheduler, WDScheduler):
     """Schedulers one after another; `milestones` are the steps at which the next begins."""
 
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        schedulers: list[WDScheduler],
+        milestones: list[int],
+        last_epoch: int = -1,
+        param_group_tags: Tags = None,
+    ) -> None:
+        super().__init__(optimizer, schedulers, milestones, last_epoch, param_group_tags)
+
 
 class ChainedWD(base.ChainedScheduler, WDScheduler):
     """The product of schedulers: the first one's value times the relative change of the others."""
 
+    def __init__(
+        self, schedulers: list[WDScheduler], param_group_tags: Tags = None, *, last_epoch: int = -1
+    ) -> None:
+        super().__init__(schedulers, param_group_tags, last_epoch=last_epoch)
+
 
 class ScalePerParamWD(base.ScalePerParamScheduler, WDScheduler):
     """A scheduler's value times each group's `adjust_learning_rate` (or `adjust_val`)."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        scheduler: WDScheduler,
+        param_group_tags: Tags = None,
+        *,
+        last_epoch: int = -1,
+    ) -> None:
+        super().__init__(optimizer, scheduler, param_group_tags, last_epoch=last_epoch)

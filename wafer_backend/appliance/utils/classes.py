@@ -13,6 +13,7 @@ def retrieve_all_subclasses(
     ['bool']
     """
     found: dict[type, None] = {}
+    child: type
     for child in kind.__subclasses__():
         found[child] = None
         found.update(dict.fromkeys(retrieve_all_subclasses(child)))

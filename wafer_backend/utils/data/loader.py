@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
@@ -30,6 +31,9 @@ class RestartableDataLoader(Protocol):
         """The state of this worker of the state of all."""
 
 
+_numbers = itertools.count()
+
+
 class DataLoader:
     """Global batches from `input_fn(*args, **kwargs)`, which returns any iterable of batches.
 
@@ -39,10 +43,11 @@ class DataLoader:
     w + W, …; they come in the order of a single process. A torch DataLoader over a map-style
     dataset is read in strides; any other loader is read whole by each process, which is of use
     when what follows the reading is slow. A sampler without a seed of its own follows torch's
-    global generator.
+    global generator. `id` counts the loaders of the process.
     """
 
     def __init__(self, input_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        self.id = next(_numbers)
         self._workers: int | None = None
         if "num_workers" in kwargs and not _takes(input_fn, "num_workers"):
             self._workers = kwargs.pop("num_workers")
