@@ -100,5 +100,5 @@ def test_joining_in_the_first_round_is_as_if_it_had_been_there() -> None:
 
 @pytest.mark.parametrize("joins", [(1,), (0, 3), (0, 11, 11, 5), (0, -11)])
 def test_joins_that_are_no_ends_of_rounds_are_refused(joins: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"join|end of a round"):
         make([11] * len(joins), list(joins))
