@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from pipeline.core.errors import ConfigError
 from pipeline.core.growth import GrownOrder
 from trainer.data.source import SampleSource
 
@@ -15,8 +16,15 @@ Entry = dict[str, Any]
 def join_generations(source: SampleSource, earlier: Sequence[Entry], samples: int) -> SampleSource:
     """The source of a run that resumes after so many samples: generations that `earlier` does not
     have join at the end of the round underway (`pipeline.core.growth`). Any other source, and one
-    that is not what the run read, stays as it is."""
+    that is not what the run read, stays as it is. Raises ConfigError where generations that were
+    read are gone."""
     known = len({_part(entry) for entry in earlier})
+    if known > len(source.datasets) and any("joined" in entry for entry in earlier):
+        raise ConfigError(
+            f"the run has read {known} generations of its data, and "
+            f"{source.datasets[0].directory} has {len(source.datasets)} now; put the others back, "
+            "or give another --model_dir"
+        )
     if source.joins is None or not 0 < known <= len(source.datasets):
         return source
     first = {_part(entry): entry for entry in reversed(earlier)}

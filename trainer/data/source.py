@@ -183,7 +183,8 @@ def open_training(
     places = _list_places(section, override)
     source = _open(places, section, model)
     is_grown = len(source.datasets) > len(places) == 1 and places[0][1] == 1
-    if is_grown and section.order == "keyed":
+    shuffled = all(dataset.rows_globally_shuffled for dataset in source.datasets)
+    if is_grown and shuffled and section.order == "keyed":
         return replace(source, joins=(0,) * len(source.datasets))
     return source
 

@@ -213,6 +213,8 @@ def _opened(training: TrainingRecord, place: Path, samples: int) -> ReadDataSet:
     if mixed is not None:
         epoch = sum(p.part.per_epoch for p in training.parts if p.part is not None)
         epochs = samples / epoch * mixed.per_epoch / mixed.rows
+    if training.parts[part].joined is not None:
+        epochs = float(training.order(dataset).times_read(part, samples).mean())
     run = directory.parent.parent
     return ReadDataSet(
         part=part,

@@ -61,12 +61,14 @@ def _of_data_set(
     # Not before something went wrong: it takes pyarrow and all that reads lineage.
     from pipeline.lineage.forward import has_lineage
     from pipeline.lineage.trace import trace_step
+    from pipeline.runs.generations import name_split
 
     why = "which has no lineage"
     if has_lineage(dataset):
         run = dataset.directory.parent.parent
         try:
-            spans = trace_step(run, model_dir, step)
+            place = f"{name_split(dataset.directory)}/"
+            spans = [s for s in trace_step(run, model_dir, step) if s.file.startswith(place)]
         except PrepError as error:
             why = f"whose lineage cannot be read ({error})"
         else:
