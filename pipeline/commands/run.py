@@ -43,6 +43,7 @@ def run(
     Examples:
     prep run quickstart
     prep run pile.yaml --out /data/run --workers 8 --set pack.max_sequence_length=1024
+    prep run pile.yaml --set pack.append=true
     """
     from pipeline.config.prep import load_config
     from pipeline.stories.run import run_preparation as run_config

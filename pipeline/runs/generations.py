@@ -9,10 +9,9 @@ or rows asks each.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pipeline.core.errors import InputError, IntegrityError, escape_text
 from pipeline.runs import layout
@@ -115,9 +114,9 @@ COMPARED = ("documents", "signatures", "runs", "keep")
 """Directories of a run that later documents are compared with."""
 
 
-def spared_directories(settings: Mapping[str, Any]) -> frozenset[str]:
-    """What is not deleted of a run with these settings, so that it can be appended to."""
-    return frozenset(COMPARED if settings.get("pack", {}).get("append") else ())
+def spared_directories(is_appended: bool) -> frozenset[str]:
+    """What is not deleted of a run that is appended to."""
+    return frozenset(COMPARED if is_appended else ())
 
 
 def find_whole(directory: Path) -> Path:

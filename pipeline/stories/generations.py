@@ -32,11 +32,14 @@ from pipeline.engine.runner import find_rerun_reasons, manifest_path, stage_fiel
 from pipeline.engine.stage import Stage
 from pipeline.runs import layout, views
 from pipeline.runs.generations import (
+    COMPARED,
     Generation,
+    find_whole,
     generation_at,
     has_generations,
     list_begun,
 )
+from pipeline.runs.run_directory import removed_directories
 from pipeline.screening.reviews import REVIEWS
 from pipeline.sources.files import InputFile, InputHashes
 from pipeline.stages.batches import Batch
@@ -219,6 +222,13 @@ def _as_batch(config: Config, generation: Generation) -> tuple[Batch, ...]:
     if preset is None:
         return ()
     run, key = generation.directory, dedup.key or ""
+    gone = sorted(removed_directories(run) & {*COMPARED})
+    if gone:
+        raise InputError(
+            f"{run}: {', '.join(gone)} of {generation.name} were removed by clean-up or `keep` "
+            "before pack.append was set, and new documents are compared with them; give --replace, "
+            "which packs all inputs again as one generation"
+        )
     return (load_batch(run, generation.name, preset, key, verify),)
 
 
@@ -249,10 +259,10 @@ def _check_stays(part: Preparation, note: Note, verify_inputs: bool) -> frozense
 
 def _refuse(part: Preparation, stage: str) -> ConfigError:
     """The error for a config that would change a finished generation; it names the settings, where
-    the generation was made with `pack.append` and has them on record, else the stage."""
-    before = read_sealed(part.out / layout.MANIFEST).get("settings", {})
-    now = note_settings(part.config)
-    changed = changed_fields(before, now) if before else []
+    this or a later generation was made with `pack.append` and has them on record, else the
+    stage."""
+    before, now = _read_settings(part), note_settings(part.config)
+    changed = changed_fields(before, {name: now[name] for name in before})
     what = "; ".join(
         f"{key} was {_find(before, key)}, now {_find(now, key)}" for key in changed[:_SHOWN]
     )
@@ -263,10 +273,24 @@ def _refuse(part: Preparation, stage: str) -> ConfigError:
     )
 
 
+def _read_settings(part: Preparation) -> dict[str, Any]:
+    """The settings that a generation was made with, as it or a later one keeps them; of a later one
+    without those of the inputs."""
+    for generation in list_begun(find_whole(part.out))[part.number :]:
+        if generation.is_finished:
+            manifest = read_sealed(generation.directory / layout.MANIFEST)
+            settings: dict[str, Any] = manifest.get("settings", {})
+            others = set() if generation.number == part.number else {"inputs"}
+            if settings:
+                return {name: settings[name] for name in settings.keys() - others}
+    return {}
+
+
 def note_settings(config: Config) -> dict[str, Any]:
     """The settings that rows may depend on, as the manifest of a generation keeps them: for words,
     not for decisions, which follow from fingerprints."""
     value = config.model_dump(mode="json", exclude={"name", "keep", "cluster", "inputs"})
+    value["pack"].pop("append")
     inputs = {i.name: i.model_dump(mode="json", exclude={"name", "path"}) for i in config.inputs}
     return {**value, "inputs": inputs}
 

@@ -266,7 +266,7 @@ def _run_stages(
         cluster=config.cluster,
         frozen=prepared.takedowns.frozen,
         keep=config.keep,
-        spared=spared_directories(config.model_dump()),
+        spared=spared_directories(config.pack.append),
     )
     return work.carry_out(removed, tell, publish)
 

@@ -12,7 +12,7 @@ from pipeline.core.manifest import read_manifest, read_record, read_sealed, writ
 from pipeline.engine.runner import manifest_path, record_directory, removed_note
 from pipeline.runs import layout
 from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES, is_off_by_default, story_entry
-from pipeline.runs.generations import spared_directories
+from pipeline.runs.generations import has_generations, spared_directories
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,8 @@ def delete_intermediates(directory: Path) -> tuple[list[str], int]:
                 "finish it first"
             )
         manifest = read_sealed(path)
-        removed, freed, spared = [], 0, spared_directories(manifest.get("settings", {}))
+        is_appended = "settings" in manifest or has_generations(directory)
+        removed, freed, spared = [], 0, spared_directories(is_appended)
         for name in INTERMEDIATE_DIRECTORIES:
             if name not in spared and (directory / name).is_dir():
                 freed += sum(p.stat().st_size for p in (directory / name).rglob("*") if p.is_file())

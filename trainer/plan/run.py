@@ -20,6 +20,7 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.shipped import find_config
 from pipeline.core.words import format_bytes, pluralise
 from pipeline.hdf5.foreign.dataset import holds_shards, open_any
+from pipeline.runs.generations import list_split_directories
 from trainer import recipe
 from trainer.config import Params, model_parameters
 from trainer.data import batches
@@ -55,15 +56,17 @@ MOST_EPOCHS = 4
 
 
 def inspect_data(directory: Path, corpus_length: int = SEQUENCE_LENGTH) -> DataPlan:
-    """The training split of a prep run directory, or a directory of shards; a corpus is cut into
-    rows of `corpus_length`. Raises InputError."""
+    """The training split of a prep run directory, with all its generations, or a directory of
+    shards; a corpus is cut into rows of `corpus_length`. Raises InputError."""
     split = directory if holds_shards(directory) else directory / "hdf5" / "train"
-    dataset = open_any(split, corpus_length)
+    dataset, *later = (open_any(place, corpus_length) for place in list_split_directories(split))
+    rows = sum(each.rows for each in (dataset, *later))
+    shards = [each.directory / s.name for each in (dataset, *later) for s in each.shards]
     return DataPlan(
         directory=split.as_posix(),
-        rows=dataset.rows,
-        tokens=dataset.rows * dataset.max_sequence_length,
-        bytes=sum((split / shard.name).stat().st_size for shard in dataset.shards),
+        rows=rows,
+        tokens=rows * dataset.max_sequence_length,
+        bytes=sum(shard.stat().st_size for shard in shards),
         vocab_size=dataset.vocab_size,
         max_sequence_length=dataset.max_sequence_length,
     )

@@ -22,6 +22,7 @@ from pipeline.core.ledger import Ledger, ledger_from_dict
 from pipeline.hdf5.foreign.dataset import holds_shards, open_any
 from pipeline.lineage.training import TrainingRecord, read_training
 from pipeline.runs import layout
+from pipeline.runs.generations import list_generations
 from pipeline.runs.records import DocumentTable
 from pipeline.runs.splits import TRAIN
 from trainer.runs.record import read_json
@@ -180,7 +181,7 @@ def locate_data_sets(
             places = [Path(str(place)) for place in listed]
         except (ValueError, KeyError, TypeError) as error:
             raise IntegrityError(f"{model_dir / NAME}: damaged: {error!r}; delete it") from error
-    for place in places:
+    for place in (generation for given in places for generation in _list_generations(given)):
         try:
             data_set = _opened(training, place, samples)
         except PrepError:
@@ -193,6 +194,11 @@ def locate_data_sets(
         listed = [str(data_set.directory.resolve()) for data_set in data_sets]
         storage.write_json(model_dir / NAME, {"format": 1, "directories": listed})
     return data_sets
+
+
+def _list_generations(place: Path) -> tuple[Path, ...]:
+    """The directories of the generations of a prep run; any other directory alone."""
+    return tuple(generation.directory for generation in list_generations(place))
 
 
 def _opened(training: TrainingRecord, place: Path, samples: int) -> ReadDataSet:
