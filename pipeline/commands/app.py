@@ -47,6 +47,7 @@ push       export     Upload the data set of a run to the Hugging Face Hub, with
 disclose   export     Write documents about a run: audit report, dataset card, Croissant, SPDX,
                       disclosure drafts.
 export     export     Write the text of a run in training order.
+ngram      ngram      Train n-gram models for the signal `perplexity`, and measure by them.
 policy     policy     Check, compare and explain policies of screening, and record reviews.
 quarantine quarantine List, read, release or delete quarantined texts.
 registry   registry   Keep registries of works to look for in documents. An entry states what its

@@ -106,6 +106,22 @@ class ClassifierConfig(ConfigSection):
     """characters at the beginning of a document that it is given"""
 
 
+class PerplexityConfig(ConfigSection):
+    """The perplexity of a document by an n-gram model of words, which `prep ngram train` makes."""
+
+    model: Annotated[str, RelativePath()]
+    """the model, relative to this config"""
+    name: SignalName = "perplexity"
+    """name of the signal"""
+
+
+def _one_or_more(value: Any) -> Any:
+    """A mapping is a list of it; a list becomes a tuple."""
+    if isinstance(value, dict):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
 class SignalsConfig(ConfigSection):
     """What is measured of every document and kept in signals/, whether the document stays or not;
     `filters.keep` decides by it. characters, text_bytes and lines are measured with any other."""
@@ -127,6 +143,8 @@ class SignalsConfig(ConfigSection):
     """with c4: fewest words in a line whose sentences count"""
     classifiers: tuple[ClassifierConfig, ...] = ()
     """fastText models of your own"""
+    perplexity: Annotated[tuple[PerplexityConfig, ...], BeforeValidator(_one_or_more)] = ()
+    """perplexity by an n-gram model, {model: FILE}, or by several, each with a name of its own"""
     custom: tuple[SignalFunctionConfig, ...] = ()
     """functions of your own"""
 

@@ -22,6 +22,8 @@ from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.storage import read_at_most
 from pipeline.core.words import did_you_mean
 from pipeline.filters import c4, gopher, language, repetition
+from pipeline.filters.ngram_model import measure_perplexity, open_trained
+from pipeline.filters.ngram_training import TrainingSettings, train_ngrams
 from pipeline.filters.rule import RuleFailures
 
 FAMILIES = (language, gopher, repetition, c4)
@@ -155,4 +157,6 @@ def warm_up_filters() -> None:
     every = FiltersConfig(
         gopher=GopherConfig(), gopher_repetition=GopherRepetitionConfig(), c4=C4Config()
     )
-    find_failures(pa.array(["One line.\n\nAnother one …"], pa.large_string()), Filters(every))
+    texts = pa.array(["One line.\n\nAnother one …"], pa.large_string())
+    find_failures(texts, Filters(every))
+    measure_perplexity(texts, open_trained(*train_ngrams(texts, TrainingSettings())))

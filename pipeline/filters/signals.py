@@ -12,10 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.config.filters import ClassifierConfig, GopherConfig, SignalsConfig
+from pipeline.config.filters import (
+    ClassifierConfig,
+    GopherConfig,
+    PerplexityConfig,
+    SignalsConfig,
+)
 from pipeline.core.errors import ConfigError, FunctionError, escape_text
 from pipeline.core.storage import hash_file
-from pipeline.filters import c4, fineweb, gopher, language, repetition
+from pipeline.filters import c4, fineweb, gopher, language, ngram_model, repetition
 from pipeline.filters.custom_calls import call_on_documents
 from pipeline.filters.custom_functions import CustomFilter, load_function_of
 from pipeline.filters.expression import check_expression, expression_software
@@ -55,6 +60,16 @@ class Classifier:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PerplexityModel:
+    """An n-gram model: its signal, and its file with size and hash."""
+
+    name: str
+    location: str
+    size: int
+    file_hash: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Signals:
     """The section `signals` as plain data with what it names, and the expression of
     `filters.keep`."""
@@ -68,6 +83,7 @@ class Signals:
     types: tuple[str, ...]
     functions: tuple[CustomFilter, ...]
     """Functions with the name and the type of the signal of each."""
+    perplexity: tuple[PerplexityModel, ...] = ()
     keep: str = ""
     used: tuple[str, ...] = ()
     """Columns that the expression uses."""
@@ -75,7 +91,8 @@ class Signals:
     @property
     def on(self) -> bool:
         """Whether anything is measured."""
-        return bool(self.families or self.classifiers or self.functions or self.keep)
+        models = self.classifiers or self.perplexity
+        return bool(self.families or models or self.functions or self.keep)
 
     def schema(self) -> pa.Schema:
         """The columns, in order."""
@@ -83,6 +100,7 @@ class Signals:
         for family in self.families:
             columns += _COLUMNS[family].items()
         columns += ((own.name, pa.float64()) for own in self.classifiers)
+        columns += ((own.name, pa.float64()) for own in self.perplexity)
         kinds = (KINDS[kind] for kind in self.types)
         return pa.schema([*columns, *zip(self.names, kinds, strict=True)])
 
@@ -116,6 +134,7 @@ def load_signals(config: SignalsConfig, keep: str | None, base: Path) -> Signals
         names=tuple(own.name for own in config.custom),
         types=tuple(own.type for own in config.custom),
         functions=functions,
+        perplexity=tuple(_load_perplexity(own, base / own.model) for own in config.perplexity),
     )
     names = [*(field.name for field in ABOUT), *signals.schema().names]
     taken = next((name for name in names if names.count(name) > 1), None)
@@ -148,6 +167,15 @@ def _load_classifier(own: ClassifierConfig, path: Path, key: str) -> Classifier:
         label=own.label,
         max_characters=own.max_characters,
     )
+
+
+def _load_perplexity(own: PerplexityConfig, path: Path) -> PerplexityModel:
+    try:
+        ngram_model.read_model(path)
+    except ConfigError as error:
+        raise ConfigError(f"signals.perplexity: {error}") from error
+    size = path.stat().st_size
+    return PerplexityModel(name=own.name, location=str(path), size=size, file_hash=hash_file(path))
 
 
 def _load_model(path: str) -> Any:
@@ -190,6 +218,8 @@ def measure_signals(
         columns["curly_bracket"] = pa.array(c4.contains_phrase(texts, c4.CURLY_BRACKET))
     for model in signals.classifiers:
         columns[model.name] = pa.array(_classify(texts, model))
+    for own_model in signals.perplexity:
+        columns[own_model.name] = _measure_perplexity(texts, own_model)
     for own, name, kind in zip(signals.functions, signals.names, signals.types, strict=True):
         columns[name] = pa.array(_ask(own, kind, batches), KINDS[kind])
     return pa.table(columns).cast(signals.schema())
@@ -216,6 +246,13 @@ def _classify(texts: pa.ChunkedArray, own: Classifier) -> list[float]:
         chances = dict(zip(*model.predict(line, k=-1), strict=True))
         found.append(round(float(chances.get(own.label, 0.0)), _DIGITS))
     return found
+
+
+def _measure_perplexity(texts: pa.ChunkedArray, own: PerplexityModel) -> pa.Array:
+    """The perplexity of every document, to four digits; null for one without words."""
+    model = ngram_model.open_checked(own.location, own.file_hash)
+    values = np.round(ngram_model.measure_perplexity(texts, model), _DIGITS)
+    return pa.array(values, from_pandas=True)
 
 
 def _ask(own: CustomFilter, kind: str, batches: Sequence[pa.RecordBatch]) -> Iterator[Any]:

@@ -163,7 +163,12 @@ def _resolve_models(signals: SignalsConfig, base: Path) -> SignalsConfig:
     classifiers = tuple(
         own.model_copy(update={"model": str(base / own.model)}) for own in signals.classifiers
     )
-    return signals.model_copy(update={"custom": custom, "classifiers": classifiers})
+    perplexity = tuple(
+        own.model_copy(update={"model": str(base / own.model)}) for own in signals.perplexity
+    )
+    return signals.model_copy(
+        update={"custom": custom, "classifiers": classifiers, "perplexity": perplexity}
+    )
 
 
 def _clean(

@@ -55,6 +55,7 @@ def signals_stage(clean: CleanOutput, reading: Reading, signals: Signals) -> Sta
     """The stage that measures; the expression is no setting of it."""
     measured = replace(signals, keep="", used=())
     models = sum(own.size for own in signals.classifiers)
+    models += sum(own.size for own in signals.perplexity)
     tasks = []
     for index, shard in enumerate(clean.documents):
         parts = {part.path_id: part.file for part in reading.tasks[index]}
@@ -62,16 +63,19 @@ def signals_stage(clean: CleanOutput, reading: Reading, signals: Signals) -> Sta
         job = SignalsJob(index, shard, measured, files)
         memory = models + MEMORY_PER_WORK * shard.size
         tasks.append(Task(f"signals of {shard.path}", job, (shard,), shard.size, memory))
+    settings: dict[str, object] = {
+        "families": signals.families,
+        "classifiers": {own.name: own.file_hash for own in signals.classifiers},
+        "functions": {own.name: own.file_hash for own in signals.functions},
+    }
+    if signals.perplexity:
+        settings["perplexity"] = {own.name: own.file_hash for own in signals.perplexity}
     return Stage(
         name="signals",
         version=1,
         function=_signals,
         tasks=tuple(tasks),
-        settings={
-            "families": signals.families,
-            "classifiers": {own.name: own.file_hash for own in signals.classifiers},
-            "functions": {own.name: own.file_hash for own in signals.functions},
-        },
+        settings=settings,
         software=signals.software(),
     )
 
