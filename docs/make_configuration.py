@@ -31,6 +31,7 @@ UNITS = {
     "dedup.size": "shingle units", "dedup.bands": "", "dedup.rows": "",
     "dedup.permutations": "", "dedup.threshold": "Jaccard similarity",
     "dedup.max_source_share": "share", "dedup.memory": "bytes",
+    "dedup.substrings.min_bytes": "bytes of UTF-8",
     "lines.min_characters": "characters", "lines.min_documents": "documents",
     "screen.quarantine_days": "days",
     "decontaminate.n": "words", "decontaminate.min_words": "words",

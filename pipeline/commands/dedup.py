@@ -304,14 +304,34 @@ def show_dedup_run(manifest: "Manifest", as_json: bool) -> None:
     """A finished `prep dedup`: documents by source, and where things stand."""
     summary = read_summary(manifest)
     kinds = _duplicates(manifest.directory)
+    passages = _count_passages(manifest)
     if as_json:
-        return print_json({**summary, "duplicates": kinds})
+        return print_json(
+            {**summary, "duplicates": kinds, **({"cut": passages} if passages else {})}
+        )
     sources = summary["ledger"]["sources"]
     _print_sources(sources, kinds)
     if not any(source["kept"]["documents"] for source in sources.values()):
         print_line("no record is new: every document is a duplicate")
-    names = (layout.CLUSTER_REPORT, layout.CLUSTERS, layout.DOCUMENTS, layout.MANIFEST)
+    names = [layout.CLUSTER_REPORT, layout.CLUSTERS, layout.DOCUMENTS, layout.MANIFEST]
+    if passages:
+        print_line(
+            f"repeated passages: {passages['passages']:,} cut from "
+            f"{pluralise(passages['documents'], 'document')}, {passages['bytes'] / 1e6:.2f} MB"
+        )
+        names.insert(2, f"{layout.CUTS}/")
     return print_outputs(manifest, f"{layout.RECORDS}/", *names)
+
+
+def _count_passages(manifest: "Manifest") -> dict[str, int]:
+    """What was cut from the kept records; empty where that was not asked for."""
+    from pipeline.runs.views import CutsOutput
+
+    if "cuts" not in manifest.stages:
+        return {}
+    cuts = CutsOutput(manifest.stages["cuts"])
+    counts = {"passages": cuts.counts, "documents": cuts.documents, "bytes": cuts.sizes}
+    return {name: sum(of_tasks) for name, of_tasks in counts.items()}
 
 
 def show_added(added: "AddedBatch", as_json: bool) -> None:

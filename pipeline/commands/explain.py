@@ -24,10 +24,11 @@ from pipeline.commands.usage import commands
 from pipeline.core.errors import escape_text
 from pipeline.core.words import pluralise
 from pipeline.report.side_by_side import LinePair, Piece, compare_texts, shorten_row
+from pipeline.runs import layout
 from pipeline.runs.references import LEAST_DIGITS
 
 if TYPE_CHECKING:
-    from pipeline.explain.explain import Explanation, Link
+    from pipeline.explain.explain import Cut, Explanation, Link
 
 
 def explain(
@@ -55,6 +56,8 @@ def explain(
 register = commands(explain)
 
 
+_CUTS = 10
+"""Of the spans that were cut from a text the first are shown."""
 _REMOVED, _ADDED = ("bold red", "[-{}-]"), ("bold green", "{{+{}+}}")
 """Style of a stretch that differs, and its marks where there are no colours."""
 
@@ -113,11 +116,28 @@ def _about_document(explanation: "Explanation") -> list[tuple[str, str]]:
         *(("evidence", evidence_line(evidence)) for evidence in explanation.evidence),
         ("split", r.split if r.state == "kept" else ""),
         ("text", _about_text(explanation)),
+        *(("cut", _about_cut(cut)) for cut in explanation.cuts[:_CUTS]),
+        ("cut", _about_more_cuts(explanation)),
         ("tokens", f"{r.tokens:,}" if r.tokens else ""),
         ("excerpt", explanation.excerpt),
         ("packed from", str(explanation.origin or "")),
         ("run", "" if explanation.finished else "not finished: no tokens and no rows yet"),
     ]
+
+
+def _about_cut(cut: "Cut") -> str:
+    from pipeline.runs.records import describe_place
+
+    span = f"bytes {cut.byte_start:,} to {cut.byte_end:,}, a {cut.kind}"
+    if not cut.first:
+        return span
+    start = "" if cut.first_start is None else f", from byte {cut.first_start:,} on"
+    return f"{span} that stays in {cut.first}  {describe_place(cut.place, '')}{start}"
+
+
+def _about_more_cuts(explanation: "Explanation") -> str:
+    more = explanation.cuts_total - len(explanation.cuts[:_CUTS])
+    return f"{more:,} more; {layout.CUTS} has them all" if more else ""
 
 
 def _about_text(explanation: "Explanation") -> str:

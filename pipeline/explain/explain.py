@@ -59,6 +59,20 @@ class DocumentEvidence:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cut:
+    """Bytes [byte_start, byte_end) of the text that were cut from it as a repeated `line` (or
+    paragraph) or `passage`, or as a `redaction`. `first`: the key of the document where they stay,
+    and its `place`; `first_start`: where they begin in that one, of a passage."""
+
+    byte_start: int
+    byte_end: int
+    kind: str
+    first: str
+    first_start: int | None
+    place: RecordPlace | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Explanation:
     """Everything known of one document.
 
@@ -70,7 +84,8 @@ class Explanation:
     in quarantine/, where `prep quarantine show` shows it; `kept_by` is what stands for it,
     `stands_for` the first documents it stands for, of `stands_for_total`; `texts` are those of the
     kept document and of this one, where both are in documents/; `jaccard_now` is the exact
-    similarity where none was recorded.
+    similarity where none was recorded; `cuts` are the first spans that were cut from it, of
+    `cuts_total`.
     """
 
     record: RunRecord
@@ -88,15 +103,17 @@ class Explanation:
     recipe: Recipe | None
     texts: tuple[str, str] | None
     jaccard_now: float | None
+    cuts: tuple[Cut, ...]
+    cuts_total: int
 
 
 def explain_document(
     directory: Path, reference: str, most: int | None = None, records: RunRecords | None = None
 ) -> Explanation:
     """Explain the document `reference` (see `RunRecords.find`), or the one a row or work leads to;
-    lists at most `most` documents it stands for. Of a repacked run the run it was packed from is
-    asked, of a run that was appended to every generation. `records` are those of `directory`, where
-    somebody has them open.
+    lists at most `most` documents it stands for, and as many cuts. Of a repacked run the run it was
+    packed from is asked, of a run that was appended to every generation. `records` are those of
+    `directory`, where somebody has them open.
 
     Raises InputError for an unknown or ambiguous document and when that run is lost, IntegrityError
     for damaged files.
@@ -129,6 +146,7 @@ def _explain(
     texts = _read_texts(records, key, kept_by)
     decision = next(iter(_read_about(records, layout.DECISIONS, [key])), {})
     missing = kept_by is not None and kept_by.jaccard is None
+    cuts, cuts_total = _read_cuts(records, key, most)
     return Explanation(
         record=record,
         finished=records.finished,
@@ -145,6 +163,29 @@ def _explain(
         recipe=recipe,
         texts=texts,
         jaccard_now=_compute_jaccard(texts, recipe) if missing else None,
+        cuts=cuts,
+        cuts_total=cuts_total,
+    )
+
+
+def _read_cuts(records: RunRecords, key: bytes, most: int | None) -> tuple[tuple[Cut, ...], int]:
+    rows = _read_about(records, layout.CUTS, [key])
+    rows.sort(key=lambda row: (row["byte_start"], row["byte_end"]))
+    shown = rows[:most]
+    firsts = records.by_key([row["first"] for row in shown if row["first"]])
+    return tuple(_make_cut(row, firsts) for row in shown), len(rows)
+
+
+def _make_cut(row: dict[str, Any], firsts: dict[bytes, RunRecord]) -> Cut:
+    first = row["first"]
+    is_passage = row["digest"] is None and first
+    return Cut(
+        byte_start=row["byte_start"],
+        byte_end=row["byte_end"],
+        kind="passage" if is_passage else "line" if first else "redaction",
+        first=first.hex() if first else "",
+        first_start=row.get("first_start"),
+        place=firsts[first].place if first else None,
     )
 
 

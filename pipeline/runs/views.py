@@ -361,6 +361,7 @@ class SubstringsOutput(StageOutput):
 
     substrings = _shards("substrings")
     counts = _counter(int, "cuts")
+    documents = _counter(int, "documents")
 
 
 class RedactionsOutput(StageOutput):
@@ -374,6 +375,8 @@ class CutsOutput(StageOutput):
 
     cuts = _shards("cuts")
     counts = _counter(int, "cuts")
+    documents = _counter(int, "documents")
+    sizes = _counter(int, "bytes")
 
 
 class TokenizerOutput(StageOutput):

@@ -118,7 +118,8 @@ def _substrings(job: SubstringsJob, inputs: Inputs) -> Result:
     output = arrow_output(
         layout.shard("substrings", job.index, "arrow"), table.sort_by(order).combine_chunks()
     )
-    return Result((output,), {"cuts": len(table)})
+    counters = {"cuts": len(table), "documents": len(table["row"].unique())}
+    return Result((output,), counters)
 
 
 def _find_repeats(job: SubstringsJob, inputs: Inputs) -> _Repeats:

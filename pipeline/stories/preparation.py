@@ -164,8 +164,13 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
     packed = pack_streams(config, prepared.tokenizer, clean, gather, run)
     mixed = mixture_accounts(mixture, scatter) if mixture else {}
     run(account_stage(clean, documents, packed, mixed))
+    passages = ()
+    if config.dedup.substrings.cut:
+        found = views.SubstringsOutput(run["substrings"])
+        passages = (selection.note_passages(config.dedup, found),)
     notes = (
         *selection.note_dedup(config.dedup),
+        *passages,
         *prepared.plan.notes,
         *describe_unlabelled(config, clean),
     )

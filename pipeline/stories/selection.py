@@ -12,13 +12,14 @@ from pipeline.config.prep import Config, DecontaminateConfig, DedupConfig
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.core.manifest import Shard, StageManifest
+from pipeline.core.words import pluralise
 from pipeline.demo.planted import LIST, TEXT
 from pipeline.demo.quickstart import QUICKSTART, cache_directory
 from pipeline.engine.stage import RunStage
 from pipeline.filters.custom_functions import CustomFilter, load_custom_filters
 from pipeline.filters.rules import Filters, load_filters
 from pipeline.filters.signals import Signals, load_signals
-from pipeline.runs import views
+from pipeline.runs import layout, views
 from pipeline.runs.events import append_event, verify_events
 from pipeline.runs.origin import Recipe
 from pipeline.screening.detectors.captures import read_captures
@@ -140,6 +141,15 @@ def note_dedup(config: DedupConfig) -> tuple[str, ...]:
     if config.prefer and config.preset != "none":
         notes.append(f"Of duplicates the {', then the '.join(config.prefer)} stays.")
     return tuple(notes)
+
+
+def note_passages(config: DedupConfig, found: views.SubstringsOutput) -> str:
+    """What the report says of repeated passages."""
+    return (
+        f"{pluralise(sum(found.counts), 'passage')} of {config.substrings.min_bytes:,} bytes or "
+        f"more were cut from {pluralise(sum(found.documents), 'document')} because they occur "
+        f"earlier; {layout.CUTS} lists them (dedup.substrings)."
+    )
 
 
 def deduplicate(

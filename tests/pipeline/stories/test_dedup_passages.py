@@ -155,3 +155,26 @@ def test_errors(options: list[object], code: int, message: str, tmp_path: Path, 
     (tmp_path / "a.txt").write_text("one document")
     ended = prep("dedup", tmp_path / "a.txt", "--out", tmp_path / "out", "--workers", 0, *options)
     assert ended.code == code and message in ended.err, ended.err
+
+
+def test_explain_says_what_was_cut_and_where_it_stays(kept: Path, prep: Prep) -> None:
+    cut = pq.read_table(kept / "lines.parquet").to_pylist()[0]
+    key, first = cut["doc_key"].hex(), cut["first"].hex()
+    ended = prep("explain", kept, key)
+    assert ended.code == 0, ended.err
+    span = f"bytes {cut['byte_start']} to {cut['byte_end']}, a passage that stays in {first}"
+    assert span in ended.out and f"from byte {cut['first_start']} on" in ended.out
+    found = json.loads(prep("explain", kept, key, "--json").out)
+    assert found["cuts"][0]["first"] == first and found["cuts_total"] == len(found["cuts"])
+    assert json.loads(prep("explain", kept, first, "--json").out)["cuts"] == []
+
+
+def test_what_is_printed(raw: Raw, kept: Path, prep: Prep) -> None:
+    again = prep("dedup", raw.root, "--out", kept, "--substrings", LEAST, *OPTIONS)
+    cuts = pq.read_table(kept / "lines.parquet")
+    documents = len(cuts["doc_key"].unique())
+    assert f"repeated passages: {len(cuts)} cut from {documents} documents, 0.00 MB" in again.out
+    assert "lines.parquet/" in again.out
+    as_json = prep("dedup", raw.root, "--out", kept, "--substrings", LEAST, *OPTIONS, "--json")
+    counted = json.loads(as_json.out)["cut"]
+    assert (counted["passages"], counted["documents"]) == (len(cuts), documents)
