@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dedup.arrays import U8, U32, U64
+from dedup.arrays import I64, U8, U32, U64
 from pipeline.core import ids
 from pipeline.core.manifest import Shard
 from pipeline.engine.levels import Bundle, single_ranges
@@ -156,27 +156,31 @@ def _verify(
     """SUBSTRINGS of the matches whose bytes agree, by the block where they are first."""
     from dedup.substrings import verify_match
 
-    own = _BlockTexts(job, job.index, inputs)
+    own = _BlockTexts(job, inputs, job.index, matches.row)
     text, place = repeats.first_text[matches.first], repeats.first_byte[matches.first]
     block, first_row = text >> np.uint64(32), text & np.uint64(0xFFFFFFFF)
     numbers = (block, matches.row, matches.byte_start, matches.byte_end, first_row, place)
     ordered = np.stack([number.astype(np.int64) for number in numbers])
     ordered = ordered[:, np.lexsort((matches.row, text))]
     for number, of_block in groupby(ordered.T.tolist(), itemgetter(0)):
-        theirs = _BlockTexts(job, number, inputs)
-        for _, row, start, end, first_row, place in of_block:
+        some = list(of_block)
+        theirs = _BlockTexts(job, inputs, number, np.array([match[4] for match in some]))
+        for _, row, start, end, first_row, place in some:
             later, earlier = own.text(row), theirs.text(first_row)
             for low, high in verify_match(later, start, end, earlier, place, job.least).tolist():
                 yield own.rows[row], low, high, theirs.keys[first_row], place + low - start
 
 
 class _BlockTexts:
-    """The documents of a block, by their numbers there; texts that were asked for are at hand."""
+    """Some documents of a block, by their numbers there; texts that were asked for are at hand."""
 
-    def __init__(self, job: SubstringsJob, block: int, inputs: Inputs) -> None:
-        keys = inputs.table(job.keys.value[block])
-        self.rows: list[int] = keys["row"].to_pylist()
-        self.keys: list[bytes] = keys["doc_key"].to_pylist()
+    def __init__(self, job: SubstringsJob, inputs: Inputs, block: int, numbers_M: I64) -> None:
+        numbers = np.unique(numbers_M)
+        keys = inputs.open(job.keys.value[block]).take(["row", "doc_key"], numbers)
+        self.rows: dict[int, int] = dict(
+            zip(numbers.tolist(), keys["row"].to_pylist(), strict=True)
+        )
+        self.keys: dict[int, bytes] = dict(zip(self.rows, keys["doc_key"].to_pylist(), strict=True))
         self._documents = inputs.open(job.documents.value[job.shards.value[block]])
         self._texts: dict[int, U8] = {}
 
