@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import FinishedRunArgument
+from pipeline.commands.options import FinishedRunArgument, Place
 from pipeline.commands.terminal import print_line
 from pipeline.commands.usage import commands
 from pipeline.core.errors import ConfigError, ResourceError
@@ -24,6 +24,7 @@ def explore(
     directory: FinishedRunArgument,
     port: Annotated[int, typer.Option(min=0, max=65535)] = 0,
     by: str = "",
+    compare: Place | None = None,
 ) -> None:
     """Look at a run in the browser: its documents, filters, distributions, and each document whole.
 
@@ -31,17 +32,19 @@ def explore(
     Ctrl-C ends it.
 
     --port: the port on 127.0.0.1 [default: a free one]
+    --compare DIR: another run of the same documents; a page shows what became of them in both
     --by NAME: who looks; quarantined texts can then be opened, and each look is recorded
 
     Examples:
     prep explore runs/quickstart
     prep explore runs/pile --port 8642 --by 'J. Doe'
+    prep explore runs/pile --compare runs/pile-stricter
     """
     _check_installed()
     from pipeline.engine.progress import Progress
     from pipeline.explore.explorer import Explorer
 
-    explorer = Explorer(directory, by.strip(), Progress())
+    explorer = Explorer(directory, by.strip(), Progress(), compare)
     try:
         _serve(explorer, port)
     finally:

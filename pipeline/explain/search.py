@@ -22,6 +22,7 @@ from dedup.arrays import I64
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import read_manifest
 from pipeline.core.words import format_bytes, pluralise
+from pipeline.engine.arrow_shard import ArrowShard
 from pipeline.engine.progress import Progress
 from pipeline.explain.text_scan import Query, RowPlaces, TextPlace, find_matching_rows, make_query
 from pipeline.explain.word_index.lookup import (
@@ -326,10 +327,8 @@ def _scan_rows(
     number_N = np.searchsorted(index.starts, rows, "right") - 1
     for number in np.unique(number_N).tolist():
         path = paths[number]
-        table = map_arrow(path).select(["doc_key", "text"])
         here = rows[number_N == number] - index.starts[number]
-        # Slices are views; `take` copies all texts of a batch.
-        some = pa.concat_tables([table.slice(row, 1) for row in here.tolist()])
+        some = ArrowShard(map_arrow(path)).take(["doc_key", "text"], here)
         held = read_held_shard(home / quarantine_path(path.name)).select(["doc_key", "text"])
         held = held.filter(pc.is_in(held["doc_key"], some["doc_key"].combine_chunks()))
         hits += _search_table(some, queries, False)

@@ -9,6 +9,7 @@ checked against the table, and expressions are checked as those of a config are.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,6 +20,8 @@ from pipeline.filters.expression import check_expression
 
 LABELS = ("source", "state", "reason", "decision", "split", "language")
 _KEY = "where"
+_REMEMBERED = 64
+"""Expressions that were checked already."""
 
 
 def quote(name: str) -> str:
@@ -137,7 +140,7 @@ class ListFilters:
                 if bound is not None:
                     conditions.add(f"{quote(limits.column)} {sign} ?", bound)
         if self.where:
-            check_expression(self.where, schema, _KEY)
+            _check_once(self.where, schema)
             conditions.add(f"coalesce((\n{self.where}\n), false)")
         return conditions
 
@@ -187,6 +190,12 @@ def parse_filters(pairs: Sequence[tuple[str, str]]) -> ListFilters:
         labels=tuple((name, values) for name, values in labels if values),
         ranges=tuple(map(parse_range, of_name.get("range", ()))),
     )
+
+
+@lru_cache(_REMEMBERED)
+def _check_once(expression: str, schema: pa.Schema) -> None:
+    """Raises ConfigError for what is no expression over these columns."""
+    check_expression(expression, schema, _KEY)
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -15,7 +15,7 @@ from pipeline.explain.explain import Explanation, explain_document
 from pipeline.explore.explorer import Explorer
 from pipeline.explore.raw_record import RawRecord, read_raw_record
 from pipeline.lineage.exposure import trace_documents
-from pipeline.lineage.sample import TokenizedText, tokenize_text
+from pipeline.lineage.sample import TokenizedText
 from pipeline.quarantine.access import show_quarantined
 from pipeline.report.side_by_side import LinePair, compare_texts, shorten_row
 
@@ -110,7 +110,7 @@ def _tokenize(
     if record.text_bytes > MOST_TEXT:
         return None, f"not shown of texts of more than {MOST_TEXT:,} bytes"
     try:
-        return tokenize_text(explorer.directory, explorer.home, key, text, record.split), ""
+        return explorer.tokenizer.tokenize(key, text), ""
     except InputError as error:
         return None, str(error)
 

@@ -19,9 +19,11 @@ from pipeline.explain.search import (
     open_index,
     scan_run,
 )
+from pipeline.explore.compare import Comparison
 from pipeline.explore.conditions import ListFilters
 from pipeline.explore.lookup import IndexedRecords
 from pipeline.explore.table import Count, RunTable
+from pipeline.lineage.sample import TextTokenizer
 from pipeline.runs import layout
 from pipeline.runs.held_texts import IN_QUARANTINE, QUARANTINED
 from pipeline.runs.origin import texts_home
@@ -31,7 +33,7 @@ PAGE = 50
 """Documents on a page of the list."""
 BEGINNING = 160
 """Bytes of a text that the list shows."""
-MOST_SCANNED = 2 << 30
+MOST_SCANNED = 512 << 20
 """Bytes of text that a search may read."""
 _SEARCHES = 8
 _LISTED = ("row", "source", "state", "reason", "decision", "split", "text_bytes", "tokens")
@@ -84,28 +86,35 @@ class ChangedRunError(InputError):
 
 
 class Explorer:
-    """A finished run. `by`: who looks at quarantined texts; empty: nobody may. Raises InputError
-    for what is no finished run, IntegrityError for damage."""
+    """A finished run, and another one that it is compared with. `by`: who looks at quarantined
+    texts; empty: nobody may. Raises InputError for what is no finished run, IntegrityError for
+    damage."""
 
-    def __init__(self, directory: Path, by: str = "", progress: Progress | None = None) -> None:
-        read_finished(directory)
+    def __init__(
+        self,
+        directory: Path,
+        by: str = "",
+        progress: Progress | None = None,
+        compare: Path | None = None,
+    ) -> None:
+        for run in filter(None, (directory, compare)):
+            read_finished(run)
         progress = progress or Progress(quiet=True)
         self.directory, self.by = directory, by
-        self.other: Explorer | None = None
         self.home = texts_home(directory)
-        self._states = [self._state(place) for place in self._places()]
+        homes = {directory, self.home, *([compare] if compare else [])}
+        self._states = {run: self._state(run / layout.MANIFEST) for run in homes}
         progress.note(f"{directory}: reading its tables")
         self.records = IndexedRecords(self.home)
         self.table = RunTable(self.home, self.records.table)
+        self.comparison = Comparison(self.table, texts_home(compare)) if compare else None
+        self.tokenizer = TextTokenizer(directory, self.home)
         self._index = open_index(self.home, progress)
         self.search = lru_cache(_SEARCHES)(self._search)
 
     def close(self) -> None:
         """Delete what was made to look at it."""
         self.table.close()
-
-    def _places(self) -> tuple[Path, ...]:
-        return (self.directory / layout.MANIFEST, self.home / layout.MANIFEST)
 
     @staticmethod
     def _state(path: Path) -> tuple[int, int, int] | None:
@@ -117,10 +126,11 @@ class Explorer:
 
     def check_unchanged(self) -> None:
         """Raises ChangedRunError when the run was run again, or something was taken down."""
-        if self._states != [self._state(place) for place in self._places()]:
-            raise ChangedRunError(
-                f"{self.directory}: the run changed since it was opened; start `prep explore` again"
-            )
+        for run, state in self._states.items():
+            if self._state(run / layout.MANIFEST) != state:
+                raise ChangedRunError(
+                    f"{run}: the run changed since it was opened; start `prep explore` again"
+                )
 
     def _search(self, words: str) -> Hits:
         quiet = Progress(quiet=True)

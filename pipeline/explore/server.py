@@ -11,6 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from pipeline.core.errors import ConfigError, InputError, PrepError, escape_text
+from pipeline.explore.compare import Change
 from pipeline.explore.conditions import ListFilters, parse_filters
 from pipeline.explore.distributions import list_columns, make_distribution
 from pipeline.explore.document import mark_lines, mark_tokens, open_document, release_text
@@ -42,6 +43,7 @@ def make_app(explorer: Explorer) -> Starlette:
         routes=[
             page("/", _go_to_list),
             page("/documents", _show_list),
+            page("/compare", _show_comparison),
             page("/document", _find_document),
             page("/documents/{key}/text", _show_released, "POST"),
             page("/documents/{key:path}", _show_document),
@@ -110,6 +112,22 @@ def _show_released(explorer: Explorer, request: Request) -> Response:
     text = release_text(explorer, page.explanation.record.place.key)
     return _render(
         "document.html.j2", explorer, page=page, e=page.explanation, tokens=None, released=text
+    )
+
+
+def _show_comparison(explorer: Explorer, request: Request) -> Response:
+    comparison = explorer.comparison
+    if comparison is None:
+        raise InputError("nothing to compare with; `prep explore RUN --compare OTHER` does")
+    query = request.query_params
+    change = Change(query.get("was"), query.get("is"))
+    after = _read_row(request, "after")
+    return _render(
+        "compare.html.j2",
+        explorer,
+        comparison=comparison,
+        change=change,
+        page=comparison.list_differences(change, -1 if after is None else after),
     )
 
 

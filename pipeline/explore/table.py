@@ -23,6 +23,7 @@ from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import read_manifest
 from pipeline.engine.runner import manifest_path
 from pipeline.explore.conditions import Conditions, ListFilters, quote
+from pipeline.runs import layout
 from pipeline.runs.parts import RowGroups, wrap_read_errors
 from pipeline.runs.records import DocumentTable
 from pipeline.runs.views import SignalsOutput
@@ -57,15 +58,16 @@ class Count:
 
 
 class RunTable:
-    """The documents of a run for filters; `schema` has the columns that these can name, `bounds`
-    the smallest and largest value of every number."""
+    """The documents of a run for filters, in the table TABLE of a `connection`; `schema` has the
+    columns that filters can name, `bounds` the smallest and largest value of every number."""
 
     def __init__(self, directory: Path, table: DocumentTable) -> None:
         import duckdb
 
         self._folder = TemporaryDirectory(prefix="wafermill-explore-")
-        self._connection: Any = duckdb.connect(f"{self._folder.name}/documents.duckdb")
-        groups = RowGroups(table.directory / "documents.parquet")
+        self.connection: Any = duckdb.connect(f"{self._folder.name}/documents.duckdb")
+        self.files = table.files
+        groups = RowGroups(table.directory / layout.DOCUMENTS)
         signals = _list_signals(directory)
         meta = [name for name in groups.schema.names if name.startswith("meta_")]
         names = ["doc_key", *_PLACE, *_ENDS, *meta]
@@ -74,21 +76,21 @@ class RunTable:
         columns = [f for f in reader.schema if f.name not in ("row", "doc_key", *_PLACE)]
         self.schema = pa.schema(columns)
         self.bounds = self._find_bounds()
-        self._connection.execute("set enable_external_access = false")
-        self._connection.execute("set lock_configuration = true")
+        self.connection.execute("set enable_external_access = false")
+        self.connection.execute("set lock_configuration = true")
         self.facets = lru_cache(_REMEMBERED)(self._count_facets)
         self.histogram = lru_cache(_REMEMBERED)(self._count_bins)
 
     def close(self) -> None:
         """Delete the table."""
-        self._connection.close()
+        self.connection.close()
         self._folder.cleanup()
 
     def _load(self, reader: pa.RecordBatchReader) -> None:
-        run = self._connection.execute
-        self._connection.register("arriving", reader)
+        run = self.connection.execute
+        self.connection.register("arriving", reader)
         run("create table staging as select * from arriving")
-        self._connection.unregister("arriving")
+        self.connection.unregister("arriving")
         chosen = []
         for name in reader.schema.names:
             cast = quote(name)
@@ -112,12 +114,12 @@ class RunTable:
             if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
         ]
         columns = ", ".join(f"min({quote(n)}), max({quote(n)})" for n in numbers)
-        [row] = self._connection.execute(f"select {columns} from {TABLE}").fetchall()
+        [row] = self.connection.execute(f"select {columns} from {TABLE}").fetchall()
         pairs = zip(numbers, row[::2], row[1::2], strict=True)
         return {name: (low, high) for name, low, high in pairs if low is not None}
 
     def __len__(self) -> int:
-        [[count]] = self._connection.execute(f"select count(*) from {TABLE}").fetchall()
+        [[count]] = self.connection.execute(f"select count(*) from {TABLE}").fetchall()
         return int(count)
 
     @property
@@ -187,7 +189,7 @@ class RunTable:
         return filters.conditions(self.schema)
 
     def _run(self, sql: str, where: Conditions, hits: I64 | None) -> list[dict[str, Any]]:
-        cursor = self._connection.cursor()
+        cursor = self.connection.cursor()
         try:
             if hits is not None:
                 cursor.register("hits", pa.table({"row": hits.astype(np.uint32)}))
@@ -195,6 +197,11 @@ class RunTable:
             return where.run(cursor, sql)
         finally:
             cursor.close()
+
+
+def read_columns(groups: RowGroups, names: Sequence[str]) -> pa.RecordBatchReader:
+    """Every record with the number of its row and these columns."""
+    return _read_batches(groups, names, ())
 
 
 def _from_bytes(hits: bytes | None) -> I64 | None:

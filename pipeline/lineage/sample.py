@@ -9,6 +9,7 @@ are looked up among the document's rows.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -257,18 +258,29 @@ class TokenizedText:
     spans: tuple[tuple[int, int], ...]
 
 
-def tokenize_text(directory: Path, home: Path, key: bytes, text: str, split: str) -> TokenizedText:
-    """The text of a document of a split, tokenized again as the run did, without BOS and EOS.
+@dataclass(frozen=True)
+class TextTokenizer:
+    """Tokenizes single texts of a run as the run did. directory: of the data set; home: of the
+    texts."""
 
-    directory: of the data set; home: of the texts. Raises InputError for a run without hdf5/.
-    """
-    from pipeline.tokenizers.definition import reference_tokenizer
+    directory: Path
+    home: Path
 
-    definition = _read_tokenizer(directory, open_dataset(directory / "hdf5" / split).eos_id)
-    cuts = read_cuts(home, pa.array([key], pa.binary(ids.KEY_BYTES))).get(key, [])
-    left = without(text.encode(), cuts).decode(errors="ignore")
-    encoded = reference_tokenizer(definition).encode(left, add_special_tokens=False)
-    return TokenizedText(left, tuple(encoded.ids), tuple(encoded.offsets))
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from pipeline.tokenizers.definition import reference_tokenizer
+
+        splits = sorted(path.parent for path in (self.directory / "hdf5").glob(f"*/{DATA_PARAMS}"))
+        if not splits:
+            raise InputError(f"{self.directory}: no hdf5/: made by a story that tokenizes nothing")
+        return reference_tokenizer(_read_tokenizer(self.directory, open_dataset(splits[0]).eos_id))
+
+    def tokenize(self, key: bytes, text: str) -> TokenizedText:
+        """The text of a document without BOS and EOS. Raises InputError for a run without hdf5/."""
+        cuts = read_cuts(self.home, pa.array([key], pa.binary(ids.KEY_BYTES))).get(key, [])
+        left = without(text.encode(), cuts).decode(errors="ignore")
+        encoded = self._tokenizer.encode(left, add_special_tokens=False)
+        return TokenizedText(left, tuple(encoded.ids), tuple(encoded.offsets))
 
 
 Spans = Sequence[tuple[int, int]]
