@@ -56,6 +56,7 @@ COMMANDS: Table = {
         "push": "convert",
         "scaling": "planning",
         "plan": "planning",
+        "check": "checking",
         "evaluate": "trained",
         "lm-eval": "trained",
         "crows-pairs": "trained",
@@ -111,6 +112,7 @@ Examples:
 \b
 Other commands, each with its own --help:
   train plan            what a run would cost, and the loss to expect
+  train check           run the first steps of a cstorch script strictly
   train sweep           search hyperparameters
   train jobs            list, cancel and label your runs
   train report          write a page with the curves of a run

@@ -244,6 +244,7 @@ def _run_loose() -> None:
 
 
 def _make(calls: list[_Call], *, checkpoints: bool) -> None:
+    checkpoints = checkpoints and backends.most_steps() is None
     scope = _state.scopes[-1]
     scope.closing = checkpoints
     try:

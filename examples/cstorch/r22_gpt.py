@@ -47,6 +47,8 @@ class GPTModel(nn.Module):
 
     def __init__(self):
         super().__init__()
+        self.num_hidden_layers, self.num_heads, self.hidden_size = LAYERS, HEADS, WIDTH
+        self.vocab_size, self.max_position_embeddings = VOCABULARY, LENGTH
         self.wte = nn.Embedding(VOCABULARY, WIDTH)
         self.wpe = nn.Embedding(LENGTH, WIDTH)
         self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))

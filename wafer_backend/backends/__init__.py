@@ -3,6 +3,7 @@
 from wafer_backend.backends.base import Backend, BackendType, ClusterConfig
 from wafer_backend.backends.current import (
     backend,
+    compiled_modules,
     configure_cluster,
     csx,
     current_backend,
@@ -13,6 +14,7 @@ from wafer_backend.backends.current import (
     has_backend,
     is_writer,
     load_run_state,
+    most_steps,
     reset_backend,
     run_state,
     strictly,
@@ -24,6 +26,7 @@ __all__ = [
     "BackendType",
     "ClusterConfig",
     "backend",
+    "compiled_modules",
     "configure_cluster",
     "csx",
     "current_backend",
@@ -34,6 +37,7 @@ __all__ = [
     "has_backend",
     "is_writer",
     "load_run_state",
+    "most_steps",
     "reset_backend",
     "run_state",
     "strictly",

@@ -34,6 +34,7 @@ csx = CsxFlags()
 _backend: Backend | None = None
 _settings: dict[str, Any] = {}
 _forced_watch: Watch | None = None
+_most_steps: int | None = None
 _modules: list[CompiledProgress] = []
 _loaded: list[dict[str, Any]] = []
 
@@ -149,14 +150,25 @@ def current_watch() -> Watch | None:
 
 
 @contextlib.contextmanager
-def strictly(watch: Watch) -> Iterator[None]:
-    """Every CSX backend that is made inside is strict, whatever the script says."""
-    global _forced_watch
-    _forced_watch = watch
+def strictly(watch: Watch, most_steps: int | None = None) -> Iterator[None]:
+    """Every CSX backend that is made inside is strict, whatever the script says. With `most_steps`
+    an executor ends after so many, and checkpoint closures do not run."""
+    global _forced_watch, _most_steps
+    _forced_watch, _most_steps = watch, most_steps
     try:
         yield
     finally:
-        _forced_watch = None
+        _forced_watch = _most_steps = None
+
+
+def most_steps() -> int | None:
+    """The steps of an executor that a check runs; None where scripts run as they are."""
+    return _most_steps
+
+
+def compiled_modules() -> list[CompiledProgress]:
+    """The modules compiled for the current backend, in order."""
+    return list(_modules)
 
 
 def configure_cluster(cluster_config: ClusterConfig) -> None:

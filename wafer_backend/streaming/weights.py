@@ -130,6 +130,7 @@ class WeightStream(_Source):
         self._our_hooks: list[Pack] = []
         self.resident_bytes = 0
         self.peak_bytes = 0
+        self.fetched_bytes = 0
 
     def lease(self, name: str) -> torch.Tensor:
         """A tensor over the copy of `name` that is on the wafer, fetched if there is none."""
@@ -216,6 +217,7 @@ class WeightStream(_Source):
         )
         self._by_pointer[lease.pointer] = lease
         self.resident_bytes += size
+        self.fetched_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.resident_bytes)
         return lease
 

@@ -8,7 +8,7 @@ stand for the cluster. Closures and loaders are in no region.
 
 import contextlib
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -47,8 +47,6 @@ _SHAPING = torch.Tag.dynamic_output_shape
 _FETCHING = torch.Tag.data_dependent_output
 _LIVE = "_of_a_step"
 
-Observer = Callable[[str, Any, Any], None]
-
 
 @dataclass
 class _Region:
@@ -70,16 +68,15 @@ class _Made:
 
 
 class Watch:
-    """Looks on while a script runs. `observer` is called with (name, inputs, outputs) of every
-    operation in the first run of a graph."""
+    """Looks on while a script runs. `graphs`: by key, what each step and each kind of leaf is;
+    `batches`: by key, the first inputs; `steps`: traced steps so far."""
 
-    def __init__(self, observer: Observer | None = None) -> None:
+    def __init__(self) -> None:
         self.graphs: dict[Hashable, Graph] = {}
         self.steps = 0
-        self._observer = observer
         self._regions: list[_Region] = []
         self._eyes: list[object] = []
-        self._batches: dict[Hashable, Description] = {}
+        self.batches: dict[Hashable, Description] = {}
         self._made: list[list[_Made]] = [[], []]
 
     # Regions.
@@ -130,7 +127,7 @@ class Watch:
         for path, tensor in now:
             if tensor.dtype not in _DTYPES:
                 self._refuse("dtype-unsupported", f"{path} is {tensor}", calling_line())
-        first = self._batches.setdefault(key, now)
+        first = self.batches.setdefault(key, now)
         if first == now:
             return
         pairs = zip(first, now, strict=False)
@@ -218,7 +215,7 @@ class Watch:
         if fetches:
             self._refuse_fetch(region, name, args, line)
         if shapes and _depends_on_data(name, args):
-            text = f"{name} in {region.name} gives a result whose shape depends on values"
+            text = f"{name}{_within(region, line)} gives a result whose shape depends on values"
             self._refuse("shape-from-data", text, line)
         if region.graph is None:
             return None
@@ -230,22 +227,18 @@ class Watch:
             self._refuse(rule, f"{region.name} {difference.text}", line)
         return line
 
-    def after_operation(
-        self, region: _Region, func: Any, args: Any, output: Any, line: Line
-    ) -> None:
+    def after_operation(self, region: _Region, func: Any, output: Any, line: Line) -> None:
         """An operation of the script has run: refuse a dtype that the wafer does not have."""
         for value in output if isinstance(output, tuple | list) else (output,):
             if isinstance(value, torch.Tensor) and value.dtype not in _DTYPES:
-                text = f"{_name(func)} in {region.name} gives {describe(value)}"
+                text = f"{_name(func)}{_within(region, line)} gives {describe(value)}"
                 self._refuse("dtype-unsupported", text, line)
-        if self._observer is not None and region.graph is not None and region.graph.runs == 0:
-            self._observer(_name(func), args, output)
 
     def _check_written(self, region: _Region, func: Any, args: Sequence[Any], line: Line) -> None:
         for value, declared in zip(args, func._schema.arguments, strict=False):
             written = declared.alias_info is not None and declared.alias_info.is_write
             if written and isinstance(value, torch.Tensor) and _storage(value) in region.inputs:
-                text = f"{_name(func)} in {region.name} writes to an input, {describe(value)}"
+                text = f"{_name(func)}{_within(region, line)} writes to an input, {describe(value)}"
                 self._refuse("input-modified", text, line)
 
     def _check_held(self) -> None:
@@ -264,7 +257,7 @@ class Watch:
 
     def _refuse_fetch(self, region: _Region, what: str, args: Sequence[Any], line: Line) -> None:
         of = next((f" of {describe(a)}" for a in args if isinstance(a, torch.Tensor)), "")
-        text = f"{what} in {region.name} fetches the value{of} outside a step closure"
+        text = f"{what}{_within(region, line)} fetches the value{of} outside a step closure"
         self._refuse("value-fetched", text, line)
 
     def _refuse(self, name: str, what: str, line: Line) -> NoReturn:
@@ -323,8 +316,13 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         line = self._watch.before_operation(region, func, args, keywords)
         output = func(*args, **keywords)
         if line is not None:
-            self._watch.after_operation(region, func, args, output, line)
+            self._watch.after_operation(region, func, output, line)
         return output
+
+
+def _within(region: _Region, line: Line) -> str:
+    """Where a line is, unless the line says it already."""
+    return "" if line.function == region.name else f" in {region.name}"
 
 
 def _name(func: Any) -> str:

@@ -282,11 +282,11 @@ class DataExecutor:
 
 
 def _steps_to_run(num_steps: int) -> int:
-    """All of them; one when the backend only plans or checks."""
+    """All of them; one when the backend only plans or checks, and the first of a strict check."""
     from wafer_backend import backends
 
     dry = backends.has_backend() and not backends.current_backend().is_e2e_execution
-    return 1 if dry else num_steps
+    return 1 if dry else min(num_steps, backends.most_steps() or num_steps)
 
 
 def _length(dataloader: Any) -> int:
