@@ -110,6 +110,17 @@ def test_positions_stay_float32() -> None:
     assert torch.equal(made.module.angles, torch.arange(2049.0)[None] * 0.1)  # type: ignore[arg-type]
 
 
+def test_float_does_not_widen() -> None:
+    class Widened(TwoLayers):
+        def forward(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, int]:
+            self.scaled = self.first(batch[0]).float() * 1.1
+            return self.scaled.sum(), len(batch[1])
+
+    made = compiled(Widened, CONFIG)
+    made((torch.randn(4, 8), torch.zeros(4)))
+    assert is_cbfloat16(made.module.scaled)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("make", [lambda: GPT2(dropout=0.0), Llama], ids=["gpt2", "llama"])
 def test_it_learns_closer_to_fp32_than_bfloat16_does(make: Callable[[], nn.Module]) -> None:
     changes = {"micro_batch_size": 2, "num_csx": 2}

@@ -333,6 +333,12 @@ def test_a_good_script_passes_with_equal_losses(name: str, monkeypatch: pytest.M
     assert GOOD[name].run() == strict
 
 
+def test_python_without_tensors_is_not_seen() -> None:
+    seen: list[int] = []
+    Script(inside=lambda loss, step: seen.append(step)).run()
+    assert seen == [1, 2, 3, 4]
+
+
 def test_strict_is_for_csx() -> None:
     with pytest.raises(cstorch.BackendConfigError, match="no setting 'strict'"):
         cstorch.backend("CPU", strict=True)
