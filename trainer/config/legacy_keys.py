@@ -96,7 +96,7 @@ ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
         "extra_ffn_params": ({}, None),
         "ffn_initializer": (None,), "ffn_output_layer_initializer": (None,),
         "lora_params": (None, {}), "compression": (None, {}), "selective_grad": (None, {}),
-        "moe": (None, {}, {"num_experts": 1}), "lr_adjustment_groups": (None,),
+        "lr_adjustment_groups": (None,),
     },
     "optimizer": {
         "correct_bias": (True,), "use_bias_correction": (True,), "amsgrad": (False,),
@@ -223,6 +223,7 @@ def _model(draft: Draft) -> None:
         draft.remark(f"model.{key}", f"old spelling of norm_type: {model['norm_type']}")
         draft.spelled["model.norm_type"] = draft.written(f"model.{key}")
     _position_scaling(draft, model)
+    _experts(draft, model)
     _parallel_block(draft, model)
     for key in NULL_IS_DEFAULT:
         if key in model and model[key] is None:
@@ -242,6 +243,35 @@ def _position_scaling(draft: Draft, model: dict[str, Any]) -> None:
         model["pos_scaling_type"] = "yarn"
     if model.get("pos_scaling_factor", 1.0) == 1.0 and model.pop("pos_scaling_extra_args", None):
         draft.ignore("model.pos_scaling_extra_args")
+
+
+_IDLE_OF_EXPERTS = ("router_fp32", "moe_implementation", "sinkhorn_n_iters")
+_ONLY_OF_EXPERTS: dict[str, tuple[Any, ...]] = {
+    "routing_algorithm": ("learned",), "router_use_bias": (False, None),
+    "router_selection_nonlinearity": ("softmax", None),
+    "expert_weighting_nonlinearity": ("softmax", None), "gate_initializer": (None,),
+    "probability_before_ffn": (False,),
+}  # fmt: skip
+
+
+def _experts(draft: Draft, model: dict[str, Any]) -> None:
+    """Drop a mixture of one expert, and from another what has no effect here."""
+    moe = model.get("moe")
+    if not isinstance(moe, dict):
+        return
+    if (moe.get("num_experts") or 0) <= 1 and not moe.get("num_shared_experts"):
+        del model["moe"]
+        return
+    model["moe"] = kept = {key: value for key, value in moe.items() if value is not None}
+    for key in [*_IDLE_OF_EXPERTS, *_ONLY_OF_EXPERTS]:
+        value = kept.pop(key, None)
+        if value is None:
+            continue
+        if key in _IDLE_OF_EXPERTS:
+            draft.ignore(f"model.moe.{key}")
+        elif value not in (allowed := _ONLY_OF_EXPERTS[key]):
+            reason = f"{_shown(value)} is not supported; expected {_shown(allowed[0])}"
+            raise draft.error(f"model.moe.{key}", reason)
 
 
 def _parallel_block(draft: Draft, model: dict[str, Any]) -> None:

@@ -43,9 +43,44 @@ class PositionScaling(FrozenModel):
     )
 
 
+class ExpertsConfig(FrozenModel):
+    """Section `model.moe`: a mixture of experts instead of every feed-forward layer."""
+
+    num_experts: int = Field(ge=2, description="experts that the router chooses from")
+    top_k: Count = Field(1, description="experts that it chooses for every token")
+    num_shared_experts: int = Field(0, ge=0, description="experts that every token has besides")
+    load_balancing_loss_coef: Rate = Field(
+        0.0, description="weight of the loss that keeps experts busy alike, in training"
+    )
+    expert_weighting_normalization: bool = Field(
+        True, description="divide the probabilities of the chosen experts by their sum"
+    )
+    null_expert_bias: Rate = Field(
+        0.0, description="added to that sum; lets the router learn with top_k: 1"
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> "ExpertsConfig":
+        if self.top_k > self.num_experts:
+            raise ValueError(f"top_k {self.top_k} is larger than num_experts {self.num_experts}")
+        if self.null_expert_bias and not self.expert_weighting_normalization:
+            raise ValueError("null_expert_bias needs expert_weighting_normalization: true")
+        return self
+
+    @property
+    def stored_experts(self) -> int:
+        """Experts in all."""
+        return self.num_experts + self.num_shared_experts
+
+    @property
+    def active_experts(self) -> int:
+        """Experts that compute for a token."""
+        return self.top_k + self.num_shared_experts
+
+
 class ModelConfig(FrozenModel):
-    """Section `model`: a decoder, of which GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Gemma 2, Qwen,
-    MPT and BLOOM are forms."""
+    """Section `model`: a decoder, of which GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Mixtral,
+    Gemma 2, Qwen, MPT and BLOOM are forms."""
 
     vocab_size: Count = Field(description="size of the vocabulary; must equal that of the data set")
     max_position_embeddings: Count = Field(
@@ -138,6 +173,7 @@ class ModelConfig(FrozenModel):
         description="gelu_new: the tanh form of gelu; swiglu, geglu and geglu_new (ours): gated by "
         "silu, gelu and gelu_new",
     )
+    moe: ExpertsConfig | None = Field(None, description="a mixture of experts; null: none")
     use_projection_bias_in_attention: bool = Field(
         True, description="bias in the Q, K and V projections"
     )

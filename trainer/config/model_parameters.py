@@ -49,7 +49,7 @@ def qkv_rows(config: ModelConfig) -> tuple[int, int]:
 
 
 def _block(config: ModelConfig, prefix: str) -> Shapes:
-    width, filter_size = config.hidden_size, config.filter_size
+    width = config.hidden_size
     q_rows, k_rows = qkv_rows(config)
     named = _norm(config, f"{prefix}attention_norm")
     named |= _linear(
@@ -64,14 +64,24 @@ def _block(config: ModelConfig, prefix: str) -> Shapes:
     named |= _linear(f"{prefix}attention.output", (width, q_rows), config.use_ffn_bias_in_attention)
     if config.use_untied_layer_norm or not config.parallel_block:
         named |= _norm(config, f"{prefix}feed_forward_norm")
-    inner = ["input", "gate"] if config.is_gated else ["input"]
-    for name in inner:
-        named |= _linear(f"{prefix}feed_forward.{name}", (filter_size, width), config.use_ffn_bias)
-    named |= _linear(f"{prefix}feed_forward.output", (width, filter_size), config.use_ffn_bias)
+    if config.moe is None:
+        named |= _feed_forward(config, f"{prefix}feed_forward.")
+    else:
+        named[f"{prefix}feed_forward.router.weight"] = (config.moe.num_experts, width)
+        for index in range(config.moe.stored_experts):
+            named |= _feed_forward(config, f"{prefix}feed_forward.experts.{index}.")
     if config.norm_first_sandwich:
         named |= _norm(config, f"{prefix}attention_output_norm")
         named |= _norm(config, f"{prefix}feed_forward_output_norm")
     return named
+
+
+def _feed_forward(config: ModelConfig, prefix: str) -> Shapes:
+    width, filter_size, bias = config.hidden_size, config.filter_size, config.use_ffn_bias
+    named: Shapes = {}
+    for name in ["input", "gate"] if config.is_gated else ["input"]:
+        named |= _linear(f"{prefix}{name}", (filter_size, width), bias)
+    return named | _linear(f"{prefix}output", (width, filter_size), bias)
 
 
 def _linear(name: str, shape: tuple[int, int], bias: bool) -> Shapes:
@@ -118,6 +128,9 @@ def gpt_shape(model: ModelConfig) -> GPTShape:
             head_norm=model.attention_qk_norm_layer,
             attention_width=model.attention_inner_dim,
             activation=_ACTIVATIONS[model.nonlinearity],
+            experts=model.moe.stored_experts if model.moe else 1,
+            active_experts=model.moe.active_experts if model.moe else 1,
+            routed_experts=model.moe.num_experts if model.moe else 0,
             tied=model.share_embedding_weights,
             qkv_bias=model.use_projection_bias_in_attention,
             output_bias=model.use_ffn_bias_in_attention,
@@ -138,6 +151,7 @@ def count_training_flops(model: ModelConfig) -> int:
 
 
 _BLOCK = re.compile(r"blocks\.(\d+)\.")
+_EXPERT = re.compile(r"experts\.(\d+)\.")
 
 
 QKV = "attention.qkv"
@@ -147,7 +161,8 @@ QKV = "attention.qkv"
 class CheckpointLayout:
     """How a program stores a decoder.
 
-    `names`: ours -> theirs without `.weight` and `.bias`, parts of a block without its prefix.
+    `names`: ours -> theirs without `.weight` and `.bias`, parts of a block without its prefix,
+    parts of experts without a number and with {e} for it.
     `block`: their prefix of a block, with {n}. `qkv`: one name of a matrix that holds all three, or
     three names. `per_head`: rows of that one matrix go head by head. `conv1d`: matrices of blocks
     are stored transposed. `interleaved`: how rotated units are paired. `ignored`: patterns of
@@ -170,7 +185,11 @@ class CheckpointLayout:
         stem, _, kind = ours.rpartition(".")
         if match is None:
             return f"{self.names[stem]}.{kind}"
-        return f"{self.block.format(n=match[1])}{self.names[stem[match.end() :]]}.{kind}"
+        inside, expert = stem[match.end() :], _EXPERT.search(stem)
+        if expert is None:
+            return f"{self.block.format(n=match[1])}{self.names[inside]}.{kind}"
+        name = self.names[_EXPERT.sub("experts.", inside)].format(e=expert[1])
+        return f"{self.block.format(n=match[1])}{name}.{kind}"
 
     def all_names(self, ours: str) -> list[str]:
         """Their names of one of our parameters, of qkv as many as they have. Raises as `name`."""
@@ -223,8 +242,9 @@ PREFIX = "model."
 
 
 def in_block(name: str) -> bool:
-    """Whether a parameter is inside a block; its matrices there are the group `decoder_kernel`."""
-    return name.startswith("blocks.")
+    """Whether a parameter is inside a block; its matrices there are the group `decoder_kernel`.
+    Routers of mixtures of experts are none, as in Model Zoo."""
+    return name.startswith("blocks.") and not name.endswith(".router.weight")
 
 
 def fan_in_multiplier(name: str, config: ModelConfig) -> float:
@@ -232,7 +252,7 @@ def fan_in_multiplier(name: str, config: ModelConfig) -> float:
     or the ratio of filter sizes for the last feed-forward matrix where `mup_base_filter_size` is
     given."""
     base = config.mup_base_filter_size
-    if base is not None and name.endswith(".feed_forward.output.weight"):
+    if base is not None and ".feed_forward." in name and name.endswith(".output.weight"):
         return config.filter_size / base
     return config.m_width
 

@@ -102,6 +102,7 @@ MODELS = (
     "mpt",
     "bloom",
     "gemma2",
+    "mixtral",
     "santacoder",
     "starcoder",
     *PARALLEL_MODELS,

@@ -5,12 +5,15 @@ from trainer.config import ModelConfig
 from trainer.convert.alibi_like import BLOOM, MPT
 from trainer.convert.family import ModelFamily
 from trainer.convert.gpt_like import BTLM, GPT2, GPTJ, JAIS, NEOX, STARCODER
-from trainer.convert.llama_like import GEMMA2, LLAMA, MISTRAL, QWEN2, QWEN3
+from trainer.convert.llama_like import GEMMA2, LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3
 
-_ALL = (GPT2, GPTJ, NEOX, LLAMA, BTLM, JAIS, STARCODER, BLOOM, MPT, MISTRAL, QWEN2, QWEN3, GEMMA2)
+_ALL = (
+    GPT2, GPTJ, NEOX, LLAMA, BTLM, JAIS, STARCODER, BLOOM, MPT, MISTRAL, MIXTRAL, QWEN2, QWEN3,
+    GEMMA2,
+)  # fmt: skip
 FAMILIES = {family.name: family for family in _ALL}
 
-PLANNED = ("falcon", "mixtral", "t5")
+PLANNED = ("falcon", "t5")
 """Families that Model Zoo converts and this does not yet."""
 
 

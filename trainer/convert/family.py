@@ -30,6 +30,7 @@ _PLAIN: Mapping[str, tuple[Any, ...]] = {
     "attention_sink_tokens": (None,),
     "attention_logit_softcapping": (None,),
     "final_logit_softcapping": (None,),
+    "moe": (None,),
 }
 """Fields of `ModelConfig` that a family has these values of, unless it says otherwise."""
 
@@ -89,6 +90,11 @@ def _value(config: ModelConfig, key: str) -> Any:
     value = getattr(config, key)
     if key == "attention_qk_norm_eps" and value == config.layer_norm_epsilon:
         return "layer_norm_epsilon"
+    if key == "moe" and value is not None:
+        plain = value.expert_weighting_normalization and not value.null_expert_bias
+        if plain and not value.num_shared_experts:
+            return "a mixture that weights chosen experts alone"
+        return "another mixture of experts"
     if key == "attention_inner_dim" and value == config.hidden_size:
         return None
     if key == "filter_size" and value == 4 * config.hidden_size:

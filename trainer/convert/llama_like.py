@@ -1,8 +1,8 @@
 """Families of Hugging Face with RMSNorm, rotary positions and gated feed-forward layers: Llama,
-Mistral, Qwen 2 and 3, Gemma 2.
+Mistral, Mixtral, Qwen 2 and 3, Gemma 2.
 
-Sources: the modules of `transformers` (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM,
-Qwen3ForCausalLM, Gemma2ForCausalLM).
+Sources: the modules of `transformers` (LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM,
+Qwen2ForCausalLM, Qwen3ForCausalLM, Gemma2ForCausalLM).
 """
 
 import math
@@ -106,6 +106,28 @@ def _from_qwen3(given: HfKeys) -> Json:
         "use_ffn_bias_in_attention": bias,
         "attention_qk_norm_layer": "rmsnorm",
         "attention_qk_norm_eps": eps,
+    }
+
+
+def _to_mixtral(config: ModelConfig) -> Json:
+    assert config.moe is not None  # the family holds no others
+    return _write(config) | {
+        "num_local_experts": config.moe.num_experts,
+        "num_experts_per_tok": config.moe.top_k,
+        "router_aux_loss_coef": config.moe.load_balancing_loss_coef,
+        "sliding_window": config.attention_sliding_window_length,
+    }
+
+
+def _from_mixtral(given: HfKeys) -> Json:
+    moe: Json = {
+        "num_experts": given["num_local_experts"],
+        "top_k": given["num_experts_per_tok"],
+        "load_balancing_loss_coef": float(given["router_aux_loss_coef"]),
+    }
+    return _read(given) | {
+        "attention_sliding_window_length": given.get("sliding_window"),
+        "moe": moe,
     }
 
 
@@ -230,6 +252,34 @@ MISTRAL = replace(
         **{key: (value,) for key, value in _NO_BIASES.items()},
     },
     takes=(*LLAMA.takes, "attention_sliding_window_length"),
+)
+
+MIXTRAL = replace(
+    MISTRAL,
+    name="mixtral",
+    architecture="MixtralForCausalLM",
+    layout=replace(
+        LLAMA.layout,
+        names={
+            **LLAMA.layout.names,
+            "feed_forward.router": "block_sparse_moe.gate",
+            "feed_forward.experts.input": "block_sparse_moe.experts.{e}.w3",
+            "feed_forward.experts.gate": "block_sparse_moe.experts.{e}.w1",
+            "feed_forward.experts.output": "block_sparse_moe.experts.{e}.w2",
+        },
+    ),
+    write=_to_mixtral,
+    read=_from_mixtral,
+    defaults={
+        **_DEFAULTS,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6,
+        "num_key_value_heads": 8,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "router_aux_loss_coef": 0.001,
+    },
+    holds={**MISTRAL.holds, "moe": ("a mixture that weights chosen experts alone",)},
 )
 
 QWEN2 = replace(

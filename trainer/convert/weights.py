@@ -23,7 +23,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from pipeline.core.errors import InputError
+from pipeline.core.errors import ConfigError, InputError
 from trainer.config import ModelConfig
 from trainer.config import model_parameters as parameters
 from trainer.config.model_parameters import QKV, CheckpointLayout, shapes
@@ -310,6 +310,7 @@ RELEASES = ("1.7", "1.8", "1.9", *(f"2.{minor}" for minor in range(10)))
 
 def to_model_zoo(state: State, config: ModelConfig) -> dict[str, LazyTensor]:
     """Their tensors; tied ones are the same object under both names."""
+    _check_experts(config)
     whole = {name: state[name] for name in shapes(config)}
     named = to_layout(whole, config, parameters.MODEL_ZOO)
     for kind in ("weight", "bias"):
@@ -321,6 +322,13 @@ def to_model_zoo(state: State, config: ModelConfig) -> dict[str, LazyTensor]:
     return {parameters.PREFIX + name: tensor for name, tensor in named.items()}
 
 
+def _check_experts(config: ModelConfig) -> None:
+    if config.moe is not None:
+        raise ConfigError(
+            "model.moe: mixtures of experts are not converted from and to .mdl; --tgt-fmt hf can"
+        )
+
+
 def from_model_zoo(
     tensors: State,
     config: ModelConfig,
@@ -329,6 +337,7 @@ def from_model_zoo(
 ) -> tuple[dict[str, LazyTensor], list[str]]:
     """(our weights, names left out). NaN marks masked weights: read as 0, and counted in
     `masked` as tensors are read. Raises InputError for tensors that do not fit the config."""
+    _check_experts(config)
     named = {name.removeprefix(parameters.PREFIX): tensor for name, tensor in tensors.items()}
     embedding = "embedding_layer.word_embeddings.weight"
     if config.share_embedding_weights:

@@ -229,7 +229,13 @@ def _layer_bytes(model: ModelConfig, size: int) -> int:
     """
     width, length = max(model.hidden_size, model.attention_width), model.max_position_embeddings
     branches = 4 if model.is_gated else 2
-    total = size * length * (10 * width + branches * model.filter_size)
+    total = size * length * 10 * width
+    if model.moe is None:
+        total += size * length * branches * model.filter_size
+    else:  # of every expert its tokens twice, its hidden tensors and its output
+        active = model.moe.active_experts
+        total += size * length * active * (4 * width + branches * model.filter_size)
+        total += 3 * _FP32_BYTES * length * model.moe.num_experts
     if model.norm_type == "rmsnorm":
         norms = 4 if model.norm_first_sandwich else 2
         total += norms * (_FP32_BYTES + size) * length * width

@@ -23,7 +23,7 @@ from trainer.config import InferenceInput, Params
 from trainer.data.prepare import DataDirectories
 from trainer.generation.loaded import LoadedModel, load_model, read_model_config, tokenizer_for
 from trainer.generation.text import Prompt, PromptReader, decode_ids
-from trainer.model.attention import KVCache
+from trainer.model.forward_pass import KVCache
 from trainer.runs import console
 from trainer.runs.checkpoint import Checkpoint
 from trainer.runs.console import Rate, Say

@@ -28,7 +28,7 @@ from pipeline.hdf5.shard_file import ShardFile
 from pipeline.tokenizers.definition import TokenizerDefinition, decode_bytes, reference_tokenizer
 from trainer.config import InferenceInput, ModelConfig
 from trainer.generation.loaded import LoadedModel
-from trainer.model.attention import KVCache
+from trainer.model.forward_pass import KVCache
 
 
 @dataclass(frozen=True)

@@ -1,83 +1,19 @@
-"""Causal self-attention: one, some or all heads of K and V; norms of Q and K; capped logits; cached
-keys and values.
-
-Every pass over cached texts adds its N columns to all.
+"""Causal self-attention: one, some or all heads of K and V; norms of Q and K; capped logits.
 
 Shapes: B sequences, S tokens, D width of the residual stream, H heads of Q, K heads of K and V, E
-width of a head; C columns of a cache, N of them, the last ones, of one pass.
+width of a head.
 """
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.config import ModelConfig
+from trainer.model.forward_pass import Geometry
 from trainer.model.norms import make_head_norm
-from trainer.model.positions import Rotation, rotate
-
-
-@dataclass
-class LayerCache:
-    """Of one layer: `keys`, rotated already, and `values`, (B, K, C, E) fp32, of which the first
-    `filled` columns are those of tokens."""
-
-    keys: Tensor
-    values: Tensor
-    filled: int = 0
-
-    def extended(self, k_BKNE: Tensor, v_BKNE: Tensor) -> tuple[Tensor, Tensor]:
-        """Take up N columns, which there must be room for; all keys and all values so far."""
-        first, self.filled = self.filled, self.filled + k_BKNE.shape[2]
-        self.keys[:, :, first : self.filled] = k_BKNE
-        self.values[:, :, first : self.filled] = v_BKNE
-        return self.keys[:, :, : self.filled], self.values[:, :, : self.filled]
-
-
-@dataclass
-class KVCache:
-    """Of all `layers`, in order. `pads`: (B,) int64, columns before the first token of every
-    text."""
-
-    layers: list[LayerCache]
-    pads: Tensor
-
-    @classmethod
-    def empty(
-        cls, config: ModelConfig, pads: Sequence[int], columns: int, device: torch.device
-    ) -> "KVCache":
-        """Room for C = `columns` columns, pads included."""
-        shape = len(pads), config.num_kv_heads, columns, config.head_size
-        layers = [
-            LayerCache(torch.empty(shape, device=device), torch.empty(shape, device=device))
-            for _ in range(config.num_hidden_layers)
-        ]
-        return cls(layers, torch.tensor(pads, dtype=torch.int64, device=device))
-
-    @property
-    def filled(self) -> int:
-        """Columns that are taken up."""
-        return self.layers[0].filled
-
-    def only(self, texts: Sequence[int]) -> "KVCache":
-        """A copy with these texts alone, by their places in B."""
-        index = torch.tensor(texts, dtype=torch.int64, device=self.pads.device)
-        layers = [LayerCache(c.keys[index], c.values[index], c.filled) for c in self.layers]
-        return KVCache(layers, self.pads[index])
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """What all layers of one forward pass share. `mask`: see `additive_mask`; None: every token
-    attends to itself and all earlier ones. `rotation`: of Q and K, or None. `past`: what the
-    layer has seen before, never in training."""
-
-    mask: Tensor | None
-    rotation: Rotation | None
-    past: LayerCache | None = None
+from trainer.model.positions import rotate
 
 
 class WideLinear(nn.Linear):

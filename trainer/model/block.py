@@ -1,48 +1,16 @@
 """A block of a decoder: attention and a feed-forward layer, each behind a norm.
 
-Shapes: B sequences, S tokens, D hidden size, F filter size.
+Shapes: B sequences, S tokens, D hidden size.
 """
 
-from collections.abc import Callable
-from functools import partial
-
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.config import ModelConfig
-from trainer.model.attention import Attention, Geometry
+from trainer.model.attention import Attention
+from trainer.model.experts import Experts
+from trainer.model.feed_forward import FeedForward
+from trainer.model.forward_pass import Geometry
 from trainer.model.norms import make_norm
-
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_new": partial(F.gelu, approximate="tanh"),
-    "relu": F.relu,
-    "swiglu": F.silu,
-    "geglu": F.gelu,
-    "geglu_new": partial(F.gelu, approximate="tanh"),
-}
-
-
-class FeedForward(nn.Module):
-    """output(f(input(x))); of swiglu and the like output(f(gate(x)) * input(x)) (arXiv
-    2002.05202)."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        width, inner, bias = config.hidden_size, config.filter_size, config.use_ffn_bias
-        self.input = nn.Linear(width, inner, bias=bias)
-        self.gate = nn.Linear(width, inner, bias=bias) if config.is_gated else None
-        self.output = nn.Linear(inner, width, bias=bias)
-        self.activation = _ACTIVATIONS[config.nonlinearity]
-
-    def forward(self, x_BSD: Tensor) -> Tensor:
-        """(B, S, D) -> (B, S, D)."""
-        if self.gate is None:
-            inner_BSF = self.activation(self.input(x_BSD))
-        else:
-            inner_BSF = self.activation(self.gate(x_BSD)) * self.input(x_BSD)
-        out: Tensor = self.output(inner_BSF)
-        return out
 
 
 class Block(nn.Module):
@@ -56,7 +24,8 @@ class Block(nn.Module):
         self.attention_norm = make_norm(config)
         self.attention = Attention(config)
         self.feed_forward_norm = None if shared else make_norm(config)
-        self.feed_forward = FeedForward(config)
+        moe = config.moe
+        self.feed_forward = FeedForward(config) if moe is None else Experts(config, moe)
         sandwich = config.norm_first_sandwich
         self.attention_output_norm = make_norm(config) if sandwich else nn.Identity()
         self.feed_forward_output_norm = make_norm(config) if sandwich else nn.Identity()
@@ -70,6 +39,10 @@ class Block(nn.Module):
         mixed_BSD = x_BSD + self.dropout(branch_BSD)
         if self.feed_forward_norm is not None:
             normed_BSD = self.feed_forward_norm(x_BSD if self.parallel else mixed_BSD)
-        branch_BSD = self.feed_forward_output_norm(self.feed_forward(normed_BSD))
+        if isinstance(self.feed_forward, Experts):
+            branch_BSD = self.feed_forward(normed_BSD, geometry.routed)
+        else:
+            branch_BSD = self.feed_forward(normed_BSD)
+        branch_BSD = self.feed_forward_output_norm(branch_BSD)
         total_BSD: Tensor = mixed_BSD + self.dropout(branch_BSD)
         return total_BSD

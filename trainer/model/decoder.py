@@ -1,5 +1,5 @@
-"""The decoder family: GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Gemma 2, Qwen, MPT and BLOOM are
-configs of it; and the loss of every label.
+"""The decoder family: GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Mixtral, Gemma 2, Qwen, MPT and BLOOM
+are configs of it; and the loss of every label.
 
 Shapes: B sequences, S tokens (MSL), N columns of a cached pass, D hidden size, V vocabulary.
 Sources: Cerebras-GPT (arXiv 2304.03208) section 2, Table 1 and, for muP, Table 14.
@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.config import ModelConfig, model_parameters
-from trainer.model.attention import Geometry, KVCache
 from trainer.model.block import Block
+from trainer.model.experts import balancing_losses
+from trainer.model.forward_pass import Geometry, KVCache, Routing
 from trainer.model.initial_weights import initialize
 from trainer.model.masks import MaskRule, additive_mask, mask_of_next
 from trainer.model.norms import make_norm
@@ -63,20 +64,24 @@ class GPT(nn.Module):
     ) -> Tensor:
         """(B, S) integer token ids -> (B, S, V). Packed rows have `attention_span_BS` and
         `position_ids_BS`; without them a row is one segment that begins at position 0."""
-        positions = position_ids_BS
+        return self._routed_logits(input_ids_BS, position_ids_BS, attention_span_BS)[0]
+
+    def _routed_logits(
+        self, input_ids_BS: Tensor, positions: Tensor | None, attention_span_BS: Tensor | None
+    ) -> tuple[Tensor, list[Routing]]:
+        """`logits`, and what the routers of mixtures of experts decided, layer by layer."""
         if positions is None:
             positions = torch.arange(input_ids_BS.shape[1], device=input_ids_BS.device)
         x_BSD = self.dropout(self._embedded(input_ids_BS, positions))
-        turn = self._rotation(positions)
-        geometry_of = {
-            windowed: Geometry(
-                self._as(x_BSD, additive_mask(x_BSD, attention_span_BS, positions, rule)), turn
-            )
+        turn, routed = self._rotation(positions), list[Routing]()
+        mask_of = {
+            windowed: self._as(x_BSD, additive_mask(x_BSD, attention_span_BS, positions, rule))
             for windowed, rule in self._mask_rules.items()
         }
         for index, block in enumerate(self.blocks):
-            x_BSD = block(x_BSD, geometry_of[self.config.has_window(index)])
-        return self._read(x_BSD)
+            mask = mask_of[self.config.has_window(index)]
+            x_BSD = block(x_BSD, Geometry(mask, turn, routed=routed))
+        return self._read(x_BSD), routed
 
     def next_logits(self, input_ids_BN: Tensor, cache: KVCache) -> Tensor:
         """(B, N) integer token ids, the columns that follow those in `cache`, which takes them
@@ -99,15 +104,27 @@ class GPT(nn.Module):
         """(sum of the losses of counted labels in nats, number of counted labels); both 0-d.
         `batch` has the features of `pipeline.hdf5.format`: input_ids and labels (B, S) int64,
         and attention_mask (B, S), the loss mask: 1 where the label counts; of packed rows also
-        attention_span and position_ids."""
-        logits_BSV = self.logits(
-            batch["input_ids"],
-            position_ids_BS=batch.get("position_ids"),
-            attention_span_BS=batch.get("attention_span"),
+        attention_span and position_ids. In training, a mixture of experts adds its balancing
+        loss."""
+        logits_BSV, routed = self._routed_logits(
+            batch["input_ids"], batch.get("position_ids"), batch.get("attention_span")
         )
         mask_BS = batch["attention_mask"]
         losses = self.label_losses(logits_BSV, batch)
-        return (losses * mask_BS.flatten().to(losses.dtype)).sum(), mask_BS.sum()
+        loss_sum = (losses * mask_BS.flatten().to(losses.dtype)).sum()
+        moe = self.config.moe
+        if moe is not None and moe.load_balancing_loss_coef > 0 and self.training:
+            loss_sum = loss_sum + moe.load_balancing_loss_coef * self._imbalance(routed, mask_BS)
+        return loss_sum, mask_BS.sum()
+
+    def _imbalance(self, routed: list[Routing], mask_BS: Tensor) -> Tensor:
+        """Sum of the balancing losses of sequences, each times what the loss is divided by: its
+        counted labels or, with loss_scaling: batch_size, 1 / loss_weight. So the mean over
+        sequences comes out, with num_tokens weighted by their labels."""
+        each_B = balancing_losses(routed, mask_BS)
+        if self.config.loss_scaling == "batch_size":
+            return each_B.sum() / self.config.loss_weight
+        return (each_B * mask_BS.sum(1)).sum()
 
     def _embedded(self, input_ids_BS: Tensor, positions: Tensor) -> Tensor:
         """m_emb * (token + position) (Table 14); rotations and biases come in attention."""

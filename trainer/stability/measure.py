@@ -10,6 +10,7 @@ then K, then V.
 """
 
 import contextlib
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ _OF_OWNER = {
     "attention.output": "attention_output",
     "feed_forward.input": "ffn_in",
     "feed_forward.gate": "ffn_in",
+    "feed_forward.router": "ffn_in",
     "feed_forward.output": "ffn_out",
     "token_embedding": "embedding",
     "position_embedding": "embedding",
@@ -43,10 +45,12 @@ def find_kind(name: str) -> str:
 
     >>> find_kind("blocks.0.feed_forward.gate.weight"), find_kind("blocks.0.attention.qkv.bias")
     ('ffn_in', 'bias')
+    >>> find_kind("blocks.0.feed_forward.experts.3.output.weight")
+    'ffn_out'
     >>> find_kind("position_embedding.weight"), find_kind("final_norm.bias")
     ('embedding', 'norm')
     """
-    owner, _, last = name.rpartition(".")
+    owner, _, last = re.sub(r"experts\.\d+\.", "", name).rpartition(".")
     if owner.endswith("norm"):
         return "norm"
     return "bias" if last == "bias" else _OF_OWNER[".".join(owner.split(".")[-2:])]

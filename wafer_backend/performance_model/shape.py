@@ -36,8 +36,10 @@ class Variant:
     `key_value_heads`: heads of K and of V, None for as many as of Q. `rotary_width`: rotated units
     of a head, None for all. `norms_per_block`: 1 where both branches of a parallel block share
     one, 4 where a norm follows each branch too. `embedding_norm`: whether embeddings have one.
-    `head_norm`: of the heads of Q and K. `attention_width`: q, None for d. `tied`: the read-out is
-    the token embedding. Raises BackendConfigError for a count below 1.
+    `head_norm`: of the heads of Q and K. `attention_width`: q, None for d. `experts`: feed-forward
+    layers of a block; `active_experts`: of a token; `routed_experts`: what a router chooses from,
+    0 without one. `tied`: the read-out is the token embedding. Raises BackendConfigError
+    for a count below 1.
     """
 
     key_value_heads: int | None = None
@@ -48,6 +50,9 @@ class Variant:
     embedding_norm: bool = False
     head_norm: Norm | None = None
     attention_width: int | None = None
+    experts: int = 1
+    active_experts: int = 1
+    routed_experts: int = 0
     activation: Activation = "gelu"
     tied: bool = True
     qkv_bias: bool = True
@@ -164,7 +169,8 @@ def _block_parameters(shape: GPTShape) -> int:
     if variant.head_norm is not None:
         norms += 2 * count_norm_vectors(variant.head_norm) * shape.head_width
     attention = (d + variant.qkv_bias) * (q + 2 * k) + (q + variant.output_bias) * d
-    return norms + attention + variant.branches * (d + bias) * f + (f + bias) * d
+    expert = variant.branches * (d + bias) * f + (f + bias) * d
+    return norms + attention + variant.experts * expert + variant.routed_experts * d
 
 
 def _read_out_parameters(shape: GPTShape) -> int:
@@ -204,11 +210,13 @@ def _block_flops(shape: GPTShape) -> int:
     s, d, f, variant = shape.sequence_length, shape.width, shape.filter, shape.variant
     q, k = shape.query_width, shape.key_value_width
     attention = 2 * s * d * (q + 2 * k) + 2 * s * s * q + 3 * q * s * s + s * s * q + 2 * s * s * q
-    dense = 2 * s * q * d + 2 * (variant.branches + 1) * s * d * f
+    active = variant.active_experts
+    dense = 2 * s * q * d + 2 * (variant.branches + 1) * s * d * f * active
+    dense += 2 * s * d * variant.routed_experts
     norms = variant.norms_per_block * NORM_FLOPS[variant.norm] * s * d
     if variant.head_norm is not None:
         norms += NORM_FLOPS[variant.head_norm] * s * (q + k)
-    activation = ACTIVATION_FLOPS[variant.activation] * f * s
+    activation = ACTIVATION_FLOPS[variant.activation] * f * s * active
     return attention + dense + norms + activation + _position_flops(shape)
 
 

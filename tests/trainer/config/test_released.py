@@ -17,6 +17,7 @@ from trainer.config import (
 from trainer.config.initializers import Normal, TruncatedNormal, VarianceScaling
 
 DATA = Path(__file__).parent / "data" / "released"
+HASHED = {"num_experts": 8, "routing_algorithm": "hash"}
 STAND_IN = (
     "cbfloat16 is computed in bfloat16; results differ from those of a CS-2; "
     "cbfloat16_exact emulates its values"
@@ -190,7 +191,7 @@ def test_starcoder_in_the_trainer_form():
     [
         ("llama3_r2_2", "model", "pos_scaling_type", "longrope", "expected 'linear', 'llama3' or"),
         ("gpt2_r2_1", "model", "scale_by_layer_index", True, "true is not supported"),
-        ("gpt2_r2_1", "model", "moe", {"num_experts": 8}, "{'num_experts': 8} is not supported"),
+        ("gpt2_r2_1", "model", "moe", HASHED, "routing_algorithm: hash is not supported; expected"),
         ("btlm_r2_1", "model", "alibi_trainable_slopes", True, "true is not supported"),
         ("gpt2_r2_1", "model", "lora_params", {"r": 16}, "lora_params: {'r': 16} is not supported"),
         ("gpt2_r2_1", "optimizer", "disable_lr_steps_reset", True, "true is not supported"),

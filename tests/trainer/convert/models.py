@@ -51,6 +51,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "pos_scaling_factor": 8.0, "pos_scaling_type": "llama3",
         "pos_scaling_extra_args": {"original_max_position_embeddings": 8},
     },
+    "mixtral": {
+        **GATED, "moe": {"num_experts": 4, "top_k": 2, "load_balancing_loss_coef": 0.02},
+    },
     "qwen2": {**GATED, "use_projection_bias_in_attention": True},
     "qwen3": {
         **GATED, "attention_qk_norm_layer": "rmsnorm", "attention_inner_dim": 96,

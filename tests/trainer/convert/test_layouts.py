@@ -100,10 +100,10 @@ def test_keys_of_model_zoo():
 def test_tensors_have_the_shape_they_say():
     for name in FAMILIES:
         model, config = make(name, **({} if name == "btlm" else MUP))
-        for tensors in (
-            to_hf(state_of(model), config, name)[0],
-            to_model_zoo(state_of(model), config),
-        ):
+        made = [to_hf(state_of(model), config, name)[0]]
+        if config.moe is None:
+            made.append(to_model_zoo(state_of(model), config))
+        for tensors in made:
             for key, tensor in tensors.items():
                 data = tensor.read()
                 assert (tuple(data.shape), data.dtype) == (tensor.shape, tensor.dtype), key
@@ -125,8 +125,11 @@ CONFIGS = st.fixed_dictionaries(
         "position_embedding_type": st.sampled_from(["learned", "fixed", "rotary", "alibi"]),
         "rotary_dim": st.sampled_from([None, 2, 6, 12]),
         "rotary_interleaved": st.booleans(),
-        "norm_type": st.sampled_from(["layernorm", "rmsnorm"]),
-        "nonlinearity": st.sampled_from(["gelu", "swiglu"]),
+        "norm_type": st.sampled_from(["layernorm", "biasless-layernorm", "rmsnorm"]),
+        "embedding_layer_norm": st.booleans(),
+        "attention_qk_norm_layer": st.sampled_from([None, "layernorm", "rmsnorm"]),
+        "attention_inner_dim": st.sampled_from([None, 96]),
+        "nonlinearity": st.sampled_from(["gelu", "gelu_new", "swiglu", "geglu"]),
         "parallel_block": st.booleans(),
         "use_untied_layer_norm": st.booleans(),
         "share_embedding_weights": st.booleans(),
@@ -147,6 +150,7 @@ def config_of(options) -> ModelConfig:
         }
     if not options["parallel_block"]:
         options["use_untied_layer_norm"] = True
+        options["norm_first_sandwich"] = options["use_bias_in_output"]
     if options["position_embedding_type"] != "rotary":
         options |= {"rotary_dim": None, "rotary_interleaved": False}
     return ModelConfig.model_validate({**BASE, **options})
@@ -301,6 +305,13 @@ def test_rotary_embeddings_that_are_stretched():
             from_hf(tensors, {**plain, "rope_parameters": wrong})
 
 
+def test_mixtures_of_experts_have_no_mdl():
+    model, config = make("mixtral")
+    for refused in (to_model_zoo, from_model_zoo):
+        with pytest.raises(ConfigError, match="mixtures of experts are not converted from and to"):
+            refused(state_of(model), config)
+
+
 WINDOWED, FULL = "sliding_attention", "full_attention"
 
 
@@ -343,6 +354,12 @@ def test_windows_in_another_order_are_refused():
             "attention_qk_norm_eps is 0.5; qwen3 needs layer",
         ),
         ("gpt2", {"attention_inner_dim": 96}, "attention_inner_dim is 96; gpt2 needs None"),
+        (
+            "mixtral",
+            {"moe": {"num_experts": 4, "num_shared_experts": 1}},
+            "moe is another mixture of experts; mixtral needs a mixture that weights",
+        ),
+        ("llama", {"moe": {"num_experts": 4}}, "moe is a mixture .*; llama needs None"),
         ("bloom", {"filter_size": 64}, "filter_size is 64; bloom needs 4 hidden_size"),
     ],
 )

@@ -1,10 +1,12 @@
 """Exports compute the same logits in `transformers`, and its models the same here."""
 
+import json
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests.trainer.convert.models import FAMILIES, MUP, ids, logits, make, state_of, with_weights
 from trainer.convert import from_hf, targets, to_hf, wrap_tensors
@@ -61,7 +63,7 @@ def test_units_rotated_in_the_other_pairs_are_reordered(family: str, tmp_path: P
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("family", OF_TRANSFORMERS)
-def test_logits_of_an_import_are_theirs(family: str, tied: bool):
+def test_logits_of_an_import_are_theirs(family: str, tied: bool, tmp_path: Path):
     _, config = make(family, share_embedding_weights=tied)
     _, hf_config = to_hf(state_of(make(family, share_embedding_weights=tied)[0]), config, family)
     torch.manual_seed(4)
@@ -70,7 +72,9 @@ def test_logits_of_an_import_are_theirs(family: str, tied: bool):
     ).eval()
     for parameter in theirs.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
-    state, back, dropped = from_hf(wrap_tensors(theirs.state_dict()), theirs.config.to_dict())
+    theirs.save_pretrained(tmp_path)  # files, whose tensors may have other names than in memory
+    tensors = wrap_tensors(load_file(tmp_path / "model.safetensors"))
+    state, back, dropped = from_hf(tensors, json.loads((tmp_path / "config.json").read_text()))
     with torch.no_grad():
         difference = theirs(ids(config)).logits - logits(with_weights(back, state))
     assert not dropped

@@ -12,7 +12,7 @@ from trainer.generation.infer import Continuation, Ending, continue_greedily
 from trainer.generation.loaded import LoadedModel
 from trainer.generation.text import Sampling, continuation
 from trainer.model import GPT
-from trainer.model.attention import KVCache
+from trainer.model.forward_pass import KVCache
 
 from ..model.conftest import LENGTH, OPTIONS, VOCABULARY, tiny_config
 
@@ -136,7 +136,7 @@ def test_each_prompt_ends_for_a_reason_of_its_own(loaded: LoadedModel) -> None:
 
 def test_training_runs_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """The forward pass of training neither makes nor reads one."""
-    monkeypatch.setattr("trainer.model.attention.LayerCache.extended", None)
+    monkeypatch.setattr("trainer.model.forward_pass.LayerCache.extended", None)
     model = GPT(tiny_config("llama"), 1)
     ids_BS = random_ids(2, LENGTH)
     batch = {"input_ids": ids_BS, "labels": ids_BS, "attention_mask": torch.ones_like(ids_BS)}

@@ -103,6 +103,22 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "attention_qk_norm_layer": "layernorm",
         "attention_sliding_window_length": 6,
     },
+    "mixtral": {
+        "position_embedding_type": "rotary",
+        "norm_type": "rmsnorm",
+        "nonlinearity": "swiglu",
+        "moe": {"num_experts": 4, "top_k": 2, "load_balancing_loss_coef": 0.1},
+        "use_ffn_bias": False,
+    },
+    "shared expert": {
+        "position_embedding_type": "alibi",
+        "moe": {
+            "num_experts": 3,
+            "num_shared_experts": 1,
+            "null_expert_bias": 1.1,
+            "load_balancing_loss_coef": 0.01,
+        },
+    },
     "mqa": {
         "attention_module": "multiquery_attention",
         "attention_type": "dot_product",

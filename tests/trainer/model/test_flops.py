@@ -60,6 +60,13 @@ def models(draw: st.DrawFn) -> ModelConfig:
     else:
         values["norm_first_sandwich"] = draw(BOOL)
     if draw(BOOL):
+        experts = draw(st.integers(2, 4))
+        values["moe"] = {
+            "num_experts": experts,
+            "top_k": draw(st.integers(1, experts)),
+            "num_shared_experts": draw(st.integers(0, 2)),
+        }
+    if draw(BOOL):
         values["attention_module"] = "multiquery_attention"
         values["extra_attention_params"] = {"num_kv_groups": groups}
     return ModelConfig.model_validate(values)

@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from trainer.model.attention import Attention, Geometry, WideLinear
+from trainer.model.attention import Attention, WideLinear
+from trainer.model.forward_pass import Geometry
 
 FP16 = {"mixed_precision": True, "fp16_type": "float16"}
 PLAIN = Geometry(mask=None, rotation=None)

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.trainer.model.conftest import OPTIONS
 from trainer.model import GPT
 from trainer.model.masks import segment_mask
 
@@ -47,6 +48,14 @@ def losses(model, batch):
     ).view_as(batch["labels"])
 
 
+def equal(ours: torch.Tensor, theirs: torch.Tensor, family: str) -> bool:
+    """To the bit; in a mixture of experts, whose products have as many rows as tokens chose the
+    expert, to rounding."""
+    if "moe" in OPTIONS[family]:
+        return torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    return torch.equal(ours, theirs)
+
+
 @pytest.mark.parametrize("length", [16, 512], ids=["short", "several-kernel-blocks"])
 def test_another_document_changes_no_bit(family, make_config, length):
     model = GPT(make_config(family, max_position_embeddings=length), 1)
@@ -69,12 +78,12 @@ def test_another_document_changes_no_bit(family, make_config, length):
         kept[row, inside] = False
         after = losses(model, other)
         for ours, theirs in zip(before, after, strict=True):
-            assert torch.equal(ours[kept], theirs[kept])
+            assert equal(ours[kept], theirs[kept], family)
         assert (before[0][row, inside] != after[0][row, inside]).any(-1).all()
 
 
 def test_a_document_in_a_row_is_the_document_alone(family, make_config, make_packed):
-    model = GPT(make_config(family), 1)
+    model = GPT(make_config(family), 1).eval()
     batch = make_packed(ROWS)
     logits_BSV, losses_BS = losses(model, batch)
     total = torch.zeros((), dtype=torch.float64)
@@ -105,7 +114,7 @@ def test_gradients_of_a_packed_row_are_finite_and_ignore_pads(family, make_confi
         gradients(batch), gradients({**batch, "input_ids": ids_BS}), strict=True
     ):
         assert ours.isfinite().all()
-        assert torch.equal(ours, theirs)
+        assert equal(ours, theirs, family)
 
 
 def test_one_segment_is_an_ordinary_row(family, make_config, make_packed):
