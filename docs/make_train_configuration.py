@@ -105,7 +105,7 @@ later. Errors and notes use the spelling of the file.
 | `optimizer.learning_rate[].steps`, `decay_steps` | `total_iters` |
 | `optimizer.learning_rate[].values`, `boundaries` | `learning_rates`, `milestones` |
 | `model.use_bfloat16` | `model.fp16_type` |
-| `model.use_rms_norm` (R1.9) | `model.norm_type` |
+| `model.use_rms_norm`, `model.use_biasless_norm` (R1.9) | `model.norm_type` |
 | `model.initializer_range` | `std` of the initializers that are not given |
 | `runconfig.is_pretrained_checkpoint: true` | `runconfig.load_checkpoint_states: model` |
 | `train_input.max_sequence_length`, `vocab_size` | must equal those of the model |

@@ -8,9 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trainer.model.conftest import tiny_config
+from trainer.data.batches import activation_bytes
 from trainer.model import GPT, decoder
 from trainer.model.masks import MaskRule, additive_mask
-from trainer.model.positions import Rotation, alibi_bias, alibi_slopes, rotate, rotation, sinusoids
+from trainer.model.positions import (
+    Rotation,
+    alibi_bias,
+    alibi_slopes,
+    rotary_frequencies,
+    rotate,
+    rotation,
+    sinusoids,
+)
 
 
 def rotation_of(positions: torch.Tensor, dims: int, theta: float, *, interleaved: bool) -> Rotation:
@@ -143,3 +152,35 @@ def test_alibi_is_rounded_in_half_precision(monkeypatch):
     )
     assert torch.equal(before[0], logits(True))
     assert not torch.equal(before[1], logits(False))
+
+
+def test_windows_and_capped_logits_hold_scores():
+    plain = activation_bytes(tiny_config("llama"))
+    window = activation_bytes(tiny_config("llama", attention_sliding_window_length=4))
+    capped = activation_bytes(tiny_config("llama", attention_logit_softcapping=5.0))
+    layers, length, heads = 2, 16, 4
+    assert window - plain == layers * 4 * length**2  # a mask in fp32
+    assert capped - plain == layers * 5 * 4 * heads * length**2
+
+
+@pytest.mark.parametrize("kind", ["llama3", "yarn", "linear"])
+def test_scaled_frequencies_are_those_of_transformers(kind: str):
+    """Of Llama 3.1, whose wavelengths are on both sides of every limit."""
+    transformers = pytest.importorskip("transformers", reason="the reference for scaled positions")
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    args = {"original_max_position_embeddings": 8192}
+    rule = {"rope_type": kind, "rope_theta": 500_000.0, "factor": 8.0, **args}
+    if kind == "llama3":
+        rule |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    theirs = transformers.LlamaConfig(
+        hidden_size=256, num_attention_heads=2, max_position_embeddings=65536, rope_parameters=rule
+    )
+    expected, gain = ROPE_INIT_FUNCTIONS[kind](theirs, "cpu")
+    config = tiny_config(
+        "neox", hidden_size=256, num_heads=2, rotary_dim=None, rope_theta=500_000.0,
+        pos_scaling_type=kind, pos_scaling_factor=8.0, pos_scaling_extra_args=args,
+    )  # fmt: skip
+    found, our_gain = rotary_frequencies(config, torch.device("cpu"))
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+    assert our_gain == pytest.approx(gain)
