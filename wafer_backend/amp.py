@@ -77,13 +77,15 @@ def use_bfloat16(use: bool = True) -> torch.dtype:
 
 
 def get_half_dtype() -> torch.dtype:
-    """The half dtype as a torch dtype; float16 until `set_half_dtype` was called. Emulated
-    cbfloat16 is stored in float32."""
+    """The half dtype as a torch dtype. Emulated cbfloat16 is stored in float32."""
     return _HALF_DTYPES[get_half_dtype_str()]
 
 
 def get_half_dtype_str() -> HalfName:
-    """The half dtype by name."""
+    """The half dtype by name: that of `emulation.precision` where that is one, else the one that
+    was set, else float16."""
+    if csx.emulation.precision in _HALF_DTYPES:
+        return cast(HalfName, csx.emulation.precision)
     return "float16" if _half_dtype is None else _half_dtype
 
 
@@ -109,11 +111,13 @@ def enable_mixed_precision(enable: bool = True) -> None:
 
 
 def mixed_precision() -> bool:
-    """Whether to compute in the half dtype.
+    """Whether to compute in the half dtype: `emulation.precision`, if it is set, decides.
 
     What `enable_mixed_precision` set; if it was not called, whether a half dtype was set. (A CS-2
     always computes in mixed precision; a script that asks for nothing gets fp32 here.)
     """
+    if csx.emulation.precision is not None:
+        return bool(csx.emulation.precision != "float32")
     return _half_dtype is not None if _enabled is None else _enabled
 
 

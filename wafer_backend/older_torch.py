@@ -24,4 +24,4 @@ def accept_older_calls() -> None:
         current(self, type, fields.get("_context", context), children)
 
     taking_fields.takes_fields = True  # type: ignore[attr-defined]
-    _pytree.TreeSpec.__init__ = taking_fields  # type: ignore[method-assign, assignment]
+    _pytree.TreeSpec.__init__ = taking_fields  # type: ignore[method-assign]

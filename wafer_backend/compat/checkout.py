@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from wafer_backend.compat.source import (
     Finding,
@@ -29,8 +29,8 @@ class Program:
     `packages`: other packages that it and the files it imports need and that are not installed.
     """
 
-    path: PurePath
-    stopped_at: tuple[PurePath, Finding] | None
+    path: Path
+    stopped_at: tuple[Path, Finding] | None
     packages: tuple[str, ...]
 
 
@@ -39,9 +39,9 @@ class Checkout:
     """What was found. `missing`: every file that uses the API, with what it lacks here."""
 
     root: Path
-    missing: dict[PurePath, list[Finding]] = field(default_factory=dict)
+    missing: dict[Path, list[Finding]] = field(default_factory=dict)
     programs: list[Program] = field(default_factory=list)
-    unreadable: dict[PurePath, str] = field(default_factory=dict)
+    unreadable: dict[Path, str] = field(default_factory=dict)
 
     @property
     def complete(self) -> int:
@@ -88,8 +88,13 @@ def _python_files(root: Path) -> Iterator[Path]:
 class _Modules:
     """The modules of a checkout by name, and what their names are bound to."""
 
-    def __init__(self, sources: dict[PurePath, SourceFile]) -> None:
+    def __init__(self, sources: dict[Path, SourceFile]) -> None:
         self._sources = sources
+        self._folders = {part for path in sources for part in path.parts[:-1]}
+
+    def is_folder(self, name: str) -> bool:
+        """Whether the checkout has a folder of this name, so that it may be a package there."""
+        return name in self._folders
 
     def find(self, source: SourceFile, one: Import) -> list[SourceFile]:
         """The files that an import runs: the module's, and a submodule's that it names."""
@@ -97,7 +102,7 @@ class _Modules:
             package = source.path.parents[one.level - 1]
             bases = [package]
         else:
-            bases = [PurePath(), PurePath("src"), source.path.parent]
+            bases = [Path(), Path("src"), source.path.parent]
         parts = one.module.split(".") if one.module else []
         for base in bases:
             found = [self._file(base.joinpath(*parts[:n])) for n in range(1, len(parts) + 1)]
@@ -120,7 +125,7 @@ class _Modules:
         return names if any(path != "cerebras" for path in names.values()) else {}
 
     def _path_of_api(
-        self, source: SourceFile, one: Import, seen: frozenset[tuple[PurePath, str]]
+        self, source: SourceFile, one: Import, seen: frozenset[tuple[Path, str]]
     ) -> str | None:
         if not one.level and is_of_api(one.module):
             return one.module if one.name is None else f"{one.module}.{one.name}"
@@ -136,17 +141,17 @@ class _Modules:
                         return path
         return None
 
-    def _file(self, module: PurePath) -> SourceFile | None:
+    def _file(self, module: Path) -> SourceFile | None:
         own = self._sources.get(module.with_name(module.name + ".py")) if module.name else None
         return own or self._sources.get(module / "__init__.py")
 
 
 def _find_stop(
-    program: SourceFile, modules: _Modules, missing: dict[PurePath, list[Finding]]
+    program: SourceFile, modules: _Modules, missing: dict[Path, list[Finding]]
 ) -> Program | None:
     """Follow the imports of a program, depth first, as Python does; None: it needs no API."""
     packages: set[str] = set()
-    stop: tuple[PurePath, Finding] | None = None
+    stop: tuple[Path, Finding] | None = None
     seen, waiting, uses_api = {program.path}, [program], False
     while waiting:
         source = waiting.pop()
@@ -158,7 +163,8 @@ def _find_stop(
             if not one.at_import:
                 continue
             files = modules.find(source, one)
-            packages |= set() if files else _not_installed(one)
+            if not files and not modules.is_folder(one.module.partition(".")[0]):
+                packages |= _not_installed(one)
             fresh = [file for file in files if file.path not in seen]
             seen |= {file.path for file in fresh}
             waiting += fresh

@@ -171,7 +171,7 @@ class SourceCheck:
     def _missing_import(self, one: Import) -> Missing | None:
         if one.level or not is_of_api(one.module):
             return None
-        found = find_module(one.module)
+        found: Found = find_module(one.module)
         if one.name not in (None, "*") and not isinstance(found, Missing):
             found = find_imported(one.module, one.name)
         return found if isinstance(found, Missing) else None

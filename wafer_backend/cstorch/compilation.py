@@ -342,10 +342,8 @@ def _precision(backend: Backend) -> Precision:
 
     On CPU and GPU scripts wrap the forward in `amp.autocast` themselves.
     """
-    forced = backends.csx.emulation.precision
-    if forced is not None and backend.is_csx:
-        return forced  # type: ignore[no-any-return]
-    half = amp.mixed_precision() if backend.mixed_precision is None else backend.mixed_precision
+    asked = None if backends.csx.emulation.precision else backend.mixed_precision
+    half = amp.mixed_precision() if asked is None else asked
     return amp.get_half_dtype_str() if backend.is_csx and half else "float32"
 
 
