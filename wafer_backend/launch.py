@@ -41,20 +41,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.module is None and not given.arguments:
         parser.error("give the file of a program, or -m and the name of a module")
+    script = given.arguments[0] if given.module is None else None
+    if script is not None and not os.path.isfile(script):
+        parser.exit(2, f"error: {script}: there is no such file\n")
     try:
         install_aliases()
     except BackendConfigError as error:
         parser.exit(2, f"error: {error}\n")
     accept_older_calls()
     csx.emulation.precision = given.precision
-    if given.module is not None:
+    if script is None:
         sys.path.insert(0, os.getcwd())
         sys.argv = [given.module, *given.arguments]
         runpy.run_module(given.module, run_name="__main__", alter_sys=True)
         return
-    script = given.arguments[0]
-    if not os.path.isfile(script):
-        parser.exit(2, f"error: {script}: there is no such file\n")
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     sys.argv = list(given.arguments)
     runpy.run_path(script, run_name="__main__")

@@ -29,6 +29,16 @@ from cerebras.pytorch.utils.tensorboard import SummaryWriter
 from wafer_backend.utils import tensorboard
 assert SummaryWriter is tensorboard.SummaryWriter
 
+import cerebras.pytorch.sparse.configure, cerebras.pytorch.backend.ltc_backend
+from cerebras_pytorch.backend import Backend
+from cerebras.pytorch.experimental.listener import create_listener
+from cerebras_appliance.errors import ApplianceNanError
+assert Backend is wafer_backend.backends.Backend
+assert new.sparse.configure(0.5).__class__ is new.sparse.Group
+assert isinstance(new.backend("CPU"), new.backend.Backend)
+assert new.experimental.listener.create_listener is create_listener
+assert new.utils.tracker.RateTracker and new.nn.functional.one_hot and new.core.modes.TRAIN
+
 for name in ("cerebras.pytorch.nonsense", "cerebras.modelzoo", "cerebras_pytorch.nonsense"):
     try:
         __import__(name)
@@ -47,6 +57,16 @@ except wafer_backend.BackendConfigError as error:
     print(error)
 import cerebras.pytorch
 print(cerebras.pytorch.REAL)
+"""
+
+LATER = """
+import os, sys
+import wafer_backend
+wafer_backend.install_aliases()
+import cerebras.pytorch
+sys.path.append(...)
+import cerebras.modelzoo
+print(cerebras.modelzoo.REAL)
 """
 
 BESIDE = """
@@ -83,3 +103,9 @@ def test_an_installed_package_is_never_hidden(tmp_path):
 
 def test_other_packages_of_the_name_space_stay(tmp_path):
     assert run(BESIDE, installed(tmp_path, "modelzoo")) == "the real one wafer_backend\n"
+
+
+def test_the_path_may_grow_after_the_first_import(tmp_path):
+    folder = installed(tmp_path / "src", "modelzoo")
+    script = LATER.replace("...", repr(str(folder)))
+    assert run(script, tmp_path) == "the real one\n"
