@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core.errors import InputError, IntegrityError, escape_text
+from pipeline.core.mirror import fetch
 from pipeline.runs import layout
 
 HDF5 = "hdf5"
@@ -39,8 +40,22 @@ class Generation:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it is part of the data set yet."""
+        """Whether it is there as a whole."""
         return (self.directory / layout.MANIFEST).exists()
+
+    @property
+    def raw_shards(self) -> dict[tuple[str, str], int]:
+        """The raw shards that were read for it, (input, path), and the bytes of each."""
+        import pyarrow.parquet as pq  # not to list them
+
+        path = fetch(self.directory / layout.INPUTS)
+        rows = pq.read_table(path, columns=["input", "path", "size"]).to_pylist()
+        return {(row["input"], row["path"]): row["size"] for row in rows}
+
+    @property
+    def was_finished(self) -> bool:
+        """Whether it is part of the data set, also while a takedown is applied to it."""
+        return self.is_finished or (self.directory / layout.TAKEDOWNS).is_dir()
 
 
 def name_generation(number: int) -> str:
@@ -89,7 +104,7 @@ def list_generations(run: Path) -> tuple[Generation, ...]:
     that was never appended to, and of what is no run, generation 0 alone. Raises as `list_begun`.
     """
     begun = list_begun(run)
-    return begun if len(begun) == 1 or begun[-1].is_finished else begun[:-1]
+    return begun if len(begun) == 1 or begun[-1].was_finished else begun[:-1]
 
 
 def list_split_directories(split: Path) -> tuple[Path, ...]:

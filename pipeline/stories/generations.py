@@ -15,8 +15,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from pipeline.config.prep import Config, LoadedConfig
 from pipeline.core import journal, storage
 from pipeline.core.errors import ConfigError, InputError
@@ -140,8 +138,7 @@ def _take_files(
 ) -> tuple[InputFile, ...]:
     """The files of a finished generation, out of those that are left. Raises InputError for one
     that is not there, or not as large as it was."""
-    table = pq.read_table(generation.directory / layout.INPUTS, columns=["input", "path", "size"])
-    sizes = {(row["input"], row["path"]): row["size"] for row in table.to_pylist()}
+    sizes = generation.raw_shards
     missing = sorted(sizes.keys() - left.keys())
     if missing:
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""

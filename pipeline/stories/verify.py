@@ -176,13 +176,11 @@ def _check_apart(generations: tuple[Generation, ...]) -> Check:
     """No raw shard was read for two generations, so no document is in two."""
     seen: dict[tuple[str, str], Generation] = {}
     for generation in generations:
-        path = generation.directory / layout.INPUTS
-        for row in pq.read_table(path, columns=["input", "path"]).to_pylist():
-            other = seen.setdefault((row["input"], row["path"]), generation)
+        for shard in generation.raw_shards:
+            other = seen.setdefault(shard, generation)
             if other is not generation:
-                raise IntegrityError(
-                    f"{path}: {row['input']}/{row['path']} was also read for {other.name}"
-                )
+                path = generation.directory / layout.INPUTS
+                raise IntegrityError(f"{path}: {'/'.join(shard)} was also read for {other.name}")
     count = pluralise(len(generations), "generation")
     return Check("generations", f"{count} of {pluralise(len(seen), 'raw shard')}, none in two")
 

@@ -242,6 +242,7 @@ def begin_takedown(plan: TakedownPlan, signed: SignOff) -> dict[str, Any]:
             "story": manifest.get("story", "prepare"),
             "stages": [stage["stage"] for stage in manifest["stages"]],
             "removed": sorted(manifest["removed"]),
+            **({"settings": manifest["settings"]} if "settings" in manifest else {}),
         },
     }
     output = parquet_output("", plan.taken)
@@ -338,7 +339,9 @@ def _commit(directory: Path, value: Mapping[str, Any], removed: frozenset[str]) 
                 f"{manifest_path(directory, stage)}: missing; restore it from a copy"
             )
         stages[stage] = manifest
-    commit_run(directory, (value["run"]["config"], value["run"]["story"]), stages, removed)
+    run = value["run"]
+    settings = {"settings": run["settings"]} if "settings" in run else {}
+    commit_run(directory, (run["config"], run["story"]), stages, removed, **settings)
 
 
 def apply(plan: TakedownPlan, signed: SignOff) -> Takedown:

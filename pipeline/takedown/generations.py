@@ -8,12 +8,12 @@ from pathlib import Path
 
 from pipeline.core import journal
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.runs.generations import Generation, list_begun
+from pipeline.runs.generations import Generation, list_generations
 from pipeline.takedown import apply
 from pipeline.takedown.claims import LoadedClaim
 from pipeline.takedown.copies import open_run_tables
 from pipeline.takedown.plan import TakedownPlan, find_home, plan_takedown
-from pipeline.takedown.record import REWRITE, Takedown, read_takedowns
+from pipeline.takedown.record import REWRITE, Takedown
 from pipeline.takedown.resolve import ClaimResolution, LinkedDocuments, resolve_claim
 
 Planned = tuple[Generation, TakedownPlan]
@@ -27,7 +27,7 @@ def plan_generations(
 ) -> tuple[Planned, ...]:
     """A plan for every generation that holds documents of the claim; one that is being made is left
     out. Raises as `plan_takedown`."""
-    generations = _list_committed(directory)
+    generations = list_generations(directory)
     runs = [open_run_tables(generation.directory) for generation in generations]
     if len(runs) == 1:
         return ((generations[0], plan_takedown(runs[0], loaded, model_dirs, exports)),)
@@ -40,14 +40,6 @@ def plan_generations(
         )
         for at in concerned
     )
-
-
-def _list_committed(directory: Path) -> tuple[Generation, ...]:
-    """The generations without a last one that was never finished."""
-    begun = list_begun(directory)
-    last = begun[-1]
-    is_made = last.is_finished or len(begun) == 1 or read_takedowns(last.directory)
-    return begun if is_made else begun[:-1]
 
 
 def _resolve_together(
@@ -82,7 +74,7 @@ def apply_to_generations(
     """
     if not directory.is_dir():
         raise InputError(f"{directory}: no such run directory")
-    generations = _list_committed(directory)
+    generations = list_generations(directory)
     if len(generations) > 1 and signed.mode == REWRITE:
         raise ConfigError(
             f"--mode rewrite: {directory} has {len(generations)} generations, whose rows stay; "

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pipeline.core import storage
-from tests.reliability.conftest import HELD_SECONDS, Clean, Collection, Popen, finish
+from tests.reliability.conftest import HELD_SECONDS, WORDS, Clean, Collection, Popen, finish
 
 FAULTS = 0.08
 KILLS = 200
@@ -315,3 +315,25 @@ def test_inputs_in_a_bucket_give_the_bytes_of_local_ones_whatever_fails(
                 break
         assert code == 0, err
         assert storage.tree_hash(out) == clean.tree_hash
+
+
+@pytest.mark.slow
+def test_a_generation_in_a_bucket_is_read_by_every_host(
+    far: Callable[..., Popen], s3: Any, tmp_path: Path
+) -> None:
+    """`pack.append` by two hosts, one after the other; a third one verifies and explains."""
+    rng, raw, out = random.Random(5), tmp_path / "raw", "s3://runs/grown"
+    raw.mkdir()
+    config = tmp_path / "grown.yaml"
+    config.write_text(
+        f"name: grown\ninputs: [{{name: raw, path: {raw}}}]\n"
+        "pack: {append: true, max_sequence_length: 32, validation_share: 0.2}\n"
+    )
+    for name, host in (("b", "one"), ("a", "two")):
+        lines = (json.dumps({"text": " ".join(rng.choices(WORDS, k=90))}) for _ in range(20))
+        (raw / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+        finish(far(host, "run", config, "--out", out, "--workers", 0))
+    names = finish(far("three", "verify", out))
+    assert "ok  generation 1, hdf5/train" in names and "2 generations of 2 raw shards" in names
+    assert "raw/a.jsonl:7" in finish(far("four", "explain", out, "a.jsonl:7"))
+    assert "up to date" in finish(far("four", "run", config, "--out", out, "--workers", 0))
