@@ -15,7 +15,7 @@ from pipeline.core.manifest import StageManifest, read_manifest, read_sealed, wr
 from pipeline.core.storage import open_below
 from pipeline.engine.runner import manifest_path
 from pipeline.runs import layout
-from pipeline.runs.generations import COMPARED
+from pipeline.runs.generations import COMPARED, list_generations
 from pipeline.runs.views import CleanOutput, KeepOutput, SignaturesOutput
 from pipeline.stages.batches import Batch
 from pipeline.stories.selection import choose_preset, choose_verification
@@ -133,9 +133,12 @@ def load_earlier(config: DedupConfig, base: Path) -> tuple[Batch, ...]:
 
 
 def _list_runs(directory: Path, name: str) -> list[tuple[Path, str]]:
-    """The finished runs of an index, oldest first, or the one run that `directory` is."""
+    """The finished runs of an index, oldest first, or the generations of the run that `directory`
+    is."""
     if not is_index(directory):
-        return [(directory, name)]
+        first, *later = list_generations(directory)
+        numbered = [(g.directory, f"{name}/{g.directory.name}") for g in later]
+        return [(first.directory, name), *numbered]
     index = read_dedup_index(directory)
     if not index.finished:
         raise InputError(

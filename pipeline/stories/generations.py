@@ -46,6 +46,7 @@ from pipeline.stories import selection
 from pipeline.stories.earlier import load_batch
 from pipeline.stories.loop import StageRecord
 from pipeline.stories.preparation import PREPARATION, Preparation, prepare
+from pipeline.takedown.claims import HOLDS
 from pipeline.takedown.record import (
     TakedownState,
     check_none_pending,
@@ -179,9 +180,12 @@ def _narrow(
     inputs = tuple(source for source in config.inputs if source.name in named)
     cut = {(f.input, f.path) for f in (prepared.plan.files[i] for i in prepared.plan.large)}
     large = tuple(i for i, file in enumerate(files) if (file.input, file.path) in cut)
+    narrowed = config.model_copy(update={"inputs": inputs})
+    is_made = generation.is_finished
+    settings = _read_settings(generation) if is_made else note_settings(narrowed)
     return replace(
         prepared,
-        config=config.model_copy(update={"inputs": inputs}),
+        config=narrowed,
         screening=selection.check_screening(config, loaded.base, out),
         plan=replace(prepared.plan, files=files, large=large),
         earlier=before[0],
@@ -189,6 +193,7 @@ def _narrow(
         takedowns=_read_takedowns(generation, prepared.out),
         number=generation.number,
         known_sources=before[1],
+        settings=settings,
     )
 
 
@@ -258,8 +263,8 @@ def _refuse(part: Preparation, stage: str) -> ConfigError:
     """The error for a config that would change a finished generation; it names the settings, where
     this or a later generation was made with `pack.append` and has them on record, else the
     stage."""
-    before, now = _read_settings(part), note_settings(part.config)
-    changed = changed_fields(before, {name: now[name] for name in before})
+    before, now = _find_settings(part), note_settings(part.config)
+    changed = changed_fields(before, {name: now.get(name) for name in before})
     what = "; ".join(
         f"{key} was {_find(before, key)}, now {_find(now, key)}" for key in changed[:_SHOWN]
     )
@@ -270,17 +275,22 @@ def _refuse(part: Preparation, stage: str) -> ConfigError:
     )
 
 
-def _read_settings(part: Preparation) -> dict[str, Any]:
+def _find_settings(part: Preparation) -> dict[str, Any]:
     """The settings that a generation was made with, as it or a later one keeps them; of a later one
     without those of the inputs."""
     for generation in list_begun(find_whole(part.out))[part.number :]:
-        if generation.is_finished:
-            manifest = read_sealed(generation.directory / layout.MANIFEST)
-            settings: dict[str, Any] = manifest.get("settings", {})
-            others = set() if generation.number == part.number else {"inputs"}
-            if settings:
-                return {name: settings[name] for name in settings.keys() - others}
+        settings = _read_settings(generation) if generation.is_finished else {}
+        others = set() if generation.number == part.number else {"inputs"}
+        if settings:
+            return {name: settings[name] for name in settings.keys() - others}
     return {}
+
+
+def _read_settings(generation: Generation) -> dict[str, Any]:
+    """What the manifest of a finished generation notes of its config: nothing without
+    `pack.append`."""
+    settings = read_sealed(generation.directory / layout.MANIFEST).get("settings", {})
+    return dict(settings)
 
 
 def note_settings(config: Config) -> dict[str, Any]:
@@ -343,8 +353,9 @@ def delete_generations(run: Path) -> None:
 
 def _check_nothing_decided(generation: Generation) -> None:
     decided = [f"takedown {takedown.id}" for takedown in read_takedowns(generation.directory)]
-    if (generation.directory / REVIEWS).exists():
-        decided.append("reviews")
+    for what, file in (("reviews", REVIEWS), ("holds", HOLDS)):
+        if (generation.directory / file).exists():
+            decided.append(what)
     if decided:
         raise InputError(
             f"{generation.directory}: {decided[0]} of {generation.name} would be lost; choose "

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,8 @@ Unchanged = Callable[[Mapping[str, Any]], bool]
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
     """A checked config with everything it names found, before anything is written. `number` is that
-    of the generation; `known_sources` are the source labels that earlier ones have."""
+    of the generation; `known_sources` are the source labels that earlier ones have; `settings` is
+    what its manifest notes of the config, with `pack.append`."""
 
     config: Config
     screening: selection.ScreeningRequest
@@ -65,6 +66,7 @@ class Preparation:
     takedowns: TakedownState
     number: int = 0
     known_sources: frozenset[str] = frozenset()
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
     taken_down = prepared.takedowns.dropped
     screened = selection.screening(prepared.screening, reading, clean, compiled, run, taken_down)
     keep = selection.deduplicate(config, prepared.earlier, clean, screened, run)
-    check_survivors(keep)
+    check_survivors(keep, _NOTHING_NEW if prepared.number else "")
     verdicts = views.VerdictsOutput(run["verdicts"])
     run(quarantine_stage(clean, verdicts, config.screen.quarantine_days))
     tokenizer = views.TokenizerOutput(run(tokenizer_stage(prepared.tokenizer, prepared.fim)))
@@ -238,11 +240,18 @@ def read_inputs(
     return reading, clean
 
 
-def check_survivors(keep: views.KeepOutput) -> None:
-    """Raises InputError when nothing is left."""
+_NOTHING_NEW = (
+    "; leave the new files out until there are others with documents that earlier generations have "
+    "not: nothing was changed"
+)
+
+
+def check_survivors(keep: views.KeepOutput, mend: str = "") -> None:
+    """Raises InputError when nothing is left; `mend` is what to do about it."""
     if not sum(keep.kept):
         raise InputError(
             f"no document is left of the {sum(keep.counts):,} that reached the keep-list "
             f"({sum(keep.duplicate):,} duplicates, {sum(keep.quarantined):,} quarantined, "
             f"{sum(keep.dropped):,} dropped); see drops/, clusters.parquet and decisions.parquet"
+            + mend
         )

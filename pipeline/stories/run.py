@@ -88,6 +88,8 @@ def run_preparation(
         changed = loaded.config.model_copy(update={"cluster": cluster})
         loaded = loaded.model_copy(update={"config": changed})
     prepared = prepare(loaded, Path(out) if out is not None else None)
+    if loaded.config.pack.append:
+        prepared = replace(prepared, settings=note_settings(loaded.config))
     progress = progress or Progress(quiet=True)
     run = partial(
         _run_prepared,
@@ -250,7 +252,7 @@ def _run_stages(
         stages = keep_apart(runner.root, stages, where)
         note_days(out, stages, datetime.now().astimezone().date())
         dropped = runner.removed | list_raw_copies(out, prepared.takedowns)
-        settings = {"settings": note_settings(config)} if config.pack.append else {}
+        settings = {"settings": prepared.settings} if prepared.settings else {}
         commit_run(out, (config.name, story.name), stages, dropped, **settings)
         if screens and "verdicts" in stages:
             selection.record_screening(out, stages)

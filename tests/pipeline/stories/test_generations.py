@@ -124,6 +124,33 @@ def test_the_same_command_does_nothing_more(grown: Path, tmp_path: Path) -> None
     assert hashes(tmp_path / "run") == hashes(grown / "run")
 
 
+def test_a_run_made_before_append_was_set_stays_too(raw: Path, tmp_path: Path) -> None:
+    """Its manifest as well, when the same command finds nothing new; a change is named all the same
+    once a later generation has the settings on record."""
+    shutil.copytree(raw / "one", tmp_path / "in")
+    run, config = tmp_path / "run", make_config(tmp_path / "in")
+    pipeline.run(make_config(tmp_path / "in", pack={"append": False}), run, 0)
+    before = hashes(run)
+    pipeline.run(config, run, 0)
+    assert hashes(run) == before
+    with pytest.raises(ConfigError, match=r"stage clean changes \(settings.min_length\)"):
+        pipeline.run({**config, "clean": {"min_length": 100}}, run, 0)
+    shutil.copy2(raw / "two" / "a.jsonl", tmp_path / "in")
+    pipeline.run(config, run, 0)
+    pipeline.run(config, run, 0)
+    assert hashes(run) == before
+    with pytest.raises(ConfigError, match=r"clean\.min_length was 200, now 100"):
+        pipeline.run({**config, "clean": {"min_length": 100}}, run, 0)
+
+
+def test_as_an_index_a_run_has_all_its_generations(grown: Path, tmp_path: Path) -> None:
+    write(tmp_path / "in" / "n.jsonl", 9, 3, *first_texts(grown / "in" / "a.jsonl", 2))
+    other = make_config(tmp_path / "in", dedup={"indexes": [str(grown / "run")]})
+    pipeline.run(other, tmp_path / "run", 0)
+    table = pq.read_table(tmp_path / "run" / "clusters.parquet")
+    assert table["index"].to_pylist() == ["run/000001"] * 2
+
+
 @pytest.mark.parametrize("form", ["sample", "vsl", "corpus"])
 def test_a_generation_depends_on_no_workers_and_no_earlier_bytes(
     raw: Path, tmp_path: Path, form: str
@@ -187,6 +214,18 @@ def test_changed_and_missing_inputs_are_named(grown: Path, tmp_path: Path) -> No
         pipeline.run(config, tmp_path / "run", 0)
     old.write_text(text)
     assert len(pipeline.run(config, tmp_path / "run", 0).reused) > 20
+
+
+def test_new_files_without_a_new_document_are_refused(grown: Path, tmp_path: Path) -> None:
+    """And change nothing; they go with the next file that has one."""
+    shutil.copytree(grown, tmp_path, dirs_exist_ok=True)
+    write(tmp_path / "in" / "c.jsonl", 0, 0, *first_texts(grown / "in" / "b.jsonl", 3))
+    config, before = make_config(tmp_path / "in"), hashes(tmp_path / "run")
+    with pytest.raises(InputError, match=r"3 duplicates.*leave the new files out"):
+        pipeline.run(config, tmp_path / "run", 0)
+    assert hashes(tmp_path / "run") == before and len(pipeline.verify(tmp_path / "run")) > 20
+    write(tmp_path / "in" / "d.jsonl", 6, 2)
+    assert pipeline.run(config, tmp_path / "run", 0).generation == 2
 
 
 def test_without_append_nothing_is_overwritten(grown: Path) -> None:
