@@ -109,3 +109,32 @@ def test_killed_while_all_is_made_again(
     assert run(tmp_path, "--replace").code == 0
     assert not (tmp_path / "run" / "generations").exists()
     assert len(verify(tmp_path)) > 8
+
+
+CLAIM = """\
+id: c1
+claimant: Example Press
+received: 2026-03-01
+basis: a registered work
+what: {documents: ["a.jsonl:1", "b.jsonl:1"]}
+"""
+
+
+@pytest.mark.parametrize(
+    "number", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))]
+)
+def test_a_takedown_of_two_generations_is_killed(
+    whole: tuple[Path, int], tmp_path: Path, rng: random.Random, number: int
+) -> None:
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
+    (tmp_path / "claim.yaml").write_text(CLAIM)
+    command = ("takedown", "claim.yaml", "--run", "run", "--apply", "--by", "me", "--json")
+    for _ in range(2):
+        fault = f"*@{rng.randint(1, 150)}=kill"
+        assert prep_in_fork(*command, cwd=tmp_path, fault=fault).code in (-signal.SIGKILL, 0)
+    ended = prep_in_fork(*command, cwd=tmp_path)
+    assert ended.code == 0, ended.err
+    records = [(r["generation"], r["documents"]["count"]) for r in json.loads(ended.out)]
+    assert records == [(0, 1), (1, 1)]
+    assert "generation 1, takedowns" in verify(tmp_path)
+    assert "up to date" in run(tmp_path).out
