@@ -10,7 +10,7 @@ import contextlib
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
