@@ -7,6 +7,7 @@ before the run, is read again whenever it matters.
 """
 
 import contextlib
+import importlib.metadata
 import json
 import os
 import tempfile
@@ -78,8 +79,17 @@ class InputFile:
 
     @property
     def software(self) -> dict[str, str]:
-        """What its records depend on besides this project: the code of a plug-in that reads it."""
-        return {}
+        """What its records depend on besides this project: the code of a plug-in that reads it, or
+        the versions of packages. Raises ConfigError where one of these is not installed."""
+        records = self.format.records
+        packages = records.packages if isinstance(records, StreamFormat) else ()
+        try:
+            return {name: importlib.metadata.version(name) for name in packages}
+        except importlib.metadata.PackageNotFoundError as error:
+            raise ConfigError(
+                f"input {self.input}: format {records.name} needs {error.name}, which is not "
+                f"installed; pip install 'wafermill[{records.name}]'"
+            ) from error
 
     @property
     def is_uncut(self) -> bool:

@@ -8,14 +8,16 @@ from typing import Any
 from pipeline.core.errors import ConfigError, FunctionError, escape_text
 from pipeline.core.plugins import PlugIn, load_plug_ins
 from pipeline.core.words import did_you_mean_or_all
-from pipeline.sources import tables, text, warc
+from pipeline.sources import pages, tables, text, warc
 from pipeline.sources.raw_format import RawFormat, Records, RowFormat, StreamFormat
 from pipeline.sources.record import Place, RecordRules, find_record_problem
 
 PLUG_INS = "wafermill.readers"
 """Entry points of this group are formats: a `StreamFormat` or a `RowFormat`."""
 
-BUILT_IN = (text.JSONL, text.TEXT, text.LINES, warc.WARC, tables.PARQUET, tables.ARROW)
+BUILT_IN = (
+    text.JSONL, text.TEXT, text.LINES, warc.WARC, pages.PAGES, tables.PARQUET, tables.ARROW,
+)  # fmt: skip
 
 COMPRESSIONS = {".zst": "zst", ".gz": "gz", ".bz2": "bz2", ".xz": "xz"}
 _RATIO = 4.0

@@ -91,6 +91,11 @@ class StreamFormat(RawFormat):
     """Ends of names that mean this format only in front of that of a compression."""
     byte_order_mark: bytes = b""
     """What a file may begin with that counts as no text."""
+    places: StreamReader | None = None
+    """Yields the places of the records alone, as bad records, for cutting a file into parts; None:
+    reading them costs little."""
+    packages: tuple[str, ...] = ()
+    """Installed packages whose versions the records depend on."""
     is_plain_text: bool = False
     """Whether any bytes of UTF-8 are a file of it. Such files are only read where they are named,
     or all there are, since next to others they are more likely notes."""

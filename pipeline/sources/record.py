@@ -82,6 +82,10 @@ BAD_REASONS = {
     "too_deep": "nested too deeply to parse",
     "bad_meta": "a meta field that is not a JSON object with plain values",
     "unknown_source": "a source label missing from the input's list of sources",
+    "not_a_page": "a response of a WARC file that is no HTML page of status 200",
+    "page_encoding": "a page in a content encoding that cannot be undone",
+    "page_too_deep": "a page with more than 1,000 tags open at a time",
+    "page_failed": "a page that crashed the extractor or took it more than 30 s of CPU time",
 }
 
 

@@ -1,13 +1,14 @@
 """Read WET files and other WARC files of extracted text: every conversion record is a document.
 
-Responses hold HTML, not text, and nothing is extracted from them here: a file that has responses
-and no conversion record is refused. Request, metadata and information records are no documents.
-The framing is parsed here because it has to be: lines and blocks of bounded length, an exact place
-for every record, and an error where a record is cut off.
+Responses hold HTML, not text, which `pipeline.sources.pages` reads where the config asks for it: a
+file that has responses and no conversion record is refused. Request, metadata and information
+records are no documents. The framing is parsed here because it has to be: lines and blocks of
+bounded length, an exact place for every record, and an error where a record is cut off.
 """
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from pipeline.core.errors import InputError, escape_text
@@ -29,39 +30,57 @@ def read_warc(
     """Every conversion record, good or bad, in file order; `start` is where the blocks begin in
     a file that is not read whole. Raises InputError when the framing is broken, and for a file of
     responses."""
+    skipped: Counter[str] = Counter()
+    found = False
+    for place, body, headers in read_bodies(path, blocks, rules, start, "conversion", skipped):
+        found = True
+        yield make_item(place, body, headers, rules)
+    markup = sum(skipped[kind] for kind in _MARKUP)
+    if start is None and markup and not found:
+        raise InputError(
+            f"{path}: {markup:,} responses and no extracted text; give the WET files, or `format: "
+            "pages`, which extracts the text (docs/readers.md)"
+        )
+
+
+def read_bodies(
+    path: str,
+    blocks: Iterator[bytes],
+    rules: RecordRules,
+    start: Place | None,
+    wanted: str,
+    skipped: Counter[str],
+) -> Iterator[tuple[Place, bytes | None, dict[str, str]]]:
+    """The place, the block (None: above `rules.max_document_bytes`) and the headers of every record
+    of one type; counts the types of all others in `skipped`."""
     begin = start or START
     stream = _WarcBytes(path, blocks, begin)
-    ordinal, markup = begin.ordinal, 0
+    ordinal = begin.ordinal
     while stream.next_record():
         offset, line = stream.offset, stream.line
         headers = stream.headers(offset)
         length = _length(path, offset, headers)
         kind = headers.get("warc-type", "")
-        if kind != "conversion":
+        if kind != wanted:
             stream.skip(length)
-            markup += kind in _MARKUP
+            skipped[kind] += 1
             continue
         body = stream.read(length) if length <= rules.max_document_bytes else None
         if body is None:
             stream.skip(length)
-        place = Place(ordinal, line, offset, stream.offset - offset)
+        yield Place(ordinal, line, offset, stream.offset - offset), body, headers
         ordinal += 1
-        yield _item(place, body, headers, rules)
-    if start is None and markup and not ordinal:
-        raise InputError(
-            f"{path}: {markup:,} responses and no extracted text; give the WET files, or extract "
-            "the text first and write it as jsonl"
-        )
 
 
-def _item(
-    place: Place, body: bytes | None, headers: dict[str, str], rules: RecordRules
+def make_item(
+    place: Place, text: bytes | None, headers: dict[str, str], rules: RecordRules
 ) -> Record | BadRecord:
+    """The record of a text, None for one that is too large."""
     meta = {key: headers[name] for key, name in META_HEADERS.items() if name in headers}
     try:
-        if body is None:
+        if text is None:
             raise RecordError("too_large")
-        return text_record(place, body, rules, meta, json.dumps(meta, ensure_ascii=False))
+        return text_record(place, text, rules, meta, json.dumps(meta, ensure_ascii=False))
     except RecordError as refused:
         return BadRecord(place, str(refused))
 

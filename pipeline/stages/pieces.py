@@ -22,7 +22,7 @@ from pipeline.core.manifest import Shard
 from pipeline.engine.stage import MEMORY_PER_WORK, Inputs, Output, Result, Stage, Task
 from pipeline.runs import layout
 from pipeline.runs.views import PiecesOutput
-from pipeline.sources.files import HashingReader, InputFile, make_allowance, read_blocks, read_rows
+from pipeline.sources.files import HashingReader, InputFile, make_allowance, read_rows
 from pipeline.sources.part import (
     Chunk,
     Content,
@@ -133,7 +133,8 @@ def _chunks(job: PiecesJob, reader: HashingReader) -> Iterator[Chunk]:
     if records.parts == "lines":
         count = LineCount(rules.max_document_bytes, records.byte_order_mark)
         return cut_lines(blocks(), job.part_bytes, count)
-    return cut_records(blocks(), job.part_bytes, lambda some: read_blocks(file, some, rules))
+    read = records.places or records.read
+    return cut_records(blocks(), job.part_bytes, lambda some: read(file.shown, some, rules, None))
 
 
 def _start(job: PiecesJob, chunk: Chunk, can_seek: bool) -> StreamStart | None:

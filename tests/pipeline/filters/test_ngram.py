@@ -124,8 +124,8 @@ def test_perplexities_are_those_of_the_formulas(
     texts = make_texts(order, count, 50)
     model = model_of(texts, tmp_path / "m", order, min_count)
     oracle = KneserNey([words for words in texts if words], order, min_count)
-    for found, expected in zip(model.facts.discounts, oracle.discount[1:], strict=True):
-        assert found == pytest.approx(expected[1:])
+    for own, its in zip(model.facts.discounts, oracle.discount[1:], strict=True):
+        assert own == pytest.approx(its[1:])
     assert (count > 2) == (oracle.discount[2] != [0.0, 0.5, 1.0, 1.5]), "both ways are taken"
     asked = [*texts, *make_texts(99, 40, 90), ["unseen"], ["unseen", "again", "w1"]]
     found = measure_perplexity([" ".join(words) for words in asked], model)
