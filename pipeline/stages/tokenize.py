@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dedup.arrays import Mask
 from pipeline.core import ids
 from pipeline.core.errors import FunctionError
 from pipeline.core.manifest import Shard
@@ -20,8 +21,9 @@ from pipeline.core.storage import canonical_json
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, bytes_output
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
-from pipeline.runs.views import CleanOutput, CutsOutput, KeepOutput, SplitsOutput, TokenizerOutput
+from pipeline.runs.views import CleanOutput, CutsOutput, KeepOutput, TokenizerOutput
 from pipeline.stages.cuts import cut_texts
+from pipeline.stages.keep import SplitRules
 from pipeline.tokenizers.arrangement import FILL_IN_MIDDLE, FillInMiddle
 from pipeline.tokenizers.definition import TokenizerDefinition, restore_definition
 from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer, tokenize_documents
@@ -87,11 +89,12 @@ class NamedEngineJob(TokenizeJob):
 
 @dataclass(frozen=True)
 class RearrangedJob:
-    """The same with the splits of the documents; those of train are rearranged."""
+    """The same, what documents are rearranged by, and what their splits follow from: it is done in
+    train alone, and the stage of the splits comes later."""
 
     tokenize: TokenizeJob
-    splits: Shard
     fim: FillInMiddle
+    splits: SplitRules
 
 
 def token_lists(tokens: Tokens, lengths: npt.NDArray[np.int64]) -> pa.LargeListArray:
@@ -119,7 +122,8 @@ def _tokenize(job: TokenizeJob | RearrangedJob, inputs: Inputs) -> Result:
     rearranged = None
     if isinstance(job, RearrangedJob):
         rearranged, job = job, job.tokenize
-    state = inputs.table(job.keep)["state"].to_numpy()
+    keep = inputs.table(job.keep)
+    state = keep["state"].to_numpy()
     is_kept = pa.chunked_array([pa.array(state == STATES.index("kept"))])
     documents = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
     texts = documents["text"]
@@ -139,8 +143,8 @@ def _tokenize(job: TokenizeJob | RearrangedJob, inputs: Inputs) -> Result:
         if rearranged is None:
             table = names.append_column("tokens", tokenize_documents(texts, tokenizer))
         else:
-            split = inputs.table(rearranged.splits)["split"].filter(is_kept)
-            table = _rearrange(names, texts, split, tokenizer, rearranged.fim)
+            in_train = rearranged.splits.assign(keep)[is_kept.to_numpy()] == 0
+            table = _rearrange(names, texts, in_train, tokenizer, rearranged.fim)
     except FunctionError as error:
         raise FunctionError(f"{job.documents.path}: {error}") from error
     counters = {"documents": len(table), "tokens": int(list_lengths(table["tokens"]).sum())}
@@ -150,24 +154,16 @@ def _tokenize(job: TokenizeJob | RearrangedJob, inputs: Inputs) -> Result:
 def _rearrange(
     names: pa.Table,
     texts: pa.ChunkedArray,
-    split: pa.ChunkedArray,
+    in_train_N: Mask,
     tokenizer: TextTokenizer,
     fim: FillInMiddle,
 ) -> pa.Table:
-    """The table with the documents of train, which is split 0, rearranged."""
+    """The table with the documents of train rearranged."""
     keys = ids.keys_as_u64(names["doc_key"])
-    tokens, about = tokenize_rearranged(texts, keys, split.to_numpy() == 0, tokenizer, fim)
+    tokens, about = tokenize_rearranged(texts, keys, in_train_N, tokenizer, fim)
     for name in about.column_names:
         names = names.append_column(name, about[name])
     return names.append_column("tokens", tokens)
-
-
-@dataclass(frozen=True)
-class Rearrangement:
-    """How documents are rearranged, and the splits, of which it is done in train."""
-
-    fim: FillInMiddle
-    splits: SplitsOutput
 
 
 def tokenize_stage(
@@ -176,9 +172,10 @@ def tokenize_stage(
     clean: CleanOutput,
     keep: KeepOutput,
     cuts: CutsOutput | None,
-    rearrangement: Rearrangement | None = None,
+    rearranged: tuple[FillInMiddle, SplitRules] | None = None,
 ) -> Stage:
-    """The stage that turns text into ids; `cuts` names what is cut from the texts before."""
+    """The stage that turns text into ids; `cuts` names what is cut from the texts before,
+    `rearranged` how documents of train are rearranged."""
     documents, rules = clean.documents, published.definition
     spans = cuts.cuts if cuts else (None,) * len(documents)
     tasks = []
@@ -197,16 +194,12 @@ def tokenize_stage(
             )
         inputs = (rules, document, kept) if cut is None else (rules, document, kept, cut)
         label = f"tokens of {document.path}"
-        if rearrangement is None:
-            tasks.append(Task(label, job, inputs, document.size))
-            continue
-        split = rearrangement.splits.splits[index]
-        moved = RearrangedJob(job, split, rearrangement.fim)
-        tasks.append(Task(label, moved, (*inputs, split), document.size))
+        asked = job if rearranged is None else RearrangedJob(job, *rearranged)
+        tasks.append(Task(label, asked, inputs, document.size))
     software = {"tokenizers": version("tokenizers")}
     settings: dict[str, Any] = {} if tokenizer.bos_id is None else {"bos_id": tokenizer.bos_id}
-    if rearrangement is not None:
-        settings["fim"] = asdict(rearrangement.fim)
+    if rearranged is not None:
+        settings["fim"] = asdict(rearranged[0])
     code = tokenizer.engine and engine_code(tokenizer.engine)
     if code:
         software[f"tokenizer engine {tokenizer.engine}"] = str(code)

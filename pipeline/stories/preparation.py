@@ -16,7 +16,7 @@ from pipeline.runs import views
 from pipeline.stages.batches import Batch
 from pipeline.stages.clean import clean_stage
 from pipeline.stages.cuts import cut_table_stage, cuts_stage, redactions_stage
-from pipeline.stages.keep import split_stage
+from pipeline.stages.keep import split_rules, split_stage
 from pipeline.stages.lines import LineRules, find_repeats, units_stage
 from pipeline.stages.mixture import (
     check_mixture,
@@ -34,7 +34,7 @@ from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle.gather import gather_streams
 from pipeline.stages.shuffle.scatter import scatter_stage
 from pipeline.stages.tables import account_stage, documents_stage, sources_stage
-from pipeline.stages.tokenize import Rearrangement, tokenize_stage, tokenizer_stage
+from pipeline.stages.tokenize import tokenize_stage, tokenizer_stage
 from pipeline.stages.withheld import quarantine_stage
 from pipeline.stories import selection
 from pipeline.stories.earlier import load_earlier
@@ -141,15 +141,11 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
     run(quarantine_stage(clean, verdicts, config.screen.quarantine_days))
     tokenizer = views.TokenizerOutput(run(tokenizer_stage(prepared.tokenizer, prepared.fim)))
     cuts = _cuts(prepared, clean, keep, verdicts, run)
-    splitting, rearrangement = split_stage(config, clean.documents, keep), None
-    if prepared.fim:  # held-out documents stay as they are
-        assigned = views.SplitsOutput(run(splitting))
-        rearrangement = Rearrangement(prepared.fim, assigned)
-    tokenizing = tokenize_stage(prepared.tokenizer, tokenizer, clean, keep, cuts, rearrangement)
+    rearranged = (prepared.fim, split_rules(config, keep)) if prepared.fim else None
+    tokenizing = tokenize_stage(prepared.tokenizer, tokenizer, clean, keep, cuts, rearranged)
     tokens = views.TokensOutput(run(tokenizing))
     run(sources_stage(reading, clean))
-    if not prepared.fim:
-        assigned = views.SplitsOutput(run(splitting))
+    assigned = views.SplitsOutput(run(split_stage(config, clean.documents, keep)))
     table = documents_stage(clean, keep, verdicts, assigned, tokens)
     documents = views.DocumentsOutput(run(table))
     mixture = None

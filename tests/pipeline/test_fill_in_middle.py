@@ -290,6 +290,16 @@ def test_output_does_not_depend_on_the_tasks(
         assert (one / name).read_bytes() == (two / name).read_bytes()
 
 
+def test_keeping_little_changes_no_row(corpus: Corpus, tokenizer: Path, tmp_path: Path) -> None:
+    """Intermediates go as soon as no stage reads them, which is not before tokenizing."""
+    lines = ("lines.unit=line", "lines.min_documents=2", "lines.min_characters=5")
+    every = run(corpus, tokenizer, tmp_path / "all", *lines)
+    least = run(corpus, tokenizer, tmp_path / "least", *lines, "keep=minimal")
+    pipeline.verify(least, lineage=100)
+    for path in (every / "hdf5").rglob("*.h5"):
+        assert path.read_bytes() == (least / path.relative_to(every)).read_bytes()
+
+
 def test_repacked_rows_are_traced_to_the_parts(
     corpus: Corpus, tokenizer: Path, tmp_path: Path, prep: Callable[..., Ended]
 ) -> None:
