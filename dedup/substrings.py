@@ -6,8 +6,8 @@ part of the corpus. A window is `least` bytes. One that occurs earlier, without 
 two, is repeated; what repeated windows cover is cut. Neighbouring windows whose first occurrences
 are neighbours too form a match.
 
-1. Seeds: every window of `seed_size` bytes whose hash ends in zeros, about one in `least` / 16 to
-   `least` / 8. A repeated window is the same text in both places and has the same seeds in both;
+1. Seeds: every window of `seed_size` bytes whose hash begins with zeros, about one in `least` / 16
+   to `least` / 8. A repeated window is the same text in both places and has the same seeds in both;
    so one that holds a seed of which there is no second anywhere is not repeated, and is never
    looked at again. That rules out nearly all text that does not repeat.
 2. The windows that are left are joined by a 64-bit hash of all their bytes: the first of equal ones
@@ -104,8 +104,9 @@ def seed_size(least: int) -> int:
 
 
 def _sampling_shift(least: int) -> int:
-    """Bits of a hash but for those that are zero for seeds: of windows of `least` bytes about six
-    in 100,000 hold no seed, and nothing rules them out."""
+    """Bits of a hash but for those that are zero for seeds. Of windows of 200 bytes about six in
+    100,000 hold no seed, and of those of any length less than three in a thousand: nothing rules
+    these out."""
     return 64 - ((least // 8).bit_length() - 1)
 
 
@@ -128,9 +129,7 @@ def find_seeds(texts: Texts, least: int) -> Seeds:
         room = count
 
 
-def find_candidates(
-    texts: Texts, seeds: Seeds, is_shared_S: npt.NDArray[np.bool_], least: int
-) -> Windows:
+def find_candidates(texts: Texts, seeds: Seeds, is_shared_S: Mask, least: int) -> Windows:
     """The windows that no seed rules out. is_shared_S: whether there is a second of each seed, in
     these or other texts."""
     size = seed_size(least)
@@ -220,7 +219,7 @@ def _sample(
                 count += 1
             if at + size == end:
                 break
-            value = value * _BASE + (_step(data, at, size, power))
+            value = value * _BASE + _step(data, at, size, power)
             at += 1
     return count
 

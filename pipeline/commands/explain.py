@@ -132,7 +132,7 @@ def _about_cut(cut: "Cut") -> str:
     if not cut.first:
         return span
     start = "" if cut.first_start is None else f", from byte {cut.first_start:,} on"
-    return f"{span} that stays in {cut.first}  {describe_place(cut.place, '')}{start}"
+    return f"{span} that is first in {cut.first}  {describe_place(cut.place, '')}{start}"
 
 
 def _about_more_cuts(explanation: "Explanation") -> str:

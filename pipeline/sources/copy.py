@@ -9,6 +9,7 @@ import io
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -121,6 +122,18 @@ def trailing_bytes(file: InputFile) -> int:
     if not isinstance(records, StreamFormat) or records.trailing_bytes is None:
         raise InputError(f"{file.shown}: records of the format {records.name} cannot be copied")
     return records.trailing_bytes
+
+
+def measure_lines(file: InputFile) -> I64:
+    """Bytes of every line of a file, a newline at its end included even where the last has none."""
+    lengths, rest = [np.zeros(0, np.int64)], 0
+    with closing(HashingReader(file.location)) as reader:
+        for block in decompress_blocks(file.shown, reader, file.format.compression):
+            ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + 1
+            if len(ends):
+                lengths.append(np.diff(ends, prepend=-rest))
+            rest = len(block) - int(ends[-1]) if len(ends) else rest + len(block)
+    return np.concatenate([*lengths, [rest + 1] if rest else []]).astype(np.int64)
 
 
 def number_ranges(blocks: Iterator[bytes], starts: I64, stops: I64) -> Iterator[tuple[int, bytes]]:

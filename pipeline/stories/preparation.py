@@ -162,7 +162,7 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
     packed = pack_streams(config, prepared.tokenizer, clean, gather, run)
     mixed = mixture_accounts(mixture, scatter) if mixture else {}
     run(account_stage(clean, documents, packed, mixed))
-    passages = ()
+    passages: tuple[str, ...] = ()
     if config.dedup.substrings.cut:
         found = views.SubstringsOutput(run["substrings"])
         passages = (selection.note_passages(config.dedup, found),)

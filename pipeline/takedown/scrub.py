@@ -34,7 +34,7 @@ from pipeline.engine.stage import Output, arrow_output, parquet_output
 from pipeline.runs import layout
 from pipeline.runs.parts import wrap_read_errors
 from pipeline.runs.records import map_arrow
-from pipeline.sources.copy import copy_records, new_compressor, trailing_bytes
+from pipeline.sources.copy import copy_records, measure_lines, new_compressor, trailing_bytes
 from pipeline.sources.files import HashingReader, InputFile
 from pipeline.sources.output_format import COMPRESSIONS, PluggedForm, find_form
 from pipeline.sources.streams import decompress_blocks
@@ -248,6 +248,9 @@ def _drop_rows(run: RunTables, path: Path, raw: str, docs: I64, before: I64) -> 
     starts = np.arange(len(rows))
     if not file.has_rows:
         whole = sizes + trailing_bytes(file)
+        if (run.directory / layout.CUTS).exists():  # texts are shorter than those that were read
+            whole = measure_lines(file)
+            sizes = whole - trailing_bytes(file)
         starts = np.cumsum(whole) - whole
     with closing(HashingReader(file.location)) as reader:
         return b"".join(copy_records(file, reader, starts[stays], sizes[stays]))

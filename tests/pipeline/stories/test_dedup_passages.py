@@ -162,7 +162,7 @@ def test_explain_says_what_was_cut_and_where_it_stays(kept: Path, prep: Prep) ->
     key, first = cut["doc_key"].hex(), cut["first"].hex()
     ended = prep("explain", kept, key)
     assert ended.code == 0, ended.err
-    span = f"bytes {cut['byte_start']} to {cut['byte_end']}, a passage that stays in {first}"
+    span = f"bytes {cut['byte_start']} to {cut['byte_end']}, a passage that is first in {first}"
     assert span in ended.out and f"from byte {cut['first_start']} on" in ended.out
     found = json.loads(prep("explain", kept, key, "--json").out)
     assert found["cuts"][0]["first"] == first and found["cuts_total"] == len(found["cuts"])

@@ -53,14 +53,17 @@ def lines_of(path: Path) -> list[Any]:
         return b"".join(decompress_blocks(path, file, form)).decode().splitlines()
 
 
-@pytest.mark.parametrize("command", ["dedup", "clean"])
+@pytest.mark.parametrize("command", ["dedup", "dedup --substrings 50", "clean"])
 def test_records_are_written_anew(corpus: Any, tmp_path: Path, prep: Prep, command: str) -> None:
-    """Of every file the first, a middle and the last record go; the others stay byte for byte."""
+    """Of every file the first, a middle and the last record go; the others stay byte for byte, also
+    where they are shorter than the records that were read."""
     run = tmp_path / "run"
-    options = ("--out", run, "--workers", 0, *(RULES if command == "clean" else ()))
+    command, *passages = command.split()
+    options = ("--out", run, "--workers", 0, *(RULES if command == "clean" else passages))
     limit = ("--max-bad-share", 1) if command == "dedup" else ()
     ended = prep(command, corpus.root / "raw", *options, *limit)
     assert ended.code == 0, ended.err
+    assert (run / "lines.parquet").exists() == bool(passages)
     store = {"dedup": "records", "clean": "cleaned"}[command]
     files = sorted(p for p in (run / store).rglob("*") if p.is_file())
     before = {path: lines_of(path) for path in files}
