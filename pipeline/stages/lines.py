@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dedup.arrays import U32
 from pipeline.core import ids
 from pipeline.core.manifest import Shard
 from pipeline.engine.levels import Bundle
@@ -75,12 +76,8 @@ def _units(job: UnitsJob, inputs: Inputs) -> Result:
     """Columns digest (ascending), shard, row, byte_start, byte_end; the doc_key of each row."""
     from dedup.lines import units_of
 
-    documents = inputs.table(job.documents, ["doc_key", "source", "text"])
-    is_compared = pc.equal(inputs.table(job.keep, ["state"])["state"], STATES.index("kept"))
-    if job.sources is not None:
-        labels = documents["source"].cast(pa.string())
-        is_compared = pc.and_(is_compared, pc.is_in(labels, pa.array(job.sources, pa.string())))
-    rows = np.flatnonzero(is_compared.to_numpy()).astype(np.uint32)
+    documents = inputs.table(job.documents, ["doc_key", "text"])
+    rows = find_kept_rows(job.documents, job.keep, job.sources, inputs)
     texts = documents["text"].take(pa.array(rows))
     units = units_of(texts, job.unit, job.min_characters)
     table = pa.table(
@@ -99,6 +96,17 @@ def _units(job: UnitsJob, inputs: Inputs) -> Result:
         ),
     )
     return Result(outputs, {"documents": len(rows), "units": len(units)})
+
+
+def find_kept_rows(
+    documents: Shard, keep: Shard, sources: tuple[str, ...] | None, inputs: Inputs
+) -> U32:
+    """The rows of a shard's kept documents, of these sources alone if some are given."""
+    is_kept = pc.equal(inputs.table(keep, ["state"])["state"], STATES.index("kept"))
+    if sources is not None:
+        labels = inputs.table(documents, ["source"])["source"].cast(pa.string())
+        is_kept = pc.and_(is_kept, pc.is_in(labels, pa.array(sources, pa.string())))
+    return np.flatnonzero(is_kept.to_numpy()).astype(np.uint32)
 
 
 def units_stage(clean: views.CleanOutput, keep: views.KeepOutput, rules: LineRules) -> Stage:

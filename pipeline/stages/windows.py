@@ -23,7 +23,6 @@ from pipeline.engine.levels import Bundle, single_ranges
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Result, RunStage, Stage, Task, arrow_output
 from pipeline.runs import layout, views
-from pipeline.runs.layout import STATES
 from pipeline.stages.digest_runs import (
     Join,
     RunsJob,
@@ -32,6 +31,7 @@ from pipeline.stages.digest_runs import (
     slice_found,
     slice_runs,
 )
+from pipeline.stages.lines import find_kept_rows
 
 if TYPE_CHECKING:
     from dedup.text import Texts
@@ -69,7 +69,7 @@ def _seeds(job: SeedsJob, inputs: Inputs) -> Result:
     from dedup.substrings import find_seeds
     from dedup.text import join_texts
 
-    rows = _find_rows(job.documents, job.keep, job.rules.sources, inputs)
+    rows = find_kept_rows(job.documents, job.keep, job.rules.sources, inputs)
     texts = inputs.table(job.documents, ["text"])["text"].take(pa.array(rows))
     sizes = pc.binary_length(texts).to_numpy()
     digests = find_seeds(join_texts(texts), job.rules.least).digest
@@ -88,17 +88,6 @@ def _seeds(job: SeedsJob, inputs: Inputs) -> Result:
         "blocks": _cut_blocks(rows, sizes, job.block_bytes),
     }
     return Result((arrow_output(layout.shard("seeds", job.index, "arrow"), table),), counters)
-
-
-def _find_rows(
-    documents: Shard, keep: Shard, sources: tuple[str, ...] | None, inputs: Inputs
-) -> U32:
-    """The rows of the kept documents of these sources."""
-    is_compared = pc.equal(inputs.table(keep, ["state"])["state"], STATES.index("kept"))
-    if sources is not None:
-        labels = inputs.table(documents, ["source"])["source"].cast(pa.string())
-        is_compared = pc.and_(is_compared, pc.is_in(labels, pa.array(sources, pa.string())))
-    return np.flatnonzero(is_compared.to_numpy()).astype(np.uint32)
 
 
 def _cut_blocks(rows: U32, sizes: npt.NDArray[np.integer], most: int) -> list[list[int]]:
@@ -187,7 +176,7 @@ def _windows(job: WindowsJob, inputs: Inputs) -> Result:
     key: doc_key, and row in the documents shard."""
     from dedup.substrings import find_candidates, find_seeds
 
-    rows = _find_rows(job.documents, job.keep, job.rules.sources, inputs)
+    rows = find_kept_rows(job.documents, job.keep, job.rules.sources, inputs)
     rows = rows[(rows >= job.first) & (rows < job.stop)]
     keys = inputs.open(job.documents).take(["doc_key"], rows)["doc_key"]
     order = ids.sort_order(ids.keys_as_u64(keys))

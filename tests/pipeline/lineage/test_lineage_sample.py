@@ -39,6 +39,7 @@ def directory(request: pytest.FixtureRequest, corpus: Any, tmp_path_factory: Any
     if request.param == "cut":
         cuts = pq.read_table(out / "lines.parquet")
         assert 0 < cuts["digest"].null_count < len(cuts)
+        assert " of 50 bytes or more were cut from " in (out / "report.html").read_text()
     return out
 
 
