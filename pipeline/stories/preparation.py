@@ -202,11 +202,11 @@ def _cuts(
     passages, and what the policy redacts."""
     lines, units, redactions = prepared.config.lines, None, None
     repeats: tuple[Bundle, ...] = ()
-    substrings = selection.find_repeated_passages(prepared.config.dedup, clean, keep, run)
     if lines.unit != "none":
         rules = LineRules(lines.unit, lines.min_characters, lines.min_documents, lines.sources)
         units = views.LinesOutput(run(units_stage(clean, keep, rules)))
         repeats = find_repeats(units, rules, prepared.config.dedup.memory, run)
+    substrings = selection.find_repeated_passages(prepared.config.dedup, clean, keep, run)
     if prepared.screening.redacts:
         decided = views.DecisionsOutput(run["decisions"])
         redactions = views.RedactionsOutput(run(redactions_stage(clean, decided, verdicts)))

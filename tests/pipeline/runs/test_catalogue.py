@@ -128,10 +128,11 @@ def every_run(
     monkeypatch_module.setattr(levels, "MOST_TOGETHER", 1)
     monkeypatch_module.setattr(parts, "RECORDS", 20)
     many = levels.MOST_SHARDS
+    passages = ("--set", "dedup.substrings={cut: true, min_bytes: 50}")
     for most, *command in (
-        (2, "run", made.config, "--out", runs["run"]),
-        (many, "run", vsl, "--out", runs["vsl"]),
-        (many, "dedup", shards, "--out", runs["dedup"]),
+        (2, "run", made.config, "--out", runs["run"], *passages),
+        (many, "run", vsl, "--out", runs["vsl"], *passages),
+        (many, "dedup", shards, "--out", runs["dedup"], "--substrings", 50),
         (many, "clean", shards, "--out", runs["clean"]),
         (many, "export", runs["vsl"], "--out", tmp_path / "other", "--format", "jsonl"),
         (2, "export", runs["run"], "--out", runs["export"], "--format", "jsonl"),
@@ -146,7 +147,7 @@ def every_run(
 
 def test_tasks_read_the_scratch_that_the_catalogue_says(every_run: list[Path]) -> None:
     """What is deleted early depends on it. These runs have no review, takedown, redaction, corpus,
-    or repeats or decisions that spread in several shards."""
+    or repeats, seeds, windows or decisions that spread in several shards."""
     lines = (every_run[0].parent / READS).read_text().split("\n")[:-1]
     reads = {(stage, place) for stage, place in map(str.split, lines) if place in SCRATCH}
     reads = {(stage, place) for stage, place in reads if stage in STAGES}
@@ -160,6 +161,8 @@ def test_tasks_read_the_scratch_that_the_catalogue_says(every_run: list[Path]) -
         ("decisions", "reviews"), ("decisions", "withheld"), ("cuts", "redactions"),
         ("redactions", "decisions"), ("redactions", "verdicts"), ("pack", "stream"),
         ("merge_repeats", "repeats"), ("cuts", "merged_repeats"),
+        ("merge_shared_seeds", "shared_seeds"), ("windows", "merged_shared_seeds"),
+        ("merge_repeated_windows", "repeated_windows"), ("substrings", "merged_repeated_windows"),
         ("merge_spread", "spread"), ("verdicts", "merged_spread"),
         ("merge_givers", "givers"), ("spread", "merged_givers"),
     }  # fmt: skip
