@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from trainer.config import ModelConfig
-from wafer_backend.cluster.precision import streamed_dtype
+from wafer_backend.cluster.precision import Precision, cast_to, travels_changed
 from wafer_backend.compiled import CompiledModule
 from wafer_backend.sparse import mask_of
 
@@ -112,15 +112,15 @@ def count_zeros(tensor: Tensor) -> int:
     return tensor.numel() - int(torch.count_nonzero(tensor))
 
 
-def count_lost(tensor: Tensor, dtype: torch.dtype) -> int:
-    """How many values are not zero, but would be after a cast: underflow.
+def count_lost(tensor: Tensor, precision: Precision) -> int:
+    """How many float32 values are not zero, but would be after a cast: underflow.
 
-    >>> count_lost(torch.tensor([0.0, 1e-8, 1e-7, 1.0]), torch.float16)
-    1
+    >>> small = torch.tensor([0.0, 1e-13, 1e-8, 1e-7, 1.0])
+    >>> [count_lost(small, half) for half in ("float16", "cbfloat16", "bfloat16")]
+    [2, 1, 0]
     """
-    if tensor.dtype == dtype:
-        return 0
-    pairs = ((chunk.count_nonzero(), chunk.to(dtype).count_nonzero()) for chunk in _chunks(tensor))
+    casts = ((chunk, cast_to(chunk, precision)) for chunk in _chunks(tensor))
+    pairs = ((before.count_nonzero(), after.count_nonzero()) for before, after in casts)
     return sum(int(before - after) for before, after in pairs)
 
 
@@ -161,13 +161,13 @@ class Gradients:
 
     def _count(self, *_: Any) -> None:
         for name, parameter in self._compiled.memoryx.parameters.items():
-            dtype = _travels_as(self._compiled, parameter)
-            if dtype is not None and parameter.grad is not None:
+            precision = self._compiled.config.precision
+            if travels_changed(parameter, precision) and parameter.grad is not None:
                 pruned = _pruned(parameter)
                 self.by_name[name] = Sums(
                     gradients=parameter.numel() - pruned,
                     gradient_zeros=count_zeros(parameter.grad) - pruned,
-                    gradient_lost=count_lost(parameter.grad, dtype),
+                    gradient_lost=count_lost(parameter.grad, precision),
                 )
 
 
@@ -182,9 +182,8 @@ def by_name(compiled: CompiledModule, gradients: Gradients, model: ModelConfig) 
             measured = gradients.by_name.get(name, Sums())._replace(
                 values=parameter.numel(), total=total(parameter), squares=squares(parameter)
             )
-            dtype = _travels_as(compiled, parameter)
-            if dtype is not None:
-                lost = count_lost(parameter, dtype)
+            if travels_changed(parameter, compiled.config.precision):
+                lost = count_lost(parameter, compiled.config.precision)
                 measured = measured._replace(cast=parameter.numel(), lost=lost)
             moments = states.get(name, {}).get(SECOND_MOMENT)
             if moments is not None:
@@ -207,9 +206,3 @@ def _pruned(parameter: Tensor) -> int:
     """Weights that a mask keeps at zero, and with them their gradients and moments."""
     mask = mask_of(parameter)
     return 0 if mask is None else parameter.numel() - int(mask.sum())
-
-
-def _travels_as(compiled: CompiledModule, parameter: Tensor) -> torch.dtype | None:
-    """The half precision that a weight and its gradient travel in; None for fp32."""
-    dtype = streamed_dtype(parameter, compiled.config.precision)
-    return None if dtype == parameter.dtype else dtype

@@ -31,6 +31,7 @@ _QUIET = 1 << 22
 _EXPONENT_SHIFT = (127 - BIAS) << MANTISSA_BITS
 _ALL_ONES = 63 << MANTISSA_BITS
 _FIRST_OVERFLOW = (127 + BIAS + 1) << 23
+_LAST_BINADE = (127 + BIAS) << 23
 _FIRST_NORMAL = (127 + 1 - BIAS) << 23
 
 
@@ -40,12 +41,31 @@ def round_to_cbfloat16(values: torch.Tensor) -> torch.Tensor:
     From the middle between LARGEST and 2**32 on it is infinity; NaN stays NaN, and zero keeps its
     sign. Raises TypeError for another dtype.
     """
-    return _round(values).view(torch.float32)
+    rounded = values.detach().clone(memory_format=torch.contiguous_format)
+    round_in_place(rounded)
+    return rounded
 
 
 def round_in_place(values: torch.Tensor) -> None:
-    """`round_to_cbfloat16`, written over `values`."""
-    values.copy_(round_to_cbfloat16(values))
+    """`round_to_cbfloat16`, written over `values`.
+
+    Where the exponent is one of a normal value the dropped bits are rounded away as whole numbers;
+    the few others are looked for, and rounded apart.
+    """
+    if values.dtype != torch.float32:
+        raise TypeError(f"cbfloat16 is made from float32, not from {values.dtype}")
+    if not values.is_contiguous():
+        values.copy_(round_to_cbfloat16(values))
+        return
+    bits = values.detach().view(torch.int32).view(-1)
+    magnitude = bits & _MAGNITUDE
+    apart = (magnitude < _FIRST_NORMAL) & (magnitude != 0)
+    apart |= magnitude >= _LAST_BINADE
+    places = apart.nonzero().squeeze(1)
+    others = bits[places]
+    odd = magnitude.copy_(bits).bitwise_right_shift_(_DROPPED).bitwise_and_(1)
+    bits.add_(odd).add_((1 << (_DROPPED - 1)) - 1).bitwise_and_(-(1 << _DROPPED))
+    bits[places] = _round_apart(others)
 
 
 def encode(values: torch.Tensor) -> torch.Tensor:
@@ -53,7 +73,7 @@ def encode(values: torch.Tensor) -> torch.Tensor:
 
     A NaN becomes quiet and keeps its sign and the upper bits of its payload.
     """
-    bits = _round(values)
+    bits = round_to_cbfloat16(values).view(torch.int32)
     magnitude = bits & _MAGNITUDE
     code = (magnitude >> _DROPPED) - _EXPONENT_SHIFT
     subnormal = (magnitude.view(torch.float32) / SMALLEST).to(torch.int32)
@@ -74,19 +94,15 @@ def decode(codes: torch.Tensor) -> torch.Tensor:
     return torch.where(codes >= 1 << 15, bits | _SIGN, bits).view(torch.float32)
 
 
-def _round(values: torch.Tensor) -> torch.Tensor:
-    """The bits of the rounded values, int32."""
-    if values.dtype != torch.float32:
-        raise TypeError(f"cbfloat16 is made from float32, not from {values.dtype}")
-    bits = values.detach().contiguous().view(torch.int32)
+def _round_apart(bits: torch.Tensor) -> torch.Tensor:
+    """Round values below the first normal one, or of the last exponents: bits to bits, int32."""
     magnitude = bits & _MAGNITUDE
-    half_less_one = (1 << (_DROPPED - 1)) - 1
-    rounded = magnitude + half_less_one + ((magnitude >> _DROPPED) & 1)
-    rounded &= -(1 << _DROPPED)
-    rounded = torch.where(rounded >= _FIRST_OVERFLOW, _INFINITY, rounded)
-    # Below the first normal value the step is SMALLEST, whatever the exponent of the float32.
-    steps = (magnitude.view(torch.float32) * (1 / SMALLEST)).round_()
-    rounded = torch.where(magnitude < _FIRST_NORMAL, (steps * SMALLEST).view(torch.int32), rounded)
+    # The step of subnormal values is SMALLEST, whatever the exponent of the float32.
+    steps = (magnitude.view(torch.float32) / SMALLEST).round_()
+    small = (steps * SMALLEST).view(torch.int32)
+    odd = (magnitude >> _DROPPED) & 1
+    large = (magnitude + odd + ((1 << (_DROPPED - 1)) - 1)) & -(1 << _DROPPED)
+    large = torch.where(large >= _FIRST_OVERFLOW, _INFINITY, large)
     quiet = (magnitude | _QUIET) & -(1 << _DROPPED)
-    rounded = torch.where(magnitude > _INFINITY, quiet, rounded)
-    return rounded | (bits & _SIGN)
+    large = torch.where(magnitude > _INFINITY, quiet, large)
+    return torch.where(magnitude < _FIRST_NORMAL, small, large) | (bits & _SIGN)

@@ -41,6 +41,14 @@ _WIDE = frozenset(
         *("asin", "acos", "erfinv"),
     )
 )
+_EXACT = frozenset(
+    (
+        *("clone", "copy", "_to_copy", "cat", "stack", "relu", "index", "index_select", "gather"),
+        *("embedding", "neg", "abs", "repeat", "roll", "flip", "select", "slice", "maximum"),
+        *("minimum", "max", "min", "amax", "amin", "sort", "topk", "tril", "triu", "contiguous"),
+    )
+)
+"""Operations whose results are values of their operands, or 0: nothing is left to round."""
 _SUFFIX = re.compile(r"_forward$|_backward(_data)?$|_$")
 
 
@@ -107,12 +115,19 @@ class CbfloatCompute(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             all_half = bool(read) and all(map(self._is_half, read))
             output = func(*args, **keywords)
-            self._write(func, output, lambda _, t: all_half)
+            self._write(func, output, lambda _, t: all_half, exact=kind in _EXACT and all_half)
         return output
 
-    def _write(self, func: Any, output: Any, half: Callable[[int, torch.Tensor], bool]) -> None:
-        """Round what `func` has written where it is `half`; a view stays as it is, and what was
-        written to in place keeps its format."""
+    def _write(
+        self,
+        func: Any,
+        output: Any,
+        half: Callable[[int, torch.Tensor], bool],
+        *,
+        exact: bool = False,
+    ) -> None:
+        """Round what `func` has written where it is `half`, unless it is `exact`; a view stays as
+        it is, and what was written to in place keeps its format."""
         written = output if isinstance(output, tuple | list) else (output,)
         declared = func._schema.returns
         for place, value in enumerate(written):
@@ -121,7 +136,7 @@ class CbfloatCompute(TorchDispatchMode):  # type: ignore[no-untyped-call]
             alias = declared[min(place, len(declared) - 1)].alias_info
             if alias is None:
                 self._mark(value, half=half(place, value))
-            if (alias is None or alias.is_write) and self._is_half(value):
+            if not exact and (alias is None or alias.is_write) and self._is_half(value):
                 round_in_place(value)
 
     def _rounded(self, tensor: torch.Tensor) -> torch.Tensor:

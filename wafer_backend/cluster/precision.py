@@ -53,9 +53,16 @@ def streamed_dtype(parameter: torch.Tensor, precision: Precision) -> torch.dtype
 def travelling_copy(parameter: torch.Tensor, precision: Precision) -> torch.Tensor:
     """A copy of a weight as it travels: in `streamed_dtype`, and with values of the precision."""
     master = parameter.detach()
-    if precision == "cbfloat16" and _is_matrix(master):
-        return round_to_cbfloat16(master)
-    return master.to(streamed_dtype(master, precision), copy=True)
+    if travels_changed(master, precision):
+        return cast_to(master, precision)
+    return master.to(master.dtype, copy=True)
+
+
+def cast_to(values: torch.Tensor, precision: Precision) -> torch.Tensor:
+    """float32 values in a half precision; cbfloat16 is stored in float32."""
+    if precision == "cbfloat16":
+        return round_to_cbfloat16(values)
+    return values.to(_HALF[precision])
 
 
 def travels_changed(parameter: torch.Tensor, precision: Precision) -> bool:

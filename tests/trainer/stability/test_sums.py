@@ -30,14 +30,13 @@ def test_underflow_is_that_of_numpy(values, scale):
     tensor = torch.tensor(values, dtype=torch.float32) * scale
     array = tensor.numpy()
     half = array.astype(np.float16)
-    assert measure.count_lost(tensor, torch.float16) == int(((array != 0) & (half == 0)).sum())
+    assert measure.count_lost(tensor, "float16") == int(((array != 0) & (half == 0)).sum())
     assert measure.count_zeros(tensor) == int((array == 0).sum())
-    assert measure.count_lost(tensor, torch.float32) == 0
 
 
 def test_what_bfloat16_loses_is_far_smaller():
     tensor = torch.tensor([1e-8, 1e-38, 1e-42])
-    lost = [measure.count_lost(tensor, dtype) for dtype in (torch.float16, torch.bfloat16)]
+    lost = [measure.count_lost(tensor, half) for half in ("float16", "bfloat16")]
     assert lost == [3, 1]
 
 

@@ -73,8 +73,8 @@ def planted(monkeypatch, change) -> None:
     """Have `change` applied to the parameters of every run, by name, before it starts."""
     compile_model = build.compile_model
 
-    def changed(*arguments):
-        compiled = compile_model(*arguments)
+    def changed(*arguments, **settings):
+        compiled = compile_model(*arguments, **settings)
         with torch.no_grad():
             change(compiled.memoryx.parameters)
         return compiled
