@@ -134,8 +134,8 @@ def trace(step: Callable[Inputs, Output]) -> Callable[Inputs, Output]:
                 _watched(step, (args, kwargs)) as watch,
             ):
                 output = step(*args, **kwargs)
-            if watch is not None:
-                watch.returned(output)
+                if watch is not None:
+                    watch.returned(output)
         except DryRunFinished:
             _state.dry_run_finished = True
             for scope in _state.scopes:
@@ -209,8 +209,14 @@ def _watched(step: Callable[..., Any], inputs: Any) -> Iterator[Watch | None]:
         yield None
         return
     name = getattr(step, "__name__", "the step")
-    with watch.step(name, id(step), inputs):
+    with watch.step(name, step, inputs):
         yield watch
+
+
+def _aside() -> contextlib.AbstractContextManager[None]:
+    """The host's part of a step, which strict mode does not watch."""
+    watch = backends.current_watch()
+    return contextlib.nullcontext() if watch is None else watch.aside()
 
 
 def watched_loop(batch: Any) -> contextlib.AbstractContextManager[None]:
@@ -231,7 +237,8 @@ def _queued(
     def copied(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().clone()
 
-    inputs, keywords = _pytree.tree_map_only(torch.Tensor, copied, (args, kwargs))
+    with _aside():
+        inputs, keywords = _pytree.tree_map_only(torch.Tensor, copied, (args, kwargs))
     return _Call(closure, inputs, keywords, checkpoint)
 
 
@@ -248,7 +255,7 @@ def _make(calls: list[_Call], *, checkpoints: bool) -> None:
     scope = _state.scopes[-1]
     scope.closing = checkpoints
     try:
-        with _heard_once():
+        with _heard_once(), _aside():
             for call in calls:
                 if checkpoints or not call.checkpoint:
                     report_tensors((call.inputs, call.keywords))

@@ -174,6 +174,8 @@ class BatchPrefetcher:
 
 _FP32_BYTES = 4
 _HALF_BYTES = 2
+_IN_FP32 = frozenset(("float32", "cbfloat16"))
+"""What is kept in fp32: emulated cbfloat16 is, too."""
 
 
 def train_micro_batch(params: Params) -> int:
@@ -206,7 +208,7 @@ def activation_bytes(
     for ALiBi; with dropout, PyTorch keeps them on a CPU. `packed`: rows of several documents (VSL)
     have a mask.
     """
-    size = _HALF_BYTES if model.mixed_precision else _FP32_BYTES
+    size = _FP32_BYTES if model.precision in _IN_FP32 else _HALF_BYTES
     length, depth = model.max_position_embeddings, model.num_hidden_layers
     layer = _layer_bytes(model, size) + (_FP32_BYTES * length**2 if packed else 0)
     layers = {

@@ -156,7 +156,7 @@ def _check_strict(params: Params, target: Target) -> None:
         rule = RULES["batch-changed"]
         raise ConfigError(
             f"--strict: train_input.batch_size_schedule goes from {sizes[0]} to {sizes[1]}, but on "
-            f"the wafer {rule.why}; give one batch size. [{rule.name}: {rule.source}]"
+            f"the wafer, {rule.why}; give one batch size. [{rule.name}: {rule.source}]"
         )
 
 

@@ -1,9 +1,9 @@
 """Whose line an operation is on: the script's, or one of this package that stands for the cluster.
 
-The innermost frame outside torch and the standard library decides; the optimizers of this package,
-whose methods are torch's, stand for the cluster. Frames of this package that only
-carry a call on (a streamed module's `__call__`) are passed over; the forward of a leaf is a border,
-beyond which everything is the script's.
+The innermost frame outside torch and the standard library decides; optimizers of this package,
+whose methods are torch's, stand for the cluster. Frames of this package that only carry a call on
+(a streamed module's `__call__`) are passed over; the forward of a leaf is a border, beyond which
+everything is the script's.
 """
 
 import sys
@@ -38,17 +38,18 @@ _CARRIERS = frozenset(
 )
 _BORDERS = frozenset({("cluster/wafer.py", "_forward")})
 
-_HOST_CODE: set[CodeType] = set()
+_HOST_CODE: list[CodeType] = []
+_HOST_IDS: set[int] = set()
 
-Kind = Literal["torch", "ours", "script"]
-
+Kind = Literal["torch", "optimizer", "ours", "script"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def on_host(function: Function) -> Function:
     """A decorator: what this function does stands for the host's part, such as a step closure."""
-    _HOST_CODE.add(function.__code__)
+    _HOST_CODE.append(function.__code__)  # kept, or its id could become another's
+    _HOST_IDS.add(id(function.__code__))
     return function
 
 
@@ -71,17 +72,17 @@ NOWHERE = Line("<no script>", 0, "?")
 
 @cache
 def _kind(file: str) -> Kind:
-    """Torch, and what is passed over like it: the standard library and the watch itself."""
+    """Of a file. Like torch, the standard library and the watch itself are passed over."""
     if file.startswith(_OURS) and not file.startswith(_WATCH):
         return "ours"
+    if file.startswith(_OPTIMIZERS):
+        return "optimizer"
     standard = file.startswith((_STANDARD, "<frozen")) and not file.startswith(_PACKAGES)
     return "torch" if standard or file.startswith((_TORCH, _WATCH)) else "script"
 
 
-def _is_our_optimizer(frame: FrameType) -> bool:
+def _is_of_ours(frame: FrameType) -> bool:
     """Whether it is a method that an optimizer or scheduler of this package has from torch."""
-    if not frame.f_code.co_filename.startswith(_OPTIMIZERS):
-        return False
     return type(frame.f_locals.get("self")).__module__.startswith("wafer_backend.")
 
 
@@ -97,11 +98,11 @@ def script_line() -> Line | None:
     while frame is not None:
         code = frame.f_code
         kind = _kind(code.co_filename)
-        if code in _HOST_CODE:
+        if id(code) in _HOST_IDS:
             return None
         if kind == "script":
             return Line(code.co_filename, frame.f_lineno, code.co_name)
-        if kind == "torch" and not inside and _is_our_optimizer(frame):
+        if kind == "optimizer" and not inside and _is_of_ours(frame):
             return None
         if kind == "ours" and not inside:
             place = _place(code.co_filename, code.co_name)

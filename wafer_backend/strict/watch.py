@@ -51,12 +51,13 @@ _LIVE = "_of_a_step"
 @dataclass
 class _Region:
     """Where the script is. `name`: for messages. `graph`: None in the body of the loop. `inputs`:
-    storages that may not be written to. `makes`: whether what it makes may not be held."""
+    storages that may not be written to. `made`: what a step has made, which may not be held; None
+    where nobody cares."""
 
     name: str
     graph: Graph | None = None
     inputs: set[int] = field(default_factory=set)
-    makes: bool = False
+    made: "list[_Made] | None" = None
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,10 @@ class Watch:
     def __init__(self) -> None:
         self.graphs: dict[Hashable, Graph] = {}
         self.steps = 0
-        self._regions: list[_Region] = []
+        self._regions: list[_Region | None] = []
         self._eyes: list[object] = []
         self.batches: dict[Hashable, Description] = {}
-        self._made: list[list[_Made]] = [[], []]
+        self._made: dict[Hashable, list[list[_Made]]] = {}
 
     # Regions.
 
@@ -92,9 +93,9 @@ class Watch:
     def step(self, name: str, key: Hashable, inputs: Any) -> Iterator[None]:
         """A traced step. `key`: steps with one key have one graph."""
         self.steps += 1
-        self._check_held()
         graph = self.graphs.setdefault(key, Graph())
-        with self._looking(_Region(name, graph, _storages(inputs), makes=True)):
+        self._check_held(key, graph.runs + 1)
+        with self._looking(_Region(name, graph, _storages(inputs), self._made[key][-1])):
             yield
         self._finish(graph, name)
 
@@ -109,17 +110,29 @@ class Watch:
             yield
         self._finish(graph, name)
 
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """What the host does inside another region, such as a closure; nothing is refused."""
+        self._regions.append(None)
+        try:
+            yield
+        finally:
+            self._regions.pop()
+
     def loop_ended(self) -> None:
         """An executor has ended; the script may keep what its last step returned."""
-        self._made = [[], []]
+        self._made.clear()
 
     def returned(self, output: Any) -> None:
-        """What a step or a compiled module has returned: not to be fetched in the loop, or held."""
+        """What a step, or a compiled module in it, returns: not to be fetched in the loop, or
+        held."""
         _mark_live(output)
-        line = calling_line()
+        region, line = self._regions[-1] if self._regions else None, calling_line()
+        if region is None or region.made is None:
+            return
         for value in _pytree.tree_leaves(output):
             if isinstance(value, torch.Tensor):
-                self._made[-1].append(_Made(weakref.ref(value), line))
+                region.made.append(_Made(weakref.ref(value), line))
 
     def check_batch(self, key: Hashable, batch: Any) -> None:
         """Raise StrictError for inputs of another shape or dtype than the first with this key."""
@@ -176,7 +189,7 @@ class Watch:
     # What is looked at.
 
     def seen_by(self, eyes: object) -> _Region | None:
-        """The innermost region; None for eyes that others are on top of."""
+        """The innermost region; None for eyes that others are on top of, and aside."""
         return self._regions[-1] if self._eyes[-1] is eyes else None
 
     def before_call(self, region: _Region, func: Any, args: Sequence[Any]) -> None:
@@ -196,10 +209,10 @@ class Watch:
         if region.graph is None:
             if any(map(_is_live, _pytree.tree_leaves(args))):
                 _mark_live(output)
-        elif region.makes and isinstance(output, torch.Tensor):
+        elif region.made is not None and isinstance(output, torch.Tensor):
             line = script_line()
             if line is not None:
-                self._made[-1].append(_Made(weakref.ref(output), line))
+                region.made.append(_Made(weakref.ref(output), line))
 
     def before_operation(
         self, region: _Region, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -241,17 +254,18 @@ class Watch:
                 text = f"{_name(func)}{_within(region, line)} writes to an input, {describe(value)}"
                 self._refuse("input-modified", text, line)
 
-    def _check_held(self) -> None:
-        """Tensors that the step before the last has made are gone when a step begins."""
-        for made in self._made[0]:
+    def _check_held(self, key: Hashable, run: int) -> None:
+        """What a step has made the run before the last is gone when a run begins."""
+        before_last, last = self._made.get(key, ([], []))
+        for made in before_last:
             tensor = made.tensor()
             if tensor is not None and not isinstance(tensor, torch.nn.Parameter):
                 text = (
-                    f"the tensor made here in step {self.steps - 2}, {describe(tensor)}, is still "
-                    f"held in step {self.steps}"
+                    f"the tensor made here in step {run - 2}, {describe(tensor)}, is still held in "
+                    f"step {run}"
                 )
                 self._refuse("tensor-held", text, made.line)
-        self._made = [self._made[1], []]
+        self._made[key] = [last, []]
 
     # Refusing.
 
@@ -263,7 +277,9 @@ class Watch:
     def _refuse(self, name: str, what: str, line: Line) -> NoReturn:
         rule = RULES[name]
         raise StrictError(
-            f"{line}: {what}. On the wafer {rule.why}; {rule.mend}. [{name}: {rule.source}]", name
+            f"{line}: {what}. On the wafer, {rule.why}. To mend it, {rule.mend}. "
+            f"[{name}: {rule.source}]",
+            name,
         )
 
 

@@ -281,7 +281,7 @@ def test_a_violation_is_caught_by_name(name: str) -> None:
     assert caught.value.rule == rule, message
     assert text in message
     assert re.match(rf"\S*{HERE}:[1-9]\d* in \S+: ", message), message
-    assert RULES[rule].mend in message
+    assert f"On the wafer, {RULES[rule].why}. To mend it, {RULES[rule].mend}. [" in message
     assert message.endswith(f". [{rule}: {RULES[rule].source}]")
     assert "\n" not in message
     held.clear()
@@ -333,6 +333,40 @@ def test_a_good_script_passes_with_equal_losses(name: str, monkeypatch: pytest.M
     assert GOOD[name].run() == strict
 
 
+def test_closures_of_an_evaluation_inside_the_loop_may_look() -> None:
+    """As may the loop at what a closure has kept, which has a value."""
+    seen: list[Tensor] = []
+
+    @cstorch.trace
+    def evaluation_step(x: Tensor) -> Tensor:
+        return x.square().mean()
+
+    @cstorch.step_closure
+    def look(value: Tensor) -> None:
+        assert float(value) >= 0
+        seen.append(value)
+
+    def evaluate(loss: Tensor, step: int) -> None:
+        look(loss)
+        for inputs, _ in cstorch.utils.data.DataExecutor([batch()] * 2):
+            look(evaluation_step(inputs))
+        assert float(seen[-1]) > 0
+
+    Script(outside=evaluate).run()
+    assert len(seen) == 4 * 3
+
+
+@pytest.mark.parametrize("rule", ["recompute", "evict"])
+def test_wherever_activations_wait(rule: str) -> None:
+    cstorch.backends.csx.emulation.activations = rule
+    with pytest.raises(StrictError) as caught:
+        VIOLATIONS["another branch"][1].run()
+    assert caught.value.rule == "graph-changed"
+    cstorch.reset()
+    cstorch.backends.csx.emulation.activations = rule
+    assert len(GOOD["torch.where"].run()) == 4
+
+
 def test_python_without_tensors_is_not_seen() -> None:
     seen: list[int] = []
     Script(inside=lambda loss, step: seen.append(step)).run()
@@ -349,12 +383,16 @@ def test_the_script_may_keep_what_its_last_step_returned() -> None:
     kept: dict[int, Tensor] = {}
     script = Script(outside=lambda loss, step: kept.update({0: loss}))
     script.run()
-    script.outside = lambda loss, step: None
-    backend = cstorch.backends.current_backend()
-    assert backend.watch is not None
-    for number in range(4):
-        with backend.watch.step("another", "another", ()):
-            torch.ones(2) + number * 0
+    steps = [0]
+
+    @cstorch.trace
+    def another(x: Tensor) -> Tensor:
+        steps[0] += 1
+        return x * 2
+
+    for inputs, _ in cstorch.utils.data.DataExecutor([batch()] * 4):
+        another(inputs)
+    assert steps == [4]
     assert kept
 
 
