@@ -71,6 +71,7 @@ from wafer_backend.errors import (
     CheckpointError,
     LoaderError,
     StepError,
+    StrictError,
 )
 from wafer_backend.module_names import MODULES, find_module_name
 from wafer_backend.storage.checkpoint import load, save
@@ -100,6 +101,7 @@ __all__ = [
     "PyTorchBaseModel",
     "StepError",
     "StepResult",
+    "StrictError",
     "amp",
     "backend",
     "backends",

@@ -34,7 +34,7 @@ NAMES = {
     "dedup": "PRESETS Preset describe detection_probability find_duplicates jaccard shingle_hash "
     "shingles signatures sketch_documents",
     "wafer_backend": "BackendConfig BackendConfigError BackendError CheckpointError CompiledModule "
-    "LoaderError LossRule PyTorchBaseModel StepError StepResult amp backend backends "
+    "LoaderError LossRule PyTorchBaseModel StepError StepResult StrictError amp backend backends "
     "checkpoint_closure compile compile_step current_backend current_executor current_pol "
     "current_torch_device device_of distributed from_numpy full full_like install_aliases "
     "is_streamer legacy load make_constant manual_seed metrics name_scope num_streamers num_tasks "

@@ -65,7 +65,7 @@ def _graph_lines(graph: Graph, all_operations: bool) -> Iterator[str]:
             yield f"  {operation}  {operation.line}"
         return
     kinds = Counter(operation.name for operation in operations).most_common()
-    width = max(len(name) for name, _ in kinds[:_MOST])
+    width = max((len(name) for name, _ in kinds[:_MOST]), default=0)
     for name, count in kinds[:_MOST]:
         first = next(operation for operation in operations if operation.name == name)
         yield f"  {name:{width}} {count:6,}  first: {first} at {first.line}"

@@ -7,7 +7,7 @@ import wafer_backend
 ENGINE = {
     *("Backend", "BackendType"),
     *("BackendConfig", "BackendConfigError", "BackendError", "CheckpointError", "CompiledModule"),
-    *("LoaderError", "LossRule", "StepError", "StepResult", "device_of"),
+    *("LoaderError", "LossRule", "StepError", "StepResult", "StrictError", "device_of"),
 }
 CSTORCH = {
     *("backend", "current_backend", "current_torch_device", "use_cs", "backends"),

@@ -27,7 +27,7 @@ from tests.wafer_backend.modules import (
     train,
     train_outside,
 )
-from wafer_backend import compiled as compiled_module
+from wafer_backend.cluster import precision as precisions
 from wafer_backend.cluster.memoryx import Staging
 from wafer_backend.cluster.precision import LossScale
 from wafer_backend.compiled import BackendConfig
@@ -177,7 +177,7 @@ def test_bits_depend_on_nothing_but_the_device(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Not on what is copied ahead, on the number of systems, nor on where activations wait."""
-    monkeypatch.setattr(compiled_module, "LossScale", lambda: LossScale(init_scale=16.0))
+    monkeypatch.setattr(precisions, "make_loss_scale", lambda _: LossScale(init_scale=16.0))
     changes: dict[str, Any] = {"micro_batch_size": micro_batch, "precision": precision}
     plain = run(make, ON_CUDA, samples, 3, **changes, prefetch_bytes=0)
     assert all(math.isfinite(norm) for _, norm in plain.losses)

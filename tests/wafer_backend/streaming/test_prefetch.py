@@ -23,7 +23,7 @@ from tests.wafer_backend.modules import (
     train,
     train_outside,
 )
-from wafer_backend import compiled as compiled_module
+from wafer_backend.cluster import precision as precisions
 from wafer_backend.cluster.memoryx import Staging
 from wafer_backend.cluster.precision import LossScale
 from wafer_backend.compiled import BackendConfig, CompiledModule
@@ -170,7 +170,7 @@ def test_bits_are_those_without_prefetch(
     precision: str,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(compiled_module, "LossScale", lambda: LossScale(init_scale=16.0))
+    monkeypatch.setattr(precisions, "make_loss_scale", lambda _: LossScale(init_scale=16.0))
     changes: dict[str, Any] = {"micro_batch_size": micro_batch, "precision": precision}
     plain = run(make, CONFIG, samples, 2, **changes)
     assert all(math.isfinite(norm) for _, norm in plain.losses)
