@@ -7,6 +7,7 @@ from trainer.config import AdamWConfig
 from trainer.model import GPT, optimizer
 from wafer_backend.cluster.precision import LossScale
 from wafer_backend.compiled import BackendConfig, CompiledModule
+from wafer_backend.strict import Watch
 
 ROWS = [[6, 4, 3], [16], [1, 1, 9, 5], [], [8, 8], [3, 2, 2], [15]]
 
@@ -31,6 +32,7 @@ def trained(config, batch, **cluster):
 PRECISIONS = {
     "bfloat16": {"mixed_precision": True, "fp16_type": "bfloat16"},
     "float16": {"mixed_precision": True, "fp16_type": "float16"},
+    "cbfloat16": {"mixed_precision": True, "fp16_type": "cbfloat16_exact"},
 }
 
 
@@ -48,7 +50,8 @@ def check_bits(config, batch, *clusters):
 def test_packed_rows(family, make_config, make_packed):
     config = make_config(family, dropout_rate=0.1)
     recomputed = {"num_csx": 2, "activations": "recompute"}
-    check_bits(config, make_packed(ROWS), {"num_csx": 3}, recomputed, {"target": "CPU"})
+    strict = {"num_csx": 3, "watch": Watch()}
+    check_bits(config, make_packed(ROWS), strict, recomputed, {"target": "CPU"})
 
 
 def test_ordinary_rows(family, make_config, make_packed):

@@ -297,6 +297,16 @@ def test_a_rule_names_its_document_or_says_that_it_is_ours() -> None:
         assert rule.source == OURS or "https://" in rule.source
 
 
+def test_the_page_has_every_rule_with_its_source() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "strict.md").read_text(encoding="utf-8")
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    assert set(rows) == set(RULES)
+    for name, rule in RULES.items():
+        assert (OURS in rows[name]) == (rule.source == OURS)
+        for address in re.findall(r"https://\S+?(?=\))", rule.source):
+            assert address in page
+
+
 def test_the_line_is_the_one_that_breaks_the_rule() -> None:
     with pytest.raises(StrictError) as caught:
         Script(WritesToInput).run()
