@@ -25,10 +25,9 @@ is `CompiledModule(module, BackendConfig(...))`.
 Public are the names in `__all__` here and in the modules among them; every other module is internal
 and may change in any release.
 
-Limits: it computes what such a cluster computes, not as fast, and in its own number format only where
-asked to (docs/cbfloat16.md); what
-does not stream is listed in `streaming`; names of cstorch that are missing say so
-(`unsupported`).
+Limits: it computes what such a cluster computes, not as fast, and in its own number format only
+where asked to (docs/cbfloat16.md); what does not stream is listed in `streaming`; names of cstorch
+that are missing say so (`unsupported`).
 """
 
 import importlib
