@@ -33,6 +33,7 @@ UNITS = {
     "attention_inner_dim": "units", "attention_logits_alpha": "",
     "attention_logit_softcapping": "", "final_logit_softcapping": "", "attention_qk_norm_eps": "",
     "num_experts": "experts", "top_k": "experts", "num_shared_experts": "experts",
+    "sink_token_id": "token id", "num_sink_tokens": "tokens",
     "load_balancing_loss_coef": "", "null_expert_bias": "",
     "attention_sliding_window_length": "tokens", "attention_sink_tokens": "tokens",
     "dropout_rate": "probability", "embedding_dropout_rate": "probability",

@@ -48,6 +48,7 @@ WAFER_MEMORY = 10**15
 """Bytes, more than any file needs."""
 
 MSL, VOCABULARY, LAYERS, HEAD, EXPERTS, BATCH, STEPS = 32, 64, 2, 8, 4, 4, 3
+SINKS = 2
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,9 @@ def shrink(given: dict[str, Any], data: Path) -> dict[str, Any]:
     for key in ("max_sequence_length", "vocab_size", "mixture"):
         loader.pop(key, None)
     loader |= {"data_dir": str(data), "batch_size": BATCH, "micro_batch_size": 2}
+    for change in loader.get("data_transforms") or ():
+        change |= {"sink_token_id": VOCABULARY - 1, "num_sink_tokens": SINKS}
+        model |= {"attention_sink_tokens": SINKS, "max_position_embeddings": MSL + SINKS}
     return params
 
 

@@ -32,6 +32,19 @@ class MixturePart(FrozenModel):
     )
 
 
+class SinkTokens(FrozenModel):
+    """An entry of `data_transforms`: the same tokens before every row, as attention sinks
+    (StreamingLLM, arXiv 2309.17453). They do not count in the loss."""
+
+    name: Literal["add_sink_tokens"]
+    sink_token_id: int = Field(0, ge=0, description="the token")
+    num_sink_tokens: Count = Field(1, description="how many of it")
+    sink_token_start_pos: Literal[0] = Field(0, description="where they are put")
+    truncate_to_original_length: Literal[False] = Field(
+        False, description="rows become longer by them"
+    )
+
+
 class BatchSizeStep(FrozenModel):
     """One batch size of a schedule."""
 
@@ -56,6 +69,13 @@ class SampleInputConfig(FrozenModel):
     use_vsl: bool = Field(
         False, description="documents packed into one row do not attend to each other (VSL)"
     )
+    data_transforms: tuple[SinkTokens, ...] = Field(
+        (),
+        strict=False,
+        max_length=1,
+        description="changes of rows as they are read: sink tokens before them, which "
+        "max_position_embeddings includes",
+    )
     batch_size: Count = Field(description="global batch in sequences, over all CS-2 systems")
     micro_batch_size: Count | Literal["auto"] = Field(
         "auto",
@@ -67,7 +87,14 @@ class SampleInputConfig(FrozenModel):
     def _one_source(self) -> "SampleInputConfig":
         if self.mixture and self.data_dir is not None:
             raise ValueError("give data_dir or mixture, not both")
+        if self.data_transforms and self.use_vsl:
+            raise ValueError("add_sink_tokens needs use_vsl: false")
         return self
+
+    @property
+    def sinks(self) -> SinkTokens | None:
+        """The tokens that are put before every row."""
+        return self.data_transforms[0] if self.data_transforms else None
 
 
 class TrainInput(SampleInputConfig):

@@ -32,16 +32,27 @@ from pipeline.hdf5.sampler import OrderName, training_order
 from pipeline.lineage.forward import NO_SOURCE, LabelSources, has_lineage
 from pipeline.runs.generations import list_split_directories
 from trainer.config import ModelConfig, SampleInputConfig
-from trainer.config.sections import TrainInput
+from trainer.config.sections import SinkTokens, TrainInput
 
 Batch = dict[str, torch.Tensor]
+_IDS, _LABELS = (SAMPLE_FEATURES.index(name) for name in ("input_ids", "labels"))
 
 
-def open_checked(directory: Path, model: ModelConfig, use_vsl: bool = False) -> SampleDataset:
+def open_checked(
+    directory: Path, model: ModelConfig, use_vsl: bool = False, sinks: SinkTokens | None = None
+) -> SampleDataset:
     """Open a data set of any format. Raises ConfigError naming both values when MSL, vocabulary
     or use_vsl do not fit the model; InputError without rows."""
+    if sinks is not None:
+        model = _without_sinks(model, sinks)
     dataset = open_any(directory, model.max_position_embeddings, model.vocab_size)
     _check_layout(dataset, use_vsl)
+    if sinks is not None and dataset.layout.name != "sample":
+        raise ConfigError(
+            f"{directory}: format {dataset.layout.name}, but data_transforms: add_sink_tokens "
+            "needs sample; write the same tokens in that format with "
+            "`prep repack RUN --out DIR --format sample`"
+        )
     names = {"max_position_embeddings": "max_sequence_length", "vocab_size": "vocab_size"}
     for ours, theirs in names.items():
         expected, actual = getattr(model, ours), getattr(dataset, theirs)
@@ -55,6 +66,22 @@ def open_checked(directory: Path, model: ModelConfig, use_vsl: bool = False) -> 
             f"{directory}: the data set has no rows of {dataset.max_sequence_length} tokens"
         )
     return dataset
+
+
+def _without_sinks(model: ModelConfig, sinks: SinkTokens) -> ModelConfig:
+    """The model that the rows of the data set would fit."""
+    if sinks.sink_token_id >= model.vocab_size:
+        raise ConfigError(
+            f"data_transforms.0.sink_token_id is {sinks.sink_token_id}, but model.vocab_size is "
+            f"{model.vocab_size}; expected an id below it"
+        )
+    length = model.max_position_embeddings - sinks.num_sink_tokens
+    if length < 1:
+        raise ConfigError(
+            f"data_transforms.0.num_sink_tokens is {sinks.num_sink_tokens}; expected less than "
+            f"model.max_position_embeddings, {model.max_position_embeddings}"
+        )
+    return model.model_copy(update={"max_position_embeddings": length})
 
 
 def _check_layout(dataset: SampleDataset, use_vsl: bool) -> None:
@@ -86,11 +113,13 @@ def to_batch(rows_BCS: npt.NDArray[np.int32]) -> Batch:
 @dataclass(frozen=True)
 class SampleSource:
     """Data sets one after the other. `parts`: rows of each, and samples of an epoch that read
-    them. `joins`: of generations of one data set, the sample from which on each is read."""
+    them. `joins`: of generations of one data set, the sample from which on each is read. `sinks`:
+    tokens before every row."""
 
     datasets: tuple[SampleDataset, ...]
     parts: tuple[OrderPart, ...]
     joins: tuple[int, ...] | None = None
+    sinks: SinkTokens | None = None
 
     @staticmethod
     def of(*datasets: SampleDataset) -> "SampleSource":
@@ -111,8 +140,13 @@ class SampleSource:
 
     @property
     def max_sequence_length(self) -> int:
-        """MSL in tokens, the same of all."""
-        return self.datasets[0].max_sequence_length
+        """MSL in tokens, sinks included, the same of all."""
+        return self.datasets[0].max_sequence_length + self.sink_count
+
+    @property
+    def sink_count(self) -> int:
+        """Tokens that are put before every row."""
+        return 0 if self.sinks is None else self.sinks.num_sink_tokens
 
     @property
     def takedowns(self) -> tuple[str, ...]:
@@ -136,12 +170,15 @@ class SampleSource:
 
     def read(self, rows_B: I64) -> npt.NDArray[np.int32]:
         """Rows in the order asked for; rows_B (B,) int64 -> (B, 3 or 5, MSL) int32."""
-        if len(self.datasets) == 1:
+        if len(self.datasets) == 1 and self.sinks is None:
             return self.datasets[0].read(rows_B)
         features = VSL_FEATURES if self.datasets[0].layout is VSL else SAMPLE_FEATURES
-        out = np.empty((len(rows_B), len(features), self.max_sequence_length), np.int32)
+        out = np.zeros((len(rows_B), len(features), self.max_sequence_length), np.int32)
+        first = self.sink_count
+        if self.sinks is not None:  # their loss mask stays 0
+            out[:, [_IDS, _LABELS], :first] = self.sinks.sink_token_id
         for part, here, own in self.split_rows(rows_B):
-            out[here] = self.datasets[part].read(own)
+            out[here, :, first:] = self.datasets[part].read(own)
         return out
 
     def order(self, name: OrderName, seed: int) -> TrainingOrder | GrownOrder:
@@ -206,17 +243,18 @@ def _open(
     places: Sequence[tuple[Path, float]], section: SampleInputConfig, model: ModelConfig
 ) -> SampleSource:
     """Data sets with their weights; each generation of a run is one."""
-    opened, parts = [], []
+    opened, parts, sinks = [], [], section.sinks
+    own_length = (_without_sinks(model, sinks) if sinks else model).max_position_embeddings
     for place, weight in places:
         first, *later = list_split_directories(place)
-        datasets = [open_checked(first, model, section.use_vsl)]
+        datasets = [open_checked(first, model, section.use_vsl, sinks)]
         for directory in later:
-            if open_any(directory, model.max_position_embeddings).rows:
-                datasets.append(open_checked(directory, model, section.use_vsl))
+            if open_any(directory, own_length).rows:
+                datasets.append(open_checked(directory, model, section.use_vsl, sinks))
         opened += datasets
         parts += [_make_part(dataset, weight) for dataset in datasets]
     _check_together(opened)
-    return SampleSource(tuple(opened), tuple(parts))
+    return SampleSource(tuple(opened), tuple(parts), sinks=sinks)
 
 
 def _make_part(dataset: SampleDataset, weight: float) -> OrderPart:
@@ -278,13 +316,14 @@ class SourcesOfLabels:
 
     def of(self, rows_B: npt.NDArray[np.int64]) -> npt.NDArray[np.int16]:
         """For every label of these rows the index of its source in `names`, (B, S); NO_SOURCE for
-        padding, where lineage tells it."""
-        out = np.zeros((len(rows_B), self._source.max_sequence_length), np.int16)
+        padding, where lineage tells it, and for sink tokens."""
+        out = np.full((len(rows_B), self._source.max_sequence_length), NO_SOURCE, np.int16)
+        first = self._source.sink_count
         for part, here, own in self._source.split_rows(rows_B):
             labels, index = self._labels[part], self._index[part]
             if labels is None:
-                out[here] = index[0]
+                out[here, first:] = index[0]
             else:
                 source = labels.of(own)
-                out[here] = np.where(source == NO_SOURCE, NO_SOURCE, index[source])
+                out[here, first:] = np.where(source == NO_SOURCE, NO_SOURCE, index[source])
         return out

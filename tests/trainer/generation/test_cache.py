@@ -144,3 +144,16 @@ def test_training_runs_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     loss_sum.backward()
     with pytest.raises(TypeError):
         model.next_logits(ids_BS, KVCache.empty(model.config, [0, 0], LENGTH, CPU))
+
+
+def test_sink_tokens_are_those_of_the_prompt() -> None:
+    """No tokens are put before a prompt: the first ones of its own are what windows always see."""
+    options = {"attention_sliding_window_length": 3, "attention_sink_tokens": 2}
+    model = GPT(tiny_config("llama", **options, num_hidden_layers=1), 1).eval()
+    ids_BS = random_ids(1, LENGTH)
+    with torch.no_grad():
+        before = model.logits(ids_BS)[0, -1]
+        for place, seen in ((0, True), (1, True), (5, False), (LENGTH - 2, True)):
+            other_BS = ids_BS.clone()
+            other_BS[0, place] = ids_BS[0, place] % 50 + 1
+            assert torch.equal(model.logits(other_BS)[0, -1], before) != seen

@@ -60,6 +60,15 @@ def test_ordinary_rows(family, make_config, make_packed):
     check_bits(make_config(family), batch, {"num_csx": 3, "activations": "evict"})
 
 
+@pytest.mark.parametrize("activations", ["keep", "evict", "recompute"])
+def test_a_mixture_of_experts_has_the_bits_of_any_number_of_systems(
+    activations, make_config, make_packed
+):
+    """Its balancing loss too: some leaves hold no counted label, some experts see no token."""
+    clusters = [{"num_csx": count, "activations": activations} for count in (2, 3, 4)]
+    check_bits(make_config("mixtral"), make_packed(ROWS), *clusters)
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", ["gptj", "llama", "btlm"])
 def test_half_precision(name, precision, make_config, make_packed):
