@@ -259,7 +259,7 @@ def _experts(draft: Draft, model: dict[str, Any]) -> None:
     moe = model.get("moe")
     if not isinstance(moe, dict):
         return
-    if (moe.get("num_experts") or 0) <= 1 and not moe.get("num_shared_experts"):
+    if moe.get("num_experts") in (None, 0, 1) and not moe.get("num_shared_experts"):
         del model["moe"]
         return
     model["moe"] = kept = {key: value for key, value in moe.items() if value is not None}

@@ -216,7 +216,10 @@ def activation_bytes(
         "recompute": depth * size * length * model.hidden_size + layer,
         "evict": layer,
     }
-    return layers[rule] + 3 * size * length * model.vocab_size
+    norm = (
+        2 * (_FP32_BYTES + size) * length * model.hidden_size if model.embedding_layer_norm else 0
+    )
+    return layers[rule] + norm + 3 * size * length * model.vocab_size
 
 
 def _layer_bytes(model: ModelConfig, size: int) -> int:
@@ -229,27 +232,27 @@ def _layer_bytes(model: ModelConfig, size: int) -> int:
     fp32 copy of the QKV weight. The bias of ALiBi, a window and capped logits make attention keep
     its scores.
     """
-    width, length = max(model.hidden_size, model.attention_width), model.max_position_embeddings
+    width, inner, length = model.hidden_size, model.attention_width, model.max_position_embeddings
     branches = 4 if model.is_gated else 2
-    total = size * length * 10 * width
+    total = size * length * (6 * width + 4 * inner)
     if model.moe is None:
         total += size * length * branches * model.filter_size
-    else:  # of every expert its tokens twice, its hidden tensors and its output
+    else:  # of every expert its tokens, hidden tensors and output, in two orders; int64 indices
         active = model.moe.active_experts
-        total += size * length * active * (4 * width + branches * model.filter_size)
-        total += 3 * _FP32_BYTES * length * model.moe.num_experts
+        total += size * length * active * (5 * width + branches * model.filter_size)
+        total += length * (3 * _FP32_BYTES * model.moe.num_experts + 4 * 8 * active)
     if model.norm_type == "rmsnorm":
         norms = 4 if model.norm_first_sandwich else 2
         total += norms * (_FP32_BYTES + size) * length * width
     elif model.norm_first_sandwich:
         total += 2 * size * length * width
     if model.attention_qk_norm_layer is not None:
-        total += 2 * (_FP32_BYTES + size) * length * width
+        total += 2 * (_FP32_BYTES + size) * length * inner
     if model.position_embedding_type == "rotary":
-        total += 2 * _FP32_BYTES * length * width
+        total += 2 * _FP32_BYTES * length * inner
     if model.precision == "float16":
         wider = (_FP32_BYTES - size) * 4 + _FP32_BYTES
-        total += length * width * wider + 3 * _FP32_BYTES * width * width
+        total += length * inner * wider + 3 * _FP32_BYTES * inner * width
     scores = _FP32_BYTES * model.num_heads * length * length
     if model.position_embedding_type == "alibi":
         total += 3 * scores

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from trainer.config import ModelConfig, model_parameters
 from trainer.model.block import Block
 from trainer.model.experts import balancing_losses
-from trainer.model.forward_pass import Geometry, KVCache, Routing
+from trainer.model.forward_pass import Geometry, KVCache, Routing, RoutingLog
 from trainer.model.initial_weights import initialize
 from trainer.model.masks import MaskRule, additive_mask, mask_of_next
 from trainer.model.norms import make_norm
@@ -73,7 +73,7 @@ class GPT(nn.Module):
         if positions is None:
             positions = torch.arange(input_ids_BS.shape[1], device=input_ids_BS.device)
         x_BSD = self.dropout(self._embedded(input_ids_BS, positions))
-        turn, routed = self._rotation(positions), list[Routing]()
+        turn, routed = self._rotation(positions), RoutingLog()
         mask_of = {
             windowed: self._as(x_BSD, additive_mask(x_BSD, attention_span_BS, positions, rule))
             for windowed, rule in self._mask_rules.items()
@@ -81,7 +81,7 @@ class GPT(nn.Module):
         for index, block in enumerate(self.blocks):
             mask = mask_of[self.config.has_window(index)]
             x_BSD = block(x_BSD, Geometry(mask, turn, routed=routed))
-        return self._read(x_BSD), routed
+        return self._read(x_BSD), routed.close()
 
     def next_logits(self, input_ids_BN: Tensor, cache: KVCache) -> Tensor:
         """(B, N) integer token ids, the columns that follow those in `cache`, which takes them

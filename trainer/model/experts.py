@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from trainer.config import ModelConfig
 from trainer.config.model import ExpertsConfig
 from trainer.model.feed_forward import FeedForward
-from trainer.model.forward_pass import Routing
+from trainer.model.forward_pass import Routing, RoutingLog
 
 
 class Experts(nn.Module):
@@ -30,8 +30,8 @@ class Experts(nn.Module):
         self.router = nn.Linear(config.hidden_size, rule.num_experts, bias=False)
         self.experts = nn.ModuleList(FeedForward(config) for _ in range(rule.stored_experts))
 
-    def forward(self, x_BSD: Tensor, routed: list[Routing]) -> Tensor:
-        """(B, S, D) -> (B, S, D); adds to `routed` what the router decided."""
+    def forward(self, x_BSD: Tensor, routed: RoutingLog) -> Tensor:
+        """(B, S, D) -> (B, S, D); tells `routed` what the router decided."""
         x_TD = x_BSD.flatten(0, 1)
         probabilities_TE = self.router(x_TD).float().softmax(-1)
         weight_TK, chosen_TK = probabilities_TE.topk(self.rule.top_k)
@@ -39,7 +39,7 @@ class Experts(nn.Module):
             total_T1 = weight_TK.sum(-1, keepdim=True) + self.rule.null_expert_bias
             weight_TK = weight_TK / total_T1
         batch = x_BSD.shape[:2]
-        routed.append(Routing(probabilities_TE.view(*batch, -1), chosen_TK.view(*batch, -1)))
+        routed.add(Routing(probabilities_TE.view(*batch, -1), chosen_TK.view(*batch, -1)))
         each_TKD = self._each(x_TD, chosen_TK)
         mixed_TD: Tensor = (each_TKD * weight_TK.unsqueeze(-1).to(each_TKD.dtype)).sum(1)
         for shared in list(self.experts)[self.rule.num_experts :]:

@@ -75,14 +75,32 @@ class Routing:
     chosen: Tensor
 
 
+class RoutingLog:
+    """What the routers of a pass decided, layer by layer, until it is closed: a block that is
+    computed again for backward adds nothing, which would keep its activations."""
+
+    def __init__(self) -> None:
+        self._entries: list[Routing] | None = []
+
+    def add(self, routing: Routing) -> None:
+        """Add that of the next layer."""
+        if self._entries is not None:
+            self._entries.append(routing)
+
+    def close(self) -> list[Routing]:
+        """All of the pass, which ends here."""
+        entries, self._entries = self._entries or [], None
+        return entries
+
+
 @dataclass(frozen=True)
 class Geometry:
     """What all layers of one forward pass share. `mask`: see `additive_mask`; None: every token
     attends to itself and all earlier ones. `rotation`: of Q and K, or None. `past`: what the
-    layer has seen before, never in training. `routed`: layers of experts add there what their
-    routers decided."""
+    layer has seen before, never in training. `routed`: where layers of experts tell what
+    their routers decided."""
 
     mask: Tensor | None
     rotation: Rotation | None
     past: LayerCache | None = None
-    routed: list[Routing] = field(default_factory=list)
+    routed: RoutingLog = field(default_factory=RoutingLog)

@@ -50,7 +50,7 @@ def test_what_does_not_fit_is_refused(make, model):
     with pytest.raises(ConfigError, match="max_position_embeddings is 5 but the data set"):
         open_training(section(place), model)
     small = longer(model).model_copy(update={"vocab_size": 70})
-    with pytest.raises(ConfigError, match="sink_token_id is 77, but model.vocab_size is 70"):
+    with pytest.raises(ConfigError, match="sink_token_id is 77, but model"):
         open_training(section(place), small)
     with pytest.raises(ConfigError, match="num_sink_tokens is 3; expected less than"):
         open_training(section(place), longer(model, 3 - MSL))

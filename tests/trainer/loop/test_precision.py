@@ -155,11 +155,24 @@ def test_what_plays_no_part_is_not_in_the_record(trainer):
 
 LLAMA_LIKE = {"position_embedding_type": "rotary", "norm_type": "rmsnorm", "nonlinearity": "swiglu"}
 ALIBI = {"position_embedding_type": "alibi"}
+GEMMA_LIKE = {
+    **LLAMA_LIKE, "nonlinearity": "geglu", "norm_first_sandwich": True,
+    "attention_logit_softcapping": 5.0, "attention_inner_dim": 64,
+}  # fmt: skip
+WINDOWED = {
+    **LLAMA_LIKE, "attention_sliding_window_length": 4, "attention_qk_norm_layer": "rmsnorm",
+    "embedding_layer_norm": True,
+}  # fmt: skip
+MIXTURE = {**LLAMA_LIKE, "moe": {"num_experts": 4, "top_k": 2}}
+KINDS = {
+    "gpt2": {}, "llama": LLAMA_LIKE, "alibi": ALIBI, "gemma": GEMMA_LIKE, "window": WINDOWED,
+    "mixture": MIXTURE,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("rule", ["keep", "recompute", "evict"])
 @pytest.mark.parametrize("model", [{}, BF16, FP16], ids=["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("kind", [{}, LLAMA_LIKE, ALIBI], ids=["gpt2", "llama", "alibi"])
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 def test_estimated_activations_are_at_least_those_of_a_leaf(trainer, make_rows, model, rule, kind):
     deep = {**model, **kind, "num_hidden_layers": 4, "hidden_size": 32, "filter_size": 128}
     trainer.configure(model=deep, runconfig={"activations": rule})
@@ -167,7 +180,8 @@ def test_estimated_activations_are_at_least_those_of_a_leaf(trainer, make_rows, 
     compiled = compile_model(params, "CSX", 1)
     compiled.train_step(to_batch(make_rows(1, seed=1)), step=1, learning_rate=0.0)
     held = compiled.wafers[0].activations.peak_bytes
-    assert held < batches.activation_bytes(params.model, rule) < 10 * held
+    most = 12 if kind is MIXTURE else 10  # of experts, each has some of the tokens
+    assert held < batches.activation_bytes(params.model, rule) < most * held
 
 
 def test_a_mask_of_packed_rows_is_estimated(trainer, make_rows):
