@@ -61,9 +61,11 @@ class TrainingData:
         fields: dict[str, Any] = {
             "seed": self._seed,
             "batch_size_schedule": [list(entry) for entry in self.schedule],
-            "max_sequence_length": self.source.max_sequence_length,
+            "max_sequence_length": self.source.datasets[0].max_sequence_length,
             "datasets": self.source.describe(),
         }
+        if self.source.sinks is not None:
+            fields["sinks"] = self.source.sinks.model_dump(mode="json")
         return fields if self._name == "keyed" else {**fields, "order": self._name}
 
 

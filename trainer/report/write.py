@@ -16,7 +16,7 @@ import yaml
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
 from pipeline.core.words import format_percent, pluralise
-from trainer.config import OptimizerConfig
+from trainer.config import ModelConfig, OptimizerConfig
 from trainer.config.initializers import Normal, TruncatedNormal
 from trainer.model.optimizer import find_peak_rate
 from trainer.report.data import UNKNOWN, PrepRun, ReportedDataSet, find_data_sets, locate_data_sets
@@ -93,6 +93,7 @@ def _model(facts: RunFacts) -> Iterator[str]:
         ("blocks", f"{m.num_hidden_layers}{', parallel' if m.parallel_block else ''}"),
         ("heads", f"{m.num_heads} of width {m.head_size}{kv}"),
         ("feed-forward", f"{m.filter_size:,}, {m.nonlinearity}"),
+        *_less_common(m),
         ("norm", m.norm_type),
         ("positions", m.position_embedding_type),
         ("context", pluralise(m.max_position_embeddings, "token")),
@@ -103,6 +104,16 @@ def _model(facts: RunFacts) -> Iterator[str]:
     yield "A decoder-only transformer that predicts the next token."
     yield ""
     yield from _table(("", ""), rows)
+
+
+def _less_common(model: ModelConfig) -> Iterator[tuple[str, str]]:
+    """Rows that most models have not."""
+    if (moe := model.moe) is not None:
+        shared = f", {moe.num_shared_experts} for all" if moe.num_shared_experts else ""
+        yield "experts", f"{moe.num_experts}, {moe.top_k} for each token{shared}"
+    if (window := model.attention_sliding_window_length) is not None:
+        every = ", every other block" if model.sliding_window_every_other_decoder_layer else ""
+        yield "attention window", f"{pluralise(window, 'token')}{every}"
 
 
 def _data(facts: RunFacts, data: Sequence[ReportedDataSet]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from trainer.convert import (
     to_model_zoo,
     wrap_tensors,
 )
+from trainer.convert.gguf_file import check_family
 from trainer.model import GPT
 
 BTLM_KEYS = """\
@@ -310,6 +311,19 @@ def test_mixtures_of_experts_have_no_mdl():
     for refused in (to_model_zoo, from_model_zoo):
         with pytest.raises(ConfigError, match="mixtures of experts are not converted from and to"):
             refused(state_of(model), config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"pos_scaling_factor": 2.0}, "scaled rotary positions"),
+        ({"attention_inner_dim": 96}, "heads of another width"),
+        ({"nonlinearity": "relu"}, "model.nonlinearity is relu"),
+    ],
+)
+def test_what_gguf_cannot_say_is_refused(changes, expected):
+    with pytest.raises(ConfigError, match=expected):
+        check_family("llama", make("llama", **changes)[1])
 
 
 WINDOWED, FULL = "sliding_attention", "full_attention"

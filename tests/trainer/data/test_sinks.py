@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from pipeline.core.errors import ConfigError
 from pipeline.lineage.forward import NO_SOURCE
 from trainer.config.sections import SampleInputConfig
-from trainer.data import open_training
+from trainer.data import SampleSource, TrainingData, open_training
 from trainer.data.source import SourcesOfLabels, to_batch
 
 from .conftest import MSL, VOCABULARY, all_rows
@@ -59,3 +59,12 @@ def test_what_does_not_fit_is_refused(make, model):
     with pytest.raises(ValidationError, match="add_sink_tokens needs use_vsl: false"):
         section(place, use_vsl=True)
     assert VOCABULARY > 77
+
+
+def test_the_record_of_a_run_has_the_rows_of_the_data_set_and_the_sinks(make, model):
+    source = open_training(section(make("set", 4)), longer(model))
+    fields = TrainingData(source, seed=5, schedule=((1, 2),)).describe()
+    assert fields["max_sequence_length"] == MSL
+    assert fields["sinks"]["sink_token_id"] == 77
+    plain = SampleSource.of(*source.datasets)
+    assert "sinks" not in TrainingData(plain, seed=5, schedule=((1, 2),)).describe()

@@ -78,3 +78,15 @@ def test_schedules_of_batches_and_mup(trainer):
     assert cells(card, "parametrization") == "muP, base width 8 (m_width 2), m_emb 1"
     assert "- mup" in card
     assert "Not evaluated" in card
+
+
+def test_windows_and_experts(trainer):
+    model = {
+        "moe": {"num_experts": 4, "top_k": 2, "num_shared_experts": 1},
+        "attention_sliding_window_length": 8,
+        "sliding_window_every_other_decoder_layer": True,
+    }
+    assert trainer.train("mixture", params=trainer.configure(model=model), num_steps=1) == 0
+    card = write_card(trainer.root / "mixture").read_text()
+    assert cells(card, "experts") == "4, 2 for each token, 1 for all"
+    assert cells(card, "attention window") == "8 tokens, every other block"
