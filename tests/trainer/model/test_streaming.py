@@ -70,7 +70,7 @@ def test_a_mixture_of_experts_has_the_bits_of_any_number_of_systems(
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("name", ["gptj", "llama", "btlm"])
+@pytest.mark.parametrize("name", ["gptj", "llama", "btlm", "gemma2", "qwen3", "mixtral"])
 def test_half_precision(name, precision, make_config, make_packed):
     config = make_config(name, **PRECISIONS[precision], num_hidden_layers=1)
     check_bits(config, make_packed(ROWS), {"num_csx": 3}, {"target": "CPU"})
