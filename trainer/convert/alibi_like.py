@@ -25,7 +25,15 @@ def _to_bloom(config: ModelConfig) -> Json:
     return renamed(config, _BLOOM_KEYS) | {"seq_length": config.max_position_embeddings}
 
 
+_BLOOM_ALIASES = {
+    "hidden_size": "n_embed",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+}
+
+
 def _from_bloom(given: HfKeys) -> Json:
+    given = given.aliased(_BLOOM_ALIASES)
     return given.renamed(_BLOOM_KEYS) | {
         "max_position_embeddings": given["seq_length"],
         "filter_size": 4 * given["hidden_size"],

@@ -117,6 +117,13 @@ class HfKeys:
         """None for a missing key."""
         return self._values.get(key)
 
+    def aliased(self, aliases: Mapping[str, str]) -> "HfKeys":
+        """With keys that some files spell otherwise: key -> the other spelling."""
+        found = {
+            key: self._values[other] for key, other in aliases.items() if other in self._values
+        }
+        return HfKeys({**found, **self._values}, self.place)
+
     def renamed(self, keys: Mapping[str, str]) -> Json:
         """Our names and their values; epsilons and rates as floats."""
         values = {ours: self[theirs] for ours, theirs in keys.items()}

@@ -313,6 +313,19 @@ def test_mixtures_of_experts_have_no_mdl():
             refused(state_of(model), config)
 
 
+def test_bloom_as_its_first_files_have_it():
+    """Other keys, and tensors without a prefix."""
+    model, config = make("bloom")
+    tensors, hf_config = to_hf(state_of(model), config, "bloom")
+    spelled = {"hidden_size": "n_embed", "n_layer": "num_hidden_layers",
+               "n_head": "num_attention_heads"}  # fmt: skip
+    older = {spelled.get(key, key): value for key, value in hf_config.items()}
+    bare = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    state, back, dropped = from_hf(bare, older)
+    assert same(state, model)
+    assert (shapes(back), dropped) == (shapes(config), [])
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
