@@ -23,8 +23,8 @@ app = typer.Typer(
 
 TargetFormat = Literal["hf", "wafermill", "mdl", "gguf"]
 ModelName = Literal[
-    "gpt2", "gptj", "gpt_neox", "llama", "btlm", "jais", "gpt_bigcode", "bloom", "mpt", "mistral",
-    "mixtral", "qwen2", "qwen3", "gemma2",
+    "gpt2", "gptj", "gpt_neox", "llama", "btlm", "jais", "gpt_bigcode", "falcon", "bloom", "mpt",
+    "mistral", "mixtral", "qwen2", "qwen3", "gemma2",
 ]  # fmt: skip
 """The names of `trainer.convert.families`."""
 

@@ -95,6 +95,8 @@ def _value(config: ModelConfig, key: str) -> Any:
         if plain and not value.num_shared_experts:
             return "a mixture that weights chosen experts alone"
         return "another mixture of experts"
+    if key == "rotary_dim" and value == config.head_size:
+        return None
     if key == "attention_inner_dim" and value == config.hidden_size:
         return None
     if key == "filter_size" and value == 4 * config.hidden_size:

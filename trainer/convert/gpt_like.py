@@ -1,8 +1,8 @@
-"""Families of Hugging Face with LayerNorm and plain feed-forward layers: GPT-2, GPT-J, GPT-NeoX and
-StarCoder; and Cerebras' BTLM and Jais, which have ALiBi, SwiGLU and muP.
+"""Families of Hugging Face with LayerNorm and plain feed-forward layers: GPT-2, GPT-J, GPT-NeoX,
+Falcon 7B and StarCoder; and Cerebras' BTLM and Jais, which have ALiBi, SwiGLU and muP.
 
 Sources: the modules of `transformers` (GPT2LMHeadModel, GPTJForCausalLM, GPTNeoXForCausalLM,
-GPTBigCodeForCausalLM), the key names of Model Zoo's BTLM and Jais
+GPTBigCodeForCausalLM, FalconForCausalLM), the key names of Model Zoo's BTLM and Jais
 converters.
 """
 
@@ -12,7 +12,7 @@ from pipeline.core.errors import ConfigError
 from trainer.config import ModelConfig
 from trainer.config.model_parameters import CheckpointLayout
 from trainer.convert.family import HfKeys, Json, ModelFamily, renamed
-from trainer.convert.rotary import read_rope
+from trainer.convert.rotary import read_rope, read_scaled_rope, write_rope
 
 _GELUS = ("gelu", "gelu_new", "relu")
 _ALL_BIASES = ("use_projection_bias_in_attention", "use_ffn_bias_in_attention", "use_ffn_bias")
@@ -143,6 +143,38 @@ def _to_starcoder(config: ModelConfig) -> Json:
 
 def _from_starcoder(given: HfKeys) -> Json:
     return _from_gpt2(given) | {"attention_module": "multiquery_attention"}
+
+
+_FALCON_KEYS = {key: theirs for key, theirs in _NEOX_KEYS.items() if key != "filter_size"}
+_FALCON_KEYS["layer_norm_epsilon"] = "layer_norm_epsilon"
+_FALCON_ONLY: Json = {
+    "new_decoder_architecture": False, "multi_query": True, "parallel_attn": True, "alibi": False,
+    "bias": False,
+}  # fmt: skip
+"""The one form of Falcon that is supported, that of 7B."""
+
+
+def _to_falcon(config: ModelConfig) -> Json:
+    return renamed(config, _FALCON_KEYS) | {
+        **_FALCON_ONLY,
+        "ffn_hidden_size": config.filter_size,
+        "activation": config.nonlinearity,
+        "num_kv_heads": 1,
+        **write_rope(config),
+    }
+
+
+def _from_falcon(given: HfKeys) -> Json:
+    return given.renamed(_FALCON_KEYS) | {
+        "filter_size": given.get("ffn_hidden_size") or 4 * given["hidden_size"],
+        "nonlinearity": given.activation("activation"),
+        "position_embedding_type": "rotary",
+        **read_scaled_rope(given),
+        "attention_module": "multiquery_attention",
+        "parallel_block": True,
+        "use_untied_layer_norm": False,
+        **dict.fromkeys(_ALL_BIASES, False),
+    }
 
 
 _GPT2_DEFAULTS: Json = {
@@ -338,5 +370,51 @@ STARCODER = ModelFamily(
     only={"multi_query": True, "scale_attn_weights": True, "add_cross_attention": False},
     holds={**GPT2.holds, "num_kv_heads": (1,)},
     biases=_ALL_BIASES,
+    grouped=True,
+)
+
+
+FALCON = ModelFamily(
+    name="falcon",
+    architecture="FalconForCausalLM",
+    base="transformer.",
+    layout=CheckpointLayout(
+        names={
+            "token_embedding": "transformer.word_embeddings",
+            "attention_norm": "input_layernorm",
+            "attention.output": "self_attention.dense",
+            "feed_forward.input": "mlp.dense_h_to_4h",
+            "feed_forward.output": "mlp.dense_4h_to_h",
+            "final_norm": "transformer.ln_f",
+            "read_out": "lm_head",
+        },
+        block="transformer.h.{n}.",
+        qkv=("self_attention.query_key_value",),
+    ),
+    write=_to_falcon,
+    read=_from_falcon,
+    defaults={
+        **_FALCON_ONLY,
+        "layer_norm_epsilon": 1e-5,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+        "activation": "gelu",
+        "rope_theta": 10000.0,
+    },
+    only=_FALCON_ONLY,
+    holds={
+        "position_embedding_type": ("rotary",),
+        "rotary_dim": (None,),
+        "num_kv_heads": (1,),
+        "norm_type": ("layernorm",),
+        "nonlinearity": _GELUS,
+        "parallel_block": (True,),
+        "use_untied_layer_norm": (False,),
+        "use_bias_in_output": (False,),
+        **dict.fromkeys(_ALL_BIASES, (False,)),
+    },
+    takes=("pos_scaling_factor",),
     grouped=True,
 )

@@ -228,6 +228,7 @@ LLAMA = ModelFamily(
     only={"hidden_act": "silu", "sliding_window": None},
     holds={
         "position_embedding_type": ("rotary",),
+        "rotary_dim": (None,),
         "norm_type": ("rmsnorm",),
         "nonlinearity": ("swiglu",),
         "parallel_block": (False,),

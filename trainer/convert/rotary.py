@@ -40,8 +40,13 @@ def read_rope(given: HfKeys, theta_key: str, share: float) -> tuple[float, float
 
 
 def read_scaled_rope(given: HfKeys) -> Json:
-    """Our keys of theta and of scaled positions. Raises ConfigError for another kind."""
+    """Our keys of theta and of scaled positions. Raises ConfigError for another kind, and for
+    heads that are rotated in part."""
     parameters = _parameters(given)
+    if (share := parameters.get("partial_rotary_factor", 1.0)) != 1.0:
+        raise ConfigError(
+            f"{given.place}: partial_rotary_factor is {share}; only 1.0 (whole heads) is supported"
+        )
     section: Json = {"rope_theta": float(parameters.get("rope_theta", given["rope_theta"]))}
     if (kind := _kind(parameters)) == "default":
         return section

@@ -38,6 +38,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "llama": GATED,
     "gpt_bigcode": {"attention_module": "multiquery_attention"},
+    "falcon": {
+        "position_embedding_type": "rotary", "parallel_block": True,
+        "use_untied_layer_norm": False, "attention_module": "multiquery_attention", **NO_BIASES,
+    },
     "bloom": {
         "position_embedding_type": "alibi", "embedding_layer_norm": True, "filter_size": 192,
         "nonlinearity": "gelu_new",

@@ -299,6 +299,7 @@ def test_rotary_embeddings_that_are_stretched():
     assert (scaled.pos_scaling_type, scaled.pos_scaling_factor) == ("linear", 2.0)
     for wrong, expected in [
         ({"rope_type": "longrope", "factor": 2.0}, "type 'longrope' are not supported; expected"),
+        ({"rope_type": "default", "partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
         ({"rope_type": "yarn"}, "factor of rotary embeddings of type yarn is missing"),
         ({"rope_type": "yarn", "factor": 4.0, "mscale": 2.0}, "mscale of rotary embeddings is 2.0"),
     ]:
@@ -380,6 +381,7 @@ def test_windows_in_another_order_are_refused():
             {"attention_qk_norm_eps": 0.5},
             "attention_qk_norm_eps is 0.5; qwen3 needs layer",
         ),
+        ("llama", {"rotary_dim": 4}, "rotary_dim is 4; llama needs None"),
         ("gpt2", {"attention_inner_dim": 96}, "attention_inner_dim is 96; gpt2 needs None"),
         (
             "mixtral",
