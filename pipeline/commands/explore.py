@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import FinishedRunArgument, Place
+from pipeline.commands.options import OneGenerationArgument, Place
 from pipeline.commands.terminal import print_line
 from pipeline.commands.usage import commands
 from pipeline.core.errors import ConfigError, ResourceError
@@ -21,7 +21,7 @@ _NEEDED = ("starlette", "uvicorn", "duckdb")
 
 
 def explore(
-    directory: FinishedRunArgument,
+    directory: OneGenerationArgument,
     port: Annotated[int, typer.Option(min=0, max=65535)] = 0,
     by: str = "",
     compare: Place | None = None,
