@@ -16,6 +16,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -48,9 +49,13 @@ def _cpu() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def show(name: str, times: Iterable[float]) -> None:
-    values = [1000 * value for value in times]
-    print(f"{name:34} median {statistics.median(values):7.0f} ms   slowest {max(values):7.0f} ms")
+def show(name: str, calls: Iterable[Callable[[], object]]) -> list[float]:
+    """Print how long the calls take; returns their wall-clock seconds."""
+    walls, cpus = zip(*map(seconds_of, calls), strict=True)
+    figures = [1000 * f(values) for values in (walls, cpus) for f in (statistics.median, max)]
+    print("{:26} wall {:6.0f} ms (at most {:6.0f})   CPU {:6.0f} ms (at most {:6.0f})".format(
+        name, *figures), flush=True)  # fmt: skip
+    return list(walls)
 
 
 def measure_pages(directory: Path, documents: int, count: int, rng: random.Random) -> None:
@@ -62,11 +67,7 @@ def measure_pages(directory: Path, documents: int, count: int, rng: random.Rando
     client = TestClient(make_app(explorer))
 
     def ask(name: str, addresses: Iterable[str]) -> None:
-        times = []
-        for address in addresses:
-            wall, _ = seconds_of(lambda address=address: _fetch(client, address))
-            times.append(wall)
-        show(name, times)
+        show(name, (partial(_fetch, client, address) for address in addresses))
 
     numbers = range(count)
     ask("first page", ["/documents"])
@@ -116,6 +117,13 @@ def excerpts(directory: Path, words: int, count: int, rng: random.Random) -> lis
     return found
 
 
+def _search(directory: Path, query: str, index: WordIndex, refused: list[str]) -> None:
+    try:
+        scan_run(directory, query, QUIET, index, MOST_SCANNED)
+    except InputError:
+        refused.append(query)
+
+
 def measure_search(directory: Path, count: int, rng: random.Random, with_plain: bool) -> None:
     if not (directory / layout.WORD_INDEX / layout.MANIFEST).exists():
         wall, cpu = seconds_of(lambda: index_words(directory, 0))
@@ -131,18 +139,14 @@ def measure_search(directory: Path, count: int, rng: random.Random, with_plain: 
     first, _ = seconds_of(lambda: scan_run(directory, "warming up", QUIET, opened[0]))
     print(f"index opened in {wall:.2f} s, first search {first:.2f} s")
     for words in (1, 3, 10):
-        times, refused = [], 0
-        for query in excerpts(directory, words, count, rng):
-            try:
-                wall, _ = seconds_of(
-                    lambda query=query: scan_run(directory, query, QUIET, opened[0], MOST_SCANNED)
-                )
-                times.append(wall)
-            except InputError:
-                refused += 1
-        show(f"search, {words} words", times)
-        within = sum(value <= 0.3 for value in times)
-        print(f"    {within} of {count} within 300 ms, {refused} not carried out: too common")
+        refused: list[str] = []
+        queries = excerpts(directory, words, count, rng)
+        times = show(
+            f"search, {words} words",
+            (partial(_search, directory, query, opened[0], refused) for query in queries),
+        )
+        within = sum(value <= 0.3 for value in times) - len(refused)
+        print(f"    {within} of {count} within 300 ms; {len(refused)} refused: too common")
     if with_plain:
         query = excerpts(directory, 3, 1, rng)[0]
         (directory / layout.WORD_INDEX).rename(directory / "aside")

@@ -77,11 +77,15 @@ class TextPlaces:
     def find(self, row: int) -> tuple[int, int] | None:
         """The documents shard of a record and its row there; None for a record that never became a
         document."""
-        place = int(np.searchsorted(self.live, row))
+        place = self._count_below(row)
         if place == len(self.live) or self.live[place] != row:
             return None
         task = self.task(row)
-        return task, place - int(np.searchsorted(self.live, self.starts[task]))
+        return task, place - self._count_below(int(self.starts[task]))
+
+    def _count_below(self, row: int) -> int:
+        # Of the type of the array: else all of it would be converted.
+        return int(np.searchsorted(self.live, np.uint32(row)))
 
     def task(self, row: int) -> int:
         """The clean task that read a record."""

@@ -72,12 +72,15 @@ class RunTable:
         meta = [name for name in groups.schema.names if name.startswith("meta_")]
         names = ["doc_key", *_PLACE, *_ENDS, *meta]
         reader = _read_batches(groups, names, signals)
+        self._facets = [*FACETS, *([LANGUAGE] if LANGUAGE in reader.schema.names else [])]
         self._load(reader)
         columns = [f for f in reader.schema if f.name not in ("row", "doc_key", *_PLACE)]
         self.schema = pa.schema(columns)
         self.bounds = self._find_bounds()
         self.connection.execute("set enable_external_access = false")
         self.connection.execute("set lock_configuration = true")
+        every = f"select combination, count(*) as n from {TABLE} group by all"
+        self._all = self._run(every, Conditions(), None)
         self.facets = lru_cache(_REMEMBERED)(self._count_facets)
         self.histogram = lru_cache(_REMEMBERED)(self._count_bins)
 
@@ -103,9 +106,29 @@ class RunTable:
                     )
                     cast = f"{cast}::{quote('label ' + name)} as {cast}"
             chosen.append(cast)
-        run(f"create table {TABLE} as select {', '.join(chosen)} from staging order by row")
+        self._number_combinations()
+        same = " and ".join(f"s.{name} is not distinct from c.{name}" for name in self._facets)
+        columns = ", ".join(f"s.{column}" for column in chosen)
+        run(
+            f"create table {TABLE} as select {columns}, c.combination from staging s "
+            f"join combinations c on {same} order by s.row"
+        )
         run("drop table staging")
         run("checkpoint")
+
+    def _number_combinations(self) -> None:
+        """Every combination of labels that occurs gets a number, and each record will have that of
+        its own: all facets are then counts of one small column."""
+        labels = ", ".join(self._facets)
+        self.connection.execute(
+            f"create table combinations as select *, row_number() over ()::uinteger "
+            f"as combination from (select distinct {labels} from staging order by all)"
+        )
+        rows = self.connection.execute(f"select combination, {labels} from combinations").fetchall()
+        self._combinations = {
+            number: {name: value or "" for name, value in zip(self._facets, values, strict=True)}
+            for number, *values in rows
+        }
 
     def _find_bounds(self) -> dict[str, tuple[float, float]]:
         numbers = [
@@ -121,11 +144,6 @@ class RunTable:
     def __len__(self) -> int:
         [[count]] = self.connection.execute(f"select count(*) from {TABLE}").fetchall()
         return int(count)
-
-    @property
-    def has_language(self) -> bool:
-        """Whether the run measured languages."""
-        return LANGUAGE in self.schema.names
 
     def is_whole(self, column: str) -> bool:
         """Whether a column has whole numbers."""
@@ -156,30 +174,28 @@ class RunTable:
         return self.facets(filters, None if hits is None else hits.tobytes())
 
     def _count_facets(self, filters: ListFilters, hits: bytes | None) -> dict[str, list[Count]]:
-        """By facet; all but the language are added up from one pass."""
-        where, rows = self._conditions(filters), _from_bytes(hits)
-        every = ", ".join(FACETS)
-        sql = f"select {every}, count(*) as documents from {TABLE} where {where.sql} group by all"
-        counted = self._run(sql, where, rows)
-        counts: dict[str, list[Count]] = {}
-        for name in FACETS:
-            of_value: dict[str, int] = {}
-            for row in counted:
-                value = row[name] or ""
-                of_value[value] = of_value.get(value, 0) + row["documents"]
-            counts[name] = _sort(of_value)
-        if self.has_language:
-            sql = f"select {LANGUAGE}, count(*) as n from {TABLE} where {where.sql} group by all"
-            languages = self._run(sql, where, rows)
-            counts[LANGUAGE] = _sort({r[LANGUAGE]: r["n"] for r in languages if r[LANGUAGE]})
-        return counts
+        """By facet, from one count of the combinations of labels."""
+        is_by_labels = hits is None and not filters.ranges and not filters.where
+        where = self._conditions(ListFilters() if is_by_labels else filters)
+        sql = f"select combination, count(*) as n from {TABLE} where {where.sql} group by all"
+        counted = self._all if is_by_labels else self._run(sql, where, _from_bytes(hits))
+        counts: dict[str, dict[str, int]] = {name: {} for name in self._facets}
+        for row in counted:
+            labels = self._combinations[row["combination"]]
+            if not is_by_labels or all(labels[name] in values for name, values in filters.labels):
+                for name, value in labels.items():
+                    counts[name][value] = counts[name].get(value, 0) + row["n"]
+        return {name: _sort(of_value) for name, of_value in counts.items()}
 
     def _count_bins(
         self, filters: ListFilters, hits: bytes | None, column: str, edges: tuple[float, ...]
     ) -> list[int]:
         """How many documents have a value of this column above each edge and up to the next one."""
         where = self._conditions(filters)
-        bins = f"histogram({quote(column)}::double, {[*map(float, edges)]})"
+        # Edges of the type of the column, which is converted otherwise.
+        numbers = [*map(int if self.is_whole(column) else float, edges)]
+        kind = "bigint" if self.is_whole(column) else "double"
+        bins = f"histogram({quote(column)}, {numbers}::{kind}[])"
         sql = f"select {bins} as bins from {TABLE} where {where.sql}"
         [row] = self._run(sql, where, _from_bytes(hits))
         counts = row["bins"] or {}
@@ -223,7 +239,7 @@ def _read_batches(
     """Every record with the number of its row, these columns and its signals, which are null for a
     record that never became a document."""
     measured = _Signals(signals, [*names, "row"])
-    fields = [pa.field("row", pa.uint32()), *(groups.schema.field(name) for name in names)]
+    fields = [pa.field("row", pa.uint32()), *(_signed(groups.schema.field(name)) for name in names)]
     schema = pa.schema([*fields, *measured.fields])
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -231,11 +247,17 @@ def _read_batches(
         for part in groups.parts(names):
             rows = pa.array(np.arange(first, first + len(part), dtype=np.uint32))
             is_live = part["representative"].is_valid().to_numpy()
-            columns = [rows, *part.columns, *measured.take(part["doc_key"], is_live)]
+            parts = (part[name].cast(schema.field(name).type) for name in names)
+            columns = [rows, *parts, *measured.take(part["doc_key"], is_live)]
             first += len(part)
             yield from pa.table(columns, schema=schema).to_batches()
 
     return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def _signed(field: pa.Field) -> pa.Field:
+    """Lengths as numbers that can be compared with any other: edges of bins can be below 0."""
+    return field.with_type(pa.int64()) if pa.types.is_unsigned_integer(field.type) else field
 
 
 class _Signals:
