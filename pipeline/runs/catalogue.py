@@ -348,9 +348,9 @@ STAGES: Mapping[str, StageEntry] = {
         _stage("gather_text", "one per file of a split", "`shuffle/` or `merged/`", "records",
                needs=("merged",), instead={"merged": "shuffle"}),
         _stage(layout.WORD_RUNS, "one per documents shard, or per few where there are over 512",
-               "text", layout.WORD_RUNS, speed=40, disk=0.4),
+               "text", layout.WORD_RUNS, speed=14, disk=0.5),
         _stage(layout.WORDS, "one per range of hashes", "that range of `word_runs/`",
-               layout.WORDS, needs=(layout.WORD_RUNS,), disk=0.4),
+               layout.WORDS, needs=(layout.WORD_RUNS,), disk=0.5),
         _stage("tables", "one per file", "tables of the run", layout.DOCUMENTS, layout.SOURCES,
                layout.TOKENIZER, layout.TOKENIZER_CONFIG, changed_by_takedowns=True),
     )
