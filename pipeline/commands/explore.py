@@ -2,11 +2,12 @@
 
 import secrets
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import OneGenerationArgument, Place
+from pipeline.commands.options import ONE_GENERATION, complete_runs
 from pipeline.commands.terminal import print_line
 from pipeline.commands.usage import commands
 from pipeline.core.errors import ConfigError, ResourceError
@@ -21,16 +22,19 @@ _NEEDED = ("starlette", "uvicorn", "duckdb")
 
 
 def explore(
-    directory: OneGenerationArgument,
+    directory: Annotated[
+        Path, typer.Argument(metavar="RUN", autocompletion=complete_runs), ONE_GENERATION
+    ],
     port: Annotated[int, typer.Option(min=0, max=65535)] = 0,
     by: str = "",
-    compare: Place | None = None,
+    compare: Path | None = None,
 ) -> None:
     """Look at a run in the browser: its documents, filters, distributions, and each document whole.
 
     The pages are read-only and for this machine only; the address that is printed has a token.
     Ctrl-C ends it.
 
+    RUN: a finished run directory on this machine
     --port: the port on 127.0.0.1 [default: a free one]
     --compare DIR: another run of the same documents; a page shows what became of them in both
     --by NAME: who looks; quarantined texts can then be opened, and each look is recorded

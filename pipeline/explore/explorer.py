@@ -27,7 +27,7 @@ from pipeline.lineage.sample import TextTokenizer
 from pipeline.runs import layout
 from pipeline.runs.held_texts import IN_QUARANTINE, QUARANTINED
 from pipeline.runs.origin import texts_home
-from pipeline.runs.run_directory import read_finished
+from pipeline.runs.run_directory import read_committed, read_finished
 
 PAGE = 50
 """Documents on a page of the list."""
@@ -36,6 +36,8 @@ BEGINNING = 160
 MOST_SCANNED = 512 << 20
 """Bytes of text that a search may read."""
 _SEARCHES = 8
+_REPACKED = "repack"
+"""The story of a run that has the tables of another one, which also has its texts."""
 _LISTED = ("row", "source", "state", "reason", "decision", "split", "text_bytes", "tokens")
 
 
@@ -98,12 +100,13 @@ class Explorer:
         compare: Path | None = None,
     ) -> None:
         for run in filter(None, (directory, compare)):
-            read_finished(run)
+            if read_committed(run).get("story") != _REPACKED:
+                read_finished(run)
         progress = progress or Progress(quiet=True)
         self.directory, self.by = directory, by
         self.home = texts_home(directory)
         homes = {directory, self.home, *([compare] if compare else [])}
-        self._states = {run: self._state(run / layout.MANIFEST) for run in homes}
+        self._states = {run: self._state(run) for run in homes}
         progress.note(f"{directory}: reading its tables")
         self.records = IndexedRecords(self.home)
         self.table = RunTable(self.home, self.records.table)
@@ -117,17 +120,20 @@ class Explorer:
         self.table.close()
 
     @staticmethod
-    def _state(path: Path) -> tuple[int, int, int] | None:
+    def _state(run: Path) -> object:
+        """What is another after every change: the commit of the run, and what takedowns wrote down,
+        which they do before they take anything out."""
         try:
-            status = path.stat()
+            status = (run / layout.MANIFEST).stat()
         except OSError:
             return None
-        return status.st_ino, status.st_size, status.st_mtime_ns
+        taken = sorted(path.name for path in (run / layout.TAKEDOWNS).glob("*"))
+        return status.st_ino, status.st_size, status.st_mtime_ns, taken
 
     def check_unchanged(self) -> None:
         """Raises ChangedRunError when the run was run again, or something was taken down."""
         for run, state in self._states.items():
-            if self._state(run / layout.MANIFEST) != state:
+            if self._state(run) != state:
                 raise ChangedRunError(
                     f"{run}: the run changed since it was opened; start `prep explore` again"
                 )

@@ -154,7 +154,7 @@ class RunTable:
     ) -> list[dict[str, Any]]:
         """The first documents behind row `after`, or the last ones ahead of row `before`, that
         these filters let pass, ascending; one more than `most` where there are more."""
-        where = self._conditions(filters)
+        where = self._conditions(filters, hits)
         backwards = before is not None
         where.add(f"row {'<' if backwards else '>'} ?", before if backwards else after)
         columns = "row, doc_key, path_id, line, byte_offset, representative is not null as live"
@@ -176,9 +176,10 @@ class RunTable:
     def _count_facets(self, filters: ListFilters, hits: bytes | None) -> dict[str, list[Count]]:
         """By facet, from one count of the combinations of labels."""
         is_by_labels = hits is None and not filters.ranges and not filters.where
-        where = self._conditions(ListFilters() if is_by_labels else filters)
+        rows = _from_bytes(hits)
+        where = self._conditions(ListFilters() if is_by_labels else filters, rows)
         sql = f"select combination, count(*) as n from {TABLE} where {where.sql} group by all"
-        counted = self._all if is_by_labels else self._run(sql, where, _from_bytes(hits))
+        counted = self._all if is_by_labels else self._run(sql, where, rows)
         counts: dict[str, dict[str, int]] = {name: {} for name in self._facets}
         for row in counted:
             labels = self._combinations[row["combination"]]
@@ -191,25 +192,28 @@ class RunTable:
         self, filters: ListFilters, hits: bytes | None, column: str, edges: tuple[float, ...]
     ) -> list[int]:
         """How many documents have a value of this column above each edge and up to the next one."""
-        where = self._conditions(filters)
+        rows = _from_bytes(hits)
+        where = self._conditions(filters, rows)
         # Edges of the type of the column, which is converted otherwise.
         numbers = [*map(int if self.is_whole(column) else float, edges)]
         kind = "bigint" if self.is_whole(column) else "double"
         bins = f"histogram({quote(column)}, {numbers}::{kind}[])"
         sql = f"select {bins} as bins from {TABLE} where {where.sql}"
-        [row] = self._run(sql, where, _from_bytes(hits))
+        [row] = self._run(sql, where, rows)
         counts = row["bins"] or {}
         return [int(counts.get(edge, 0)) for edge in edges[1:]]
 
-    def _conditions(self, filters: ListFilters) -> Conditions:
-        return filters.conditions(self.schema)
+    def _conditions(self, filters: ListFilters, hits: I64 | None) -> Conditions:
+        conditions = filters.conditions(self.schema)
+        if hits is not None:
+            conditions.add("row in (select row from hits)")
+        return conditions
 
     def _run(self, sql: str, where: Conditions, hits: I64 | None) -> list[dict[str, Any]]:
         cursor = self.connection.cursor()
         try:
             if hits is not None:
                 cursor.register("hits", pa.table({"row": hits.astype(np.uint32)}))
-                sql = sql.replace(" where ", " where row in (select row from hits) and ", 1)
             return where.run(cursor, sql)
         finally:
             cursor.close()

@@ -21,6 +21,7 @@ from pipeline.explore.explorer import PAGE, Explorer
 from pipeline.explore.raw_record import read_raw_record
 from pipeline.runs.events import verify_events
 from pipeline.sources.streams import zstd
+from pipeline.stories.repack import RepackOptions, repack_run
 from tests.pipeline.explore.conftest import HOST, HOSTILE, open_client
 
 ORIGIN = {"origin": f"http://{HOST}"}
@@ -343,3 +344,27 @@ def test_a_takedown_ends_what_was_opened(
         assert answer.status_code == 200 and words not in answer.text
     assert "taken down" in open_client(again).get(f"/documents/{key}").text
     again.close()
+
+
+def test_a_takedown_that_was_killed_ends_it_too(own_run: Path) -> None:
+    """Its first file is there, and the commit of the run is not yet another."""
+    explorer = Explorer(own_run)
+    client = open_client(explorer)
+    assert client.get("/documents?q=lantern").status_code == 200
+    (own_run / "takedowns").mkdir()
+    (own_run / "takedowns/c1.pending.json").write_text("{}")
+    assert client.get("/documents?q=lantern").status_code == 409
+    explorer.close()
+
+
+def test_a_repacked_run_is_shown_with_the_texts_of_its_origin(
+    own_run: Path, tmp_path: Path
+) -> None:
+    repack_run(own_run, tmp_path / "packed", RepackOptions(max_sequence_length=32), 0)
+    explorer = Explorer(tmp_path / "packed")
+    client = open_client(explorer)
+    key = keys_where(own_run, state="kept", source="Wiki")[0]
+    page = client.get(f"/documents/{key}").text
+    assert "packed from" in page and page.count("<td>train/examples_") > 2
+    assert "amber" in client.get("/documents").text
+    explorer.close()
