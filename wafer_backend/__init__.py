@@ -47,10 +47,12 @@ from wafer_backend.cluster.outputs import LossRule
 from wafer_backend.compiled import BackendConfig, CompiledModule, device_of
 from wafer_backend.cstorch.aliases import install_aliases, missing
 from wafer_backend.cstorch.api import (
+    add_debug_name,
     current_pol,
     from_numpy,
     full,
     full_like,
+    get_debug_name,
     make_constant,
     manual_seed,
     name_scope,
@@ -102,6 +104,7 @@ __all__ = [
     "StepError",
     "StepResult",
     "StrictError",
+    "add_debug_name",
     "amp",
     "backend",
     "backends",
@@ -117,6 +120,7 @@ __all__ = [
     "from_numpy",
     "full",
     "full_like",
+    "get_debug_name",
     "install_aliases",
     "is_streamer",
     "legacy",

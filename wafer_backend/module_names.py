@@ -8,7 +8,7 @@ MODULES = {
     "backend.ltc_backend": "backends.hooks",
     "core": "cstorch.core",
     "core.annotation": "cstorch.annotations",
-    "core.compile": "cstorch.compilation",
+    "core.compile": "tracing",
     "core.modes": "cstorch.modes",
     "distributed.cluster_resolver": "distributed",
     "distributed.service_resolver": "distributed",

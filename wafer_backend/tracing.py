@@ -13,6 +13,7 @@ import contextlib
 import functools
 import io
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch.utils import _pytree
+from torch.utils.hooks import RemovableHandle
 
 from wafer_backend import backends
 from wafer_backend.backends.hooks import report_tensors
@@ -116,6 +118,32 @@ def run_closures(executor: StepExecutor) -> None:
         _make(queued, checkpoints=executor.is_checkpoint_step)
 
 
+def register_trace_fn_pre_hook(hook: Callable[[], Any]) -> RemovableHandle:
+    """Call `hook()` before every run of a traced function, until its handle is removed."""
+    return _register(_pre_hooks, hook)
+
+
+def register_trace_fn_post_hook(hook: Callable[[], Any]) -> RemovableHandle:
+    """Call `hook()` after every run of a traced function, until its handle is removed."""
+    return _register(_post_hooks, hook)
+
+
+Hooks = OrderedDict[int, Callable[[], Any]]
+_pre_hooks: Hooks = OrderedDict()
+_post_hooks: Hooks = OrderedDict()
+
+
+def _register(hooks: Hooks, hook: Callable[[], Any]) -> RemovableHandle:
+    handle = RemovableHandle(hooks)
+    hooks[handle.id] = hook
+    return handle
+
+
+def _call(hooks: Hooks) -> None:
+    for hook in list(hooks.values()):
+        hook()
+
+
 def trace(step: Callable[Inputs, Output]) -> Callable[Inputs, Output]:
     """Mark a function as one step; it runs eagerly at every call.
 
@@ -133,7 +161,9 @@ def trace(step: Callable[Inputs, Output]) -> Callable[Inputs, Output]:
                 take_int32_labels((args, kwargs)) if backends.use_cs() else nullcontext(),
                 _watched(step, (args, kwargs)) as watch,
             ):
+                _call(_pre_hooks)
                 output = step(*args, **kwargs)
+                _call(_post_hooks)
                 if watch is not None:
                     watch.returned(output)
         except DryRunFinished:

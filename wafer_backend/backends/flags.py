@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.core.words import did_you_mean_or_all
+from wafer_backend.backends.debug_args import DebugArgs
 from wafer_backend.errors import BackendConfigError
 
 WITHOUT_EFFECT = "accepted without effect"
@@ -17,11 +18,15 @@ WITHOUT_EFFECT = "accepted without effect"
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag: its default, what it means, and a check that returns what was expected or None."""
+    """One flag: its default, what it means, and a check that returns what was expected or None.
+
+    `make`: makes the default of a flag that scripts change in place.
+    """
 
     default: Any
     meaning: str
     wrong: Callable[[Any], str | None] = lambda value: None
+    make: Callable[[], Any] | None = None
 
 
 class FlagGroup:
@@ -36,6 +41,8 @@ class FlagGroup:
         if name.startswith("_"):
             raise AttributeError(name)
         flag = self._known(name)
+        if flag.make is not None:
+            return self._values.setdefault(name, flag.make())
         return self._values.get(name, flag.default)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -63,14 +70,16 @@ class FlagGroup:
 
 
 class CsxFlags:
-    """`backends.csx`: the four groups of flags."""
+    """`backends.csx`: the groups of flags."""
 
-    __slots__ = ("debug", "emulation", "performance", "precision")
+    __slots__ = ("cluster", "debug", "emulation", "performance", "precision", "storage")
 
     def __init__(self) -> None:
         for name, flags in _GROUPS.items():
             object.__setattr__(self, name, FlagGroup(f"backends.csx.{name}", flags))
 
+    cluster: FlagGroup
+    storage: FlagGroup
     precision: FlagGroup
     performance: FlagGroup
     debug: FlagGroup
@@ -120,6 +129,11 @@ def _ignored(default: object) -> Flag:
 
 _MEMORY_OF_ROLES = ("compile_crd", "execute_crd", "wrk", "act", "cmd", "wgt", "chf")
 
+
+def _make_s3_group() -> FlagGroup:
+    return FlagGroup("backends.csx.storage.s3", {"profile": _ignored(None)})
+
+
 _GROUPS: dict[str, dict[str, Flag]] = {
     "precision": {
         "optimization_level": Flag(
@@ -145,6 +159,9 @@ _GROUPS: dict[str, dict[str, Flag]] = {
         "retrace_every_iteration": _ignored(False),
         "drop_data": _ignored(False),
         "skip_weight_init": _ignored(False),
+        "fabric_type_blacklist": _ignored(None),
+        "debug_args": Flag(None, WITHOUT_EFFECT, make=DebugArgs),
+        "ini": Flag(None, WITHOUT_EFFECT, make=DebugArgs),
         **{f"{role}_memory_gi": _ignored(None) for role in _MEMORY_OF_ROLES},
     },
     "emulation": {
@@ -185,4 +202,6 @@ _GROUPS: dict[str, dict[str, Flag]] = {
             _wrong_seed,
         ),
     },
+    "cluster": {"auto_taint": _ignored(False)},
+    "storage": {"s3": Flag(None, WITHOUT_EFFECT, make=_make_s3_group)},
 }

@@ -23,13 +23,11 @@ from wafer_backend.errors import BackendConfigError
 from wafer_backend.module_names import find_module_name
 
 REASONS: dict[str, str] = {
-    "add_debug_name": "there is no compiler whose debug names could be set; use name_scope",
     "cirh": "there is no compiler dialect",
     "configure": 'use backend("CSX", compile_only=..., cluster_config=...) and DataExecutor',
     "device": "use backend().device or current_torch_device()",
     "device_annotation": "there is no device placement to annotate",
     "export": "steps run eagerly, there is no graph to export",
-    "get_debug_name": "there is no compiler whose debug names could be read",
     "register_decomposition": "operators are torch's own, none is decomposed for a compiler",
     "save_summaries": "use summarize_scalar, or utils.tensorboard.SummaryWriter in a closure",
     "scalar_summary": "use summarize_scalar",

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
 from wafer_backend import amp, backends, profiler, tracing
 from wafer_backend.backends import csx, current_torch_device
@@ -109,6 +110,18 @@ def pol(level: int | None = None, bwd_level: int | None = None) -> Iterator[None
 def current_pol() -> int:
     """The innermost `pol`, or `backends.csx.precision.optimization_level`."""
     return _levels[-1] if _levels else int(csx.precision.optimization_level)
+
+
+def add_debug_name(module: nn.Module, root_name: str | None = None) -> None:
+    """Name every module inside by the way to it, `root_name` (by default the class) itself."""
+    root = type(module).__name__ if root_name is None else root_name
+    for name, child in module.named_modules():
+        child._debug_name = name or root  # type: ignore[assignment]
+
+
+def get_debug_name(module: nn.Module) -> str:
+    """The name that `add_debug_name` gave a module, else that of its class."""
+    return str(getattr(module, "_debug_name", type(module).__name__))
 
 
 def manual_seed(seed: int) -> None:

@@ -5,7 +5,7 @@ import types
 import wafer_backend
 
 ENGINE = {
-    *("Backend", "BackendType"),
+    *("Backend", "BackendType", "add_debug_name", "get_debug_name"),
     *("BackendConfig", "BackendConfigError", "BackendError", "CheckpointError", "CompiledModule"),
     *("LoaderError", "LossRule", "StepError", "StepResult", "StrictError", "device_of"),
 }

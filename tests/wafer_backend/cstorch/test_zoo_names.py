@@ -21,6 +21,7 @@ from wafer_backend.errors import BackendConfigError, CheckpointError
 from wafer_backend.labels import take_int32_labels
 from wafer_backend.module_names import MODULES, find_module_name
 from wafer_backend.storage.saver import PyTorchH5Saver
+from wafer_backend.tracing import register_trace_fn_post_hook, register_trace_fn_pre_hook
 from wafer_backend.utils.calls import call_once
 from wafer_backend.utils.nest import recurse_spec, visit_torch_tensors
 
@@ -204,3 +205,36 @@ def test_a_worker_cache_knows_what_fits(tmp_path: Path) -> None:
         str(tmp_path / "data"), str(tmp_path / "not" / "there")
     )
     assert (full, size) == (False, 7) and free > 7
+
+
+def test_debug_names_are_the_ways_to_modules() -> None:
+    model = nn.Sequential(nn.ModuleDict({"fc": nn.Linear(1, 1)}))
+    assert cstorch.get_debug_name(model) == "Sequential"
+    cstorch.add_debug_name(model, "net")
+    assert [cstorch.get_debug_name(m) for m in model.modules()] == ["net", "0", "0.fc"]
+
+
+def test_hooks_run_around_traced_functions() -> None:
+    order: list[str] = []
+    handles = [
+        register_trace_fn_pre_hook(lambda: order.append("before")),
+        register_trace_fn_post_hook(lambda: order.append("after")),
+    ]
+    step = cstorch.trace(lambda: order.append("step"))
+    step()
+    for handle in handles:
+        handle.remove()
+    step()
+    assert order == ["before", "step", "after", "step"]
+
+
+def test_debug_flags_are_kept_until_reset() -> None:
+    csx = cstorch.backends.csx
+    csx.debug.debug_args.a.b = 1
+    csx.debug.ini.check_nans = True
+    csx.storage.s3.profile = "mine"
+    csx.cluster.auto_taint = True
+    assert csx.debug.debug_args.to_dict() == {"a": {"b": 1}}
+    assert (csx.debug.ini.check_nans, csx.storage.s3.profile) == (True, "mine")
+    cstorch.reset()
+    assert csx.debug.debug_args.to_dict() == {} and csx.storage.s3.profile is None
