@@ -33,8 +33,9 @@ NAMES = {
     "TrainingError TrainingResult evaluate generate load train",
     "dedup": "PRESETS Preset describe detection_probability find_duplicates jaccard shingle_hash "
     "shingles signatures sketch_documents",
-    "wafer_backend": "BackendConfig BackendConfigError BackendError CheckpointError CompiledModule "
-    "LoaderError LossRule PyTorchBaseModel StepError StepResult StrictError amp backend backends "
+    "wafer_backend": "Backend BackendConfig BackendConfigError BackendError BackendType "
+    "CheckpointError CompiledModule LoaderError LossRule PyTorchBaseModel StepError StepResult "
+    "StrictError add_debug_name amp backend backends get_debug_name "
     "checkpoint_closure compile compile_step current_backend current_executor current_pol "
     "current_torch_device device_of distributed from_numpy full full_like install_aliases "
     "is_streamer legacy load make_constant manual_seed metrics name_scope num_streamers num_tasks "

@@ -116,7 +116,7 @@ def add_debug_name(module: nn.Module, root_name: str | None = None) -> None:
     """Name every module inside by the way to it, `root_name` (by default the class) itself."""
     root = type(module).__name__ if root_name is None else root_name
     for name, child in module.named_modules():
-        child._debug_name = name or root  # type: ignore[assignment]
+        child._debug_name = name or root
 
 
 def get_debug_name(module: nn.Module) -> str:
