@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from wafer_backend.backends.flags import CsxFlags
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.strict import Watch
 from wafer_backend.transports import TransportName, require_rank
+
+logger = logging.getLogger(__name__)
 
 
 class CompiledProgress(Protocol):
@@ -35,6 +38,7 @@ _backend: Backend | None = None
 _settings: dict[str, Any] = {}
 _forced_watch: Watch | None = None
 _most_steps: int | None = None
+_said: set[str] = set()
 _modules: list[CompiledProgress] = []
 _loaded: list[dict[str, Any]] = []
 
@@ -87,7 +91,17 @@ def backend(
         return _backend
     _backend = _make(kind, checked)
     _settings = {"backend_type": kind} | copy.deepcopy(checked)
+    unused = [name for name in _WITHOUT_EFFECT if checked.get(name)]
+    _say_without_effect(unused + _backend.cluster_config.without_effect)
     return _backend
+
+
+def _say_without_effect(names: list[str]) -> None:
+    """Log once in a process that a setting is accepted and changes nothing."""
+    fresh = [name for name in names if name not in _said]
+    _said.update(fresh)
+    if fresh:
+        logger.info("accepted without effect on an emulated cluster: %s", ", ".join(fresh))
 
 
 def list_settings() -> set[str]:
@@ -177,6 +191,7 @@ def configure_cluster(cluster_config: ClusterConfig) -> None:
     Raises BackendConfigError when a compiled module has run with another num_csx.
     """
     current_backend().cluster_config = cluster_config
+    _say_without_effect(cluster_config.without_effect)
 
 
 def reset_backend() -> None:
@@ -189,6 +204,7 @@ def reset_backend() -> None:
     _settings.clear()
     _modules.clear()
     _loaded.clear()
+    _said.clear()
     csx.reset()
 
 

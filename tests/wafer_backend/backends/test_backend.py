@@ -132,3 +132,13 @@ def test_to_cpu_keeps_the_structure():
     same = cstorch.backend("CPU").to_cpu(nested)
     assert torch.equal(same["a"][0], torch.ones(2))
     assert (same["a"][1], same["b"][0]) == (3, "c")
+
+
+def test_what_has_no_effect_is_said_once(caplog):
+    caplog.set_level("INFO")
+    config = cstorch.distributed.ClusterConfig(mount_dirs=["/data"])
+    cstorch.backend("CSX", cluster_config=config, retrace_every_iteration=True, drop_data=False)
+    cstorch.utils.data.DataExecutor([1], cs_config=config)
+    assert [record.message for record in caplog.records] == [
+        "accepted without effect on an emulated cluster: retrace_every_iteration, mount_dirs"
+    ]
