@@ -311,7 +311,7 @@ def test_every_path_of_a_config_is_marked() -> None:
         return found
 
     fields = walk(Config, "")
-    assert all(fields.values()) and len(fields) == 13
+    assert all(fields.values()) and len(fields) == 14
 
 
 def test_configs_are_frozen(tmp_path: Path) -> None:
