@@ -38,7 +38,7 @@ def show_spans(
         numbers = (_range(s.token_start, s.token_end), labels)
         about = (s.document, s.source, f"{s.path}:{s.line}", s.licence or "-")
         decision = "taken down" if s.masked else f"{s.decision} {s.rule}".strip()
-        parts = "\n".join(map(_describe_part, s.parts)) or "-"
+        parts = "; ".join(map(_describe_part, s.parts)) or "-"
         rows.append((place, *numbers, *about, decision, parts))
     columns = ("row", "tokens", "labels", "document", "source", "file:line", "licence", "decision")
     if any(span.parts for span in shown):

@@ -78,13 +78,18 @@ def extend(shorter: np.uint64, word: np.uint64) -> np.uint64:
 @kernel
 def find_slot(keys: U64, key: np.uint64) -> int:
     """The slot of a key, or the empty one where it would be; `keys`: (slots, 2), fewer than 2^32 of
-    them, not all filled. The first slot looked at is key * slots / 2^64."""
+    them. The first slot looked at is key * slots / 2^64. Of a damaged table, which has no empty
+    slot, it may be that of another key."""
     slots = np.uint64(len(keys))
     place = ((key >> _HALF) * slots) >> _HALF
+    has_turned = False
     while keys[place, 0] != key and keys[place, 0]:
         place += _ONE
         if place == slots:
             place = _NEVER
+            if has_turned:
+                break
+            has_turned = True
     return int(place)
 
 
@@ -99,8 +104,11 @@ def read_model(path: Path) -> NgramModel:
         facts["entries"] = tuple(facts["entries"])
         facts["discounts"] = tuple(map(tuple, facts["discounts"]))
         model = ModelFacts(**facts)
-        if path.stat().st_size != _HEAD + model.slots * _SLOT_BYTES or model.order > MOST_ORDER:
+        size = _HEAD + model.slots * _SLOT_BYTES
+        if path.stat().st_size != size or not 0 < model.slots < 1 << 32:
             raise ValueError("cut short")
+        if model.order not in range(1, MOST_ORDER + 1) or not isinstance(model.log_unknown, float):
+            raise ValueError("not what training writes")
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the n-gram model ({error.strerror})") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -171,6 +171,7 @@ def test_bytes_depend_on_the_texts_alone(tmp_path: Path) -> None:
         lambda data: b"{}" + data[2:],
         lambda data: b"\xff" * len(data),
         lambda data: data.replace(b'"order": 3', b'"order": 9'),
+        lambda data: data.replace(b'"order": 3', b'"order": 0'),
         lambda data: data.replace(b"model 1", b"model 9"),
     ],
 )
@@ -182,6 +183,13 @@ def test_a_file_that_is_no_model_is_refused(
     (tmp_path / "m").write_bytes(damage(data))
     with pytest.raises(ConfigError, match="m: not an n-gram model, or damaged"):
         read_model(tmp_path / "m")
+
+
+def test_a_table_without_an_empty_slot_hangs_nothing(tmp_path: Path) -> None:
+    model_of(make_texts(1, 30, 20), tmp_path / "m", 3, 1)
+    data = (tmp_path / "m").read_bytes()
+    (tmp_path / "m").write_bytes(data[:4096] + b"\x01" * (len(data) - 4096))
+    assert len(measure_perplexity(["w1 w2"], read_model(tmp_path / "m"))) == 1
 
 
 def test_a_model_that_changes_during_a_run_is_refused(tmp_path: Path) -> None:
