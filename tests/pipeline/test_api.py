@@ -61,7 +61,12 @@ def plain(found: object) -> Any:
 def _plain(found: Any) -> Any:
     if isinstance(found, pa.Table):
         return found.to_pylist()
-    return str(found) if isinstance(found, Path) else vars(found)
+    if isinstance(found, Path):
+        return str(found)
+    about = vars(found)
+    if about.get("parts") == ():  # nothing was rearranged, which JSON does not mention
+        return {name: value for name, value in about.items() if name != "parts"}
+    return about
 
 
 def test_plan_and_the_four_forms_of_a_config(
