@@ -298,7 +298,7 @@ def test_batches_keep_order(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = tokenize_documents(pa.array(texts), open_tokenizer()).to_pylist()
     monkeypatch.setattr(engine, "_BATCH_BYTES", 1000)
     monkeypatch.setattr(engine, "_BATCH_TEXTS", 17)
-    sizes = [len(batch) for batch in engine._batches(pa.array(texts))]
+    sizes = [len(batch) for batch in engine.batch_texts(pa.array(texts))]
     assert sum(sizes) == 300 and min(sizes) == 1
     assert tokenize_documents(pa.array(texts), open_tokenizer()).to_pylist() == whole
 
