@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import ONE_GENERATION, complete_runs
+from pipeline.commands.options import LocalGenerationArgument
 from pipeline.commands.terminal import print_line
 from pipeline.commands.usage import commands
 from pipeline.core.errors import ConfigError, ResourceError
@@ -22,9 +22,7 @@ _NEEDED = ("starlette", "uvicorn", "duckdb")
 
 
 def explore(
-    directory: Annotated[
-        Path, typer.Argument(metavar="RUN", autocompletion=complete_runs), ONE_GENERATION
-    ],
+    directory: LocalGenerationArgument,
     port: Annotated[int, typer.Option(min=0, max=65535)] = 0,
     by: str = "",
     compare: Path | None = None,
@@ -34,7 +32,6 @@ def explore(
     The pages are read-only and for this machine only; the address that is printed has a token.
     Ctrl-C ends it.
 
-    RUN: a finished run directory on this machine
     --port: the port on 127.0.0.1 [default: a free one]
     --compare DIR: another run of the same documents; a page shows what became of them in both
     --by NAME: who looks; quarantined texts can then be opened, and each look is recorded

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import JsonOption, OneGenerationArgument, parse_size
+from pipeline.commands.options import JsonOption, LocalGenerationArgument, parse_size
 from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import group
 
@@ -19,7 +19,7 @@ SeedOption = Annotated[int, typer.Option(min=0)]
 
 
 def train(
-    directory: OneGenerationArgument,
+    directory: LocalGenerationArgument,
     out: Path,
     order: Annotated[int, typer.Option(min=2, max=5)] = 3,
     min_count: Annotated[int, typer.Option(min=1)] = 2,
@@ -52,7 +52,7 @@ def train(
 
 
 def measure(
-    directory: OneGenerationArgument,
+    directory: LocalGenerationArgument,
     model: Path,
     sample: SampleOption = 5_000_000,
     source: list[str] | None = None,

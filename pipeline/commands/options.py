@@ -136,6 +136,15 @@ FinishedRunArgument = Annotated[
     IN_BUCKET,
 ]
 OneGenerationArgument = Annotated[FinishedRunArgument, ONE_GENERATION]
+LocalGenerationArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN",
+        help="a finished run directory on this machine",
+        autocompletion=complete_runs,
+    ),
+    ONE_GENERATION,
+]
 DocumentArgument = Annotated[
     str,
     typer.Argument(

@@ -4,7 +4,8 @@ interpreter and imports everything again; here that server is itself a fork.
 
 A fork is safe while no other thread runs, as what one holds stays held for ever in the copy. So it
 happens only in a process that has no thread but its first, and before Dask starts its own;
-otherwise, as in a program or a notebook that calls us, workers start as new interpreters.
+otherwise, as in a program or a notebook that calls us, workers start as new interpreters. A process
+that is a fork itself may hold what threads of another held, so it forks none either.
 """
 
 import contextlib
@@ -48,7 +49,13 @@ def warm_workers() -> Iterator[dict[str, object]]:
         yield settings
 
 
+_forks: list[int] = []
+os.register_at_fork(after_in_child=lambda: _forks.append(os.getpid()))
+
+
 def _is_alone() -> bool:
+    if _forks:
+        return False
     tasks = Path("/proc/self/task").glob("*/comm")
     names = [task.read_text().strip() for task in tasks]
     return threading.active_count() == 1 and len(names) - names.count(_SURVIVES) == 1

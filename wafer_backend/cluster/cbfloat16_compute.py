@@ -100,7 +100,9 @@ class CbfloatCompute(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """One operation below autograd."""
         keywords = dict(kwargs or {})
         if self._on_host:
-            return func(*args, **keywords)
+            output = func(*args, **keywords)
+            self._write(func, output, lambda *_: False, exact=True)
+            return output
         name = func._schema.name.removeprefix("aten::")
         kind, is_backward = _SUFFIX.sub("", name), "_backward" in name
         read = [t for t in _pytree.tree_leaves((args, keywords)) if _is_float(t)]
@@ -131,12 +133,14 @@ class CbfloatCompute(TorchDispatchMode):  # type: ignore[no-untyped-call]
         written = output if isinstance(output, tuple | list) else (output,)
         declared = func._schema.returns
         for place, value in enumerate(written):
-            if not _is_float(value):
+            if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
                 continue
             alias = declared[min(place, len(declared) - 1)].alias_info
-            if alias is None:
-                self._mark(value, half=half(place, value))
-            if not exact and (alias is None or alias.is_write) and self._is_half(value):
+            if alias is None:  # a new tensor, maybe at the address of a half one that is gone
+                self._mark(value, half=_is_float(value) and half(place, value))
+            if not _is_float(value) or exact:
+                continue
+            if (alias is None or alias.is_write) and self._is_half(value):
                 round_in_place(value)
 
     def _rounded(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -33,7 +33,7 @@ class Finding:
     reason: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Import:
     """`import module` or `from module import name`, bound to a local name.
 
@@ -125,17 +125,27 @@ def _catches_imports(handler: ast.ExceptHandler) -> bool:
 
 
 def _imports(node: ast.AST, at_import: bool) -> Iterator[Import]:
+    def make(module: str, level: int, name: str | None, local: str) -> Import:
+        return Import(
+            line=getattr(node, "lineno", 0),
+            module=module,
+            level=level,
+            name=name,
+            local=local,
+            at_import=at_import,
+        )
+
     if isinstance(node, ast.Import):
         for alias in node.names:
             local = alias.asname or alias.name.partition(".")[0]
             module = alias.name if alias.asname else local
-            yield Import(node.lineno, module, 0, None, local, at_import)
+            yield make(module, 0, None, local)
             if not alias.asname and module != alias.name:
-                yield Import(node.lineno, alias.name, 0, None, "", at_import)
+                yield make(alias.name, 0, None, "")
     elif isinstance(node, ast.ImportFrom):
         for alias in node.names:
             local = alias.asname or alias.name
-            yield Import(node.lineno, node.module or "", node.level, alias.name, local, at_import)
+            yield make(node.module or "", node.level, alias.name, local)
 
 
 class SourceCheck:

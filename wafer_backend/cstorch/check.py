@@ -32,7 +32,7 @@ class LayerUse:
     kept: int
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ModuleSurvey:
     """A compiled module after its first steps. `batch`, `leaf`: samples of a global batch and of a
     leaf. `down`: bytes of weights that one leaf fetches. `activations`, `resident`: most bytes of
