@@ -68,6 +68,7 @@ def test_the_dense_gradient_is_not_clipped_by_value():
 
 
 def test_masks_go_with_their_parameters():
+    gc.collect()
     before = len(masks._entries)
     parameter = sparse_parameter()
     assert len(masks._entries) == before + 1
