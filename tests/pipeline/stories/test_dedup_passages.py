@@ -115,20 +115,12 @@ def test_texts_lose_their_repeats_and_records_nothing_else(kept: Path, whole: Pa
     assert sum(NOTICE in text for text in expected.values()) == 1
 
 
-def test_workers_change_nothing(raw: Raw, kept: Path, tmp_path: Path) -> None:
+def test_workers_change_nothing(
+    raw: Raw, kept: Path, tmp_path: Path, prep_process: Callable[..., Any]
+) -> None:
     again = tmp_path / "again"
-    ended = prep_in_fork(
-        "dedup",
-        *raw.files,
-        "--out",
-        again,
-        "--substrings",
-        LEAST,
-        "--workers",
-        2,
-        "--max-bad-share",
-        "20 %",
-    )
+    options = ("--substrings", LEAST, "--workers", 2, "--max-bad-share", "20 %")
+    ended = prep_process("dedup", *raw.files, "--out", again, *options)
     assert ended.code == 0, ended.err
     for path in sorted(p.relative_to(kept) for p in (kept / "records").rglob("*.*")):
         assert (again / path).read_bytes() == (kept / path).read_bytes()
