@@ -259,6 +259,20 @@ def test_trace_names_rows_of_both(grown: Path) -> None:
     assert [found.traced.line for found in run.search(words).documents] == [1]
 
 
+def test_an_index_of_words_covers_both(
+    grown: Path, prep: Callable[..., Ended], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(grown / "run", run)
+    words = " ".join(first_texts(grown / "in" / "a.jsonl", 1)[0].split()[:9])
+    plain = prep("search", run, words, "--json")
+    assert prep("search", run, "--index").code == 0
+    assert all((each.directory / "word_index").is_dir() for each in list_generations(run))
+    indexed = prep("search", run, words, "--json")
+    assert plain.code == indexed.code == 0 and plain.out == indexed.out
+    assert prep("verify", run).code == 0
+
+
 def test_status_log_and_plan(grown: Path, prep: Callable[..., Ended], tmp_path: Path) -> None:
     status = json.loads(prep("status", grown / "run", "--json").out)
     assert [g["generation"] for g in status["generations"]] == [1]
