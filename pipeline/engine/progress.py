@@ -58,12 +58,20 @@ class Printer:
     def __init__(self, quiet: bool = False, as_json: bool = False) -> None:
         self._as_json = as_json and not quiet
         self._console = None if quiet or as_json else _standard_error()
+        self._memory = (0.0, 0)
 
     @property
     def terminal(self) -> "Console | None":
         """Where a bar can be drawn."""
         console = self._console
         return console if console is not None and console.is_terminal else None
+
+    def memory(self) -> int:
+        """Bytes in use, as of the last second: looking takes milliseconds for each process."""
+        now = time.monotonic()
+        if now > self._memory[0]:
+            self._memory = now + 1, memory_in_use()
+        return self._memory[1]
 
     def tell(self, event: str, line: str, **facts: Any) -> None:
         """One line, or one object of JSON with the same."""
@@ -86,7 +94,6 @@ class _Amount:
     output: Printer
     started: float = field(default_factory=time.monotonic, init=False)
     _told: float = field(default_factory=time.monotonic, init=False)
-    _memory: tuple[float, int] = field(default=(0.0, 0), init=False)
     _bar: "RichProgress | None" = field(default=None, init=False)
 
     def seconds(self) -> float:
@@ -110,16 +117,9 @@ class _Amount:
         done, total = self.extent()
         return self.seconds() * (total - done) / done if total and 0 < done < total else None
 
-    def memory(self) -> int:
-        """Bytes in use a few seconds ago at most."""
-        now = time.monotonic()
-        if now > self._memory[0]:
-            self._memory = now + _EVERY_SECONDS, memory_in_use()
-        return self._memory[1]
-
     def end_of_line(self) -> list[str]:
         """Memory and time, which all lines end with."""
-        left, memory = self.seconds_left(), self.memory()
+        left, memory = self.seconds_left(), self.output.memory()
         words = [f"{format_bytes(memory)} in memory"] if memory else []
         if left is None:
             return [*words, format_duration(self.seconds())]
@@ -132,7 +132,7 @@ class _Amount:
             **self.facts(),
             "seconds": round(self.seconds(), 3),
             "seconds_left": None if left is None else round(left, 1),
-            "memory_bytes": self.memory(),
+            "memory_bytes": self.output.memory(),
         }
         self.output.tell("progress", self.line(), **facts)
 
