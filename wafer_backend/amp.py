@@ -100,7 +100,7 @@ def get_floating_point_dtype_str() -> str:
 
 
 def is_cbfloat16_tensor(tensor: torch.Tensor) -> bool:
-    """False: cbfloat16 is computed as bfloat16."""
+    """False: no tensor is stored in cbfloat16; emulated values of it are stored in float32."""
     return False
 
 

@@ -89,6 +89,9 @@ def _server() -> Iterator[None]:
     try:
         yield
     finally:
+        # It would wait for workers that Dask failed to stop; those end with this process.
+        if server._forkserver_pid is not None:
+            os.kill(server._forkserver_pid, signal.SIGKILL)
         server._stop()
 
 

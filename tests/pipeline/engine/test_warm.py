@@ -80,6 +80,30 @@ def test_workers_are_forks_of_a_process_without_threads(kind: str, tmp_path: Pat
     wait_for_end_of({pid for each in told["seen"] for pid in (each["pid"], each["parent"])})
 
 
+LEFT = """
+import multiprocessing
+from pipeline.engine.warm import warm_workers
+
+def stay():
+    multiprocessing.parent_process().join()
+
+if __name__ == "__main__":
+    with warm_workers() as settings:
+        assert settings["distributed.worker.multiprocessing-method"] == "forkserver"
+        context = multiprocessing.get_context("forkserver")
+        context.Process(target=stay, daemon=True).start()
+    print("over", flush=True)
+"""
+
+
+def test_a_worker_that_was_not_stopped_keeps_nobody_waiting(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import pipeline.commands\n" + LEFT)
+    ended = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, timeout=30
+    )
+    assert ended.stdout == "over\n", ended.stderr
+
+
 def test_nothing_is_left_of_a_killed_program(tmp_path: Path) -> None:
     process, told = start(tmp_path, "alone")
     os.kill(told["pid"], signal.SIGKILL)
