@@ -75,7 +75,6 @@ from wafer_backend.errors import (
     StepError,
     StrictError,
 )
-from wafer_backend.module_names import MODULES, find_module_name
 from wafer_backend.storage.checkpoint import load, save
 from wafer_backend.tracing import (
     checkpoint_closure,
@@ -84,6 +83,7 @@ from wafer_backend.tracing import (
     step_closure,
     trace,
 )
+from wafer_backend.utils.module_names import MODULES, find_module_name
 
 if TYPE_CHECKING:
     from wafer_backend import legacy, performance_model

@@ -15,6 +15,7 @@ from wafer_backend.cluster import precision as loss_scales
 from wafer_backend.cluster.calls import LossCall, OutputCall, with_backward
 from wafer_backend.cluster.coordinator import Coordinator, StepResult
 from wafer_backend.cluster.memoryx import MemoryX
+from wafer_backend.cluster.observation import observe
 from wafer_backend.cluster.outputs import LossReduction, LossRule, OtherPath
 from wafer_backend.cluster.precision import Precision
 from wafer_backend.cluster.suitability import (
@@ -24,10 +25,9 @@ from wafer_backend.cluster.suitability import (
     training_mode,
     warn_of_batch_statistics,
 )
+from wafer_backend.cluster.timeline import ModuleTimes, Timeline
 from wafer_backend.cluster.wafer import ActivationWorker, Arguments, GlobalBatch, Wafer, WaferRule
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.observe.observation import observe
-from wafer_backend.observe.timeline import ModuleTimes, Timeline
 from wafer_backend.streaming.activations import ActivationRule
 from wafer_backend.streaming.attachment import Buffers
 from wafer_backend.streaming.device_link import LinkRule

@@ -40,3 +40,27 @@ class StrictError(StepError):
     def __init__(self, message: str, rule: str) -> None:
         super().__init__(message)
         self.rule = rule
+
+
+class ApplianceClientException(BackendError):
+    """Base class of what scripts catch or raise for an appliance; never raised by this package."""
+
+
+class ApplianceNanError(ApplianceClientException):
+    """Training met NaN or infinity and cannot continue; raised by scripts."""
+
+
+class ApplianceDeadlockError(ApplianceClientException):
+    """An appliance has stalled."""
+
+
+class ApplianceUnknownError(ApplianceClientException):
+    """An appliance failed for no known reason."""
+
+
+class ApplianceCompilationError(ApplianceClientException):
+    """A model did not compile."""
+
+
+class ClusterJobCancelledByCsctl(ApplianceClientException):
+    """A job was cancelled on the cluster."""

@@ -2,15 +2,40 @@
 is, with the imports of `cerebras.pytorch` and `cerebras.appliance` coming from this package."""
 
 import argparse
+import functools
 import os
 import runpy
 import sys
 from collections.abc import Sequence
+from typing import Any
+
+from torch.utils import _pytree
 
 from wafer_backend.backends import csx
 from wafer_backend.cstorch.aliases import install_aliases
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.older_torch import accept_older_calls
+
+
+def accept_older_calls() -> None:
+    """Let them work in this process; a second call does nothing.
+
+    `dataclasses.replace` on the specs of torch's pytrees (torch 2.4: the field was
+    `children_specs`).
+    """
+    current = _pytree.TreeSpec.__init__
+    if getattr(current, "takes_fields", False):
+        return
+
+    @functools.wraps(current)
+    def taking_fields(
+        self: Any, type: Any, context: Any = None, children_specs: Any = None, **fields: Any
+    ) -> None:
+        children = fields.get("_children", []) if children_specs is None else children_specs
+        current(self, type, fields.get("_context", context), children)
+
+    taking_fields.takes_fields = True  # type: ignore[attr-defined]
+    _pytree.TreeSpec.__init__ = taking_fields  # type: ignore[method-assign]
+
 
 EXAMPLES = """\
 example:

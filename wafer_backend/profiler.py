@@ -22,9 +22,7 @@ import torch
 
 from pipeline.core import storage
 from wafer_backend import backends
-from wafer_backend.compiled import CompiledModule
-from wafer_backend.errors import BackendConfigError, BackendError
-from wafer_backend.observe.timeline import (
+from wafer_backend.cluster.timeline import (
     ACTIVATION_WORKER,
     COORDINATOR,
     MEMORYX,
@@ -33,6 +31,8 @@ from wafer_backend.observe.timeline import (
     Timeline,
     make_clock,
 )
+from wafer_backend.compiled import CompiledModule
+from wafer_backend.errors import BackendConfigError, BackendError
 
 
 @dataclass(frozen=True)

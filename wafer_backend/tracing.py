@@ -25,9 +25,9 @@ from torch.utils.hooks import RemovableHandle
 
 from wafer_backend import backends
 from wafer_backend.backends.hooks import report_tensors
+from wafer_backend.cluster.labels import take_int32_labels
 from wafer_backend.distributed import warn_if_sharded
 from wafer_backend.errors import BackendError
-from wafer_backend.labels import take_int32_labels
 from wafer_backend.strict import Watch
 
 Inputs = ParamSpec("Inputs")

@@ -11,8 +11,7 @@ import torch
 from torch.utils import _pytree
 
 from pipeline.core.words import did_you_mean_or_all
-from wafer_backend.backends.cluster import Cluster
-from wafer_backend.backends.device import Device
+from wafer_backend.backends.device import Cluster, Device
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.strict import Watch
 from wafer_backend.transports import TransportName

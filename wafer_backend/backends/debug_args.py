@@ -1,6 +1,12 @@
-"""`DebugArgs`: settings of an appliance, which are kept and steer nothing."""
+"""`DebugArgs`: settings of an appliance. Any that scripts set are kept and written, and steer
+nothing."""
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from pipeline.core import storage
 
 
 class DebugArgs:
@@ -41,3 +47,47 @@ class DebugArgs:
 
     def __repr__(self) -> str:
         return f"DebugArgs({self.to_dict()})"
+
+
+def get_debug_args(path: str | Path | None = None) -> DebugArgs:
+    """What `write_debug_args` wrote; without a path, none. Raises ValueError for another file."""
+    debug_args = DebugArgs()
+    if path:
+        try:
+            update_debug_args_from_keys(debug_args, json.loads(Path(path).read_text()))
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{path}: not written by write_debug_args of wafer_backend ({error}); debug args "
+                "steer nothing here, so leave the file out"
+            ) from error
+    return debug_args
+
+
+def write_debug_args(debug_args: DebugArgs, path: str | Path) -> None:
+    """Write the settings as JSON."""
+    storage.publish(Path(path), json.dumps(debug_args.to_dict(), indent=2).encode())
+
+
+def update_debug_args_from_keys(debug_args: DebugArgs, settings: Mapping[str, Any]) -> None:
+    """Set settings by dotted name, or nested."""
+    for name, value in settings.items():
+        *groups, last = name.split(".")
+        group = debug_args
+        for part in groups:
+            group = getattr(group, part)
+        if isinstance(value, Mapping):
+            update_debug_args_from_keys(getattr(group, last), value)
+        else:
+            setattr(group, last, value)
+
+
+def set_ini(debug_args: DebugArgs, **settings: Any) -> None:
+    """Set settings of the group."""
+    for name, value in settings.items():
+        setattr(debug_args.ini, name, value)
+
+
+def set_default_ini(debug_args: DebugArgs, **settings: Any) -> None:
+    """Set those that are not set yet."""
+    known = vars(debug_args.ini)
+    set_ini(debug_args, **{name: value for name, value in settings.items() if name not in known})

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.module_names import find_module_name
+from wafer_backend.utils.module_names import find_module_name
 
 REASONS: dict[str, str] = {
     "cirh": "there is no compiler dialect",
@@ -81,7 +81,7 @@ def find_real_name(name: str) -> str | None:
     >>> find_real_name("cerebras.pytorch.optim"), find_real_name("cerebras.modelzoo")
     ('wafer_backend.optim', None)
     >>> find_real_name("cerebras_pytorch.core.modes"), find_real_name("cerebras.appliance.log")
-    ('wafer_backend.cstorch.modes', 'wafer_backend.appliance.log')
+    ('wafer_backend.cstorch.core', 'wafer_backend.appliance')
     """
     for alias in (*API, *APPLIANCE):
         if name == alias or name.startswith(alias + "."):

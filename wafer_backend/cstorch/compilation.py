@@ -18,12 +18,12 @@ from torch.utils import _pytree
 from wafer_backend import amp, backends, profiler
 from wafer_backend.backends.base import Backend, BackendType
 from wafer_backend.backends.current import register_module
+from wafer_backend.cluster.labels import take_int32_labels
 from wafer_backend.cluster.outputs import LossReduction
 from wafer_backend.cluster.precision import Precision
 from wafer_backend.cluster.transport import ClusterTransport
 from wafer_backend.compiled import BackendConfig, CompiledModule
 from wafer_backend.errors import BackendConfigError, StepError
-from wafer_backend.labels import take_int32_labels
 from wafer_backend.storage.state_tree import to_stored
 from wafer_backend.tracing import DryRunFinished
 

@@ -1,12 +1,16 @@
-"""The modules of `cerebras.pytorch.nn` that torch has too, or that compute nothing here."""
+"""What `cerebras.pytorch.nn` and `cerebras.pytorch.nn.functional` have that torch has too, or that
+computes nothing here."""
+
+import sys
 
 import torch
 from torch import nn
 from torch.nn import SmoothL1Loss
+from torch.nn.functional import one_hot
 
-from wafer_backend.cstorch import nn_functional as functional
+__all__ = ["SmoothL1Loss", "StripPadding", "functional", "one_hot"]
 
-__all__ = ["SmoothL1Loss", "StripPadding", "functional"]
+functional = sys.modules[__name__]
 
 REASONS = {
     "DiceCELoss": "its formula is not public; write the loss with torch",

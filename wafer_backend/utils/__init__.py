@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wafer_backend.backends.base import ClusterConfig
-from wafer_backend.module_names import MODULES, find_module_name
-from wafer_backend.utils import calls, data, nest, profiler
+from wafer_backend.utils import data, nest, profiler
+from wafer_backend.utils.module_names import MODULES, find_module_name
 
 if TYPE_CHECKING:
     from wafer_backend.utils import tensorboard
@@ -32,4 +32,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["CSConfig", "calls", "data", "nest", "profiler", "tensorboard"]
+__all__ = ["CSConfig", "data", "nest", "profiler", "tensorboard"]

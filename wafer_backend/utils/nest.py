@@ -1,12 +1,14 @@
-"""Walks through nested structures of tensors, naming the way to each."""
+"""Walks through nested structures of tensors, naming the way to each; `call_once`."""
 
-from collections.abc import Iterator
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch.utils import _pytree
 
-__all__ = ["recurse_spec", "visit_torch_tensors"]
+Inputs = ParamSpec("Inputs")
+Output = TypeVar("Output")
 
 
 def visit_torch_tensors(
@@ -39,3 +41,20 @@ def _name(key: Any) -> str:
         if hasattr(key, attribute):
             return str(getattr(key, attribute))
     return str(key)
+
+
+def call_once() -> Callable[[Callable[Inputs, Output]], Callable[Inputs, Output]]:
+    """Decorate a function: later calls return what the first one did, whatever their arguments."""
+
+    def decorate(function: Callable[Inputs, Output]) -> Callable[Inputs, Output]:
+        results: list[Output] = []
+
+        @functools.wraps(function)
+        def once(*args: Inputs.args, **kwargs: Inputs.kwargs) -> Output:
+            if not results:
+                results.append(function(*args, **kwargs))
+            return results[0]
+
+        return once
+
+    return decorate

@@ -8,25 +8,26 @@ from pathlib import Path
 import pytest
 
 from wafer_backend import appliance
-from wafer_backend.appliance import storage
-from wafer_backend.appliance.cluster.client import TelemetryClient
-from wafer_backend.appliance.log import (
+from wafer_backend.appliance import (
     ClassLogger,
+    TelemetryClient,
     collect_wsc_log_settings,
+    convert_byte_unit,
+    create_symlink,
     get_level_name,
     named_class_logger,
+    retrieve_all_subclasses,
+    storage,
     wsc_logger,
 )
-from wafer_backend.appliance.utils.classes import retrieve_all_subclasses
-from wafer_backend.appliance.utils.debug_args import (
+from wafer_backend.backends.debug_args import (
     DebugArgs,
     get_debug_args,
+    set_default_ini,
+    set_ini,
     update_debug_args_from_keys,
     write_debug_args,
 )
-from wafer_backend.appliance.utils.file import create_symlink
-from wafer_backend.appliance.utils.ini import set_default_ini, set_ini
-from wafer_backend.appliance.utils.units import convert_byte_unit
 from wafer_backend.errors import BackendError, CheckpointError
 
 

@@ -15,15 +15,19 @@ from torch.utils import _pytree
 
 import wafer_backend as cstorch
 from wafer_backend.backends.hooks import register_after_tensor_to_cpu
-from wafer_backend.cstorch.annotations import AnnotationMode, create_annotation, kernel_annotater
-from wafer_backend.cstorch.listeners import create_listener, register_traced_tensor_hook
+from wafer_backend.cluster.labels import take_int32_labels
+from wafer_backend.cstorch.core import (
+    AnnotationMode,
+    create_annotation,
+    create_listener,
+    kernel_annotater,
+    register_traced_tensor_hook,
+)
 from wafer_backend.errors import BackendConfigError, CheckpointError
-from wafer_backend.labels import take_int32_labels
-from wafer_backend.module_names import MODULES, find_module_name
-from wafer_backend.storage.saver import PyTorchH5Saver
+from wafer_backend.storage.checkpoint import PyTorchH5Saver
 from wafer_backend.tracing import register_trace_fn_post_hook, register_trace_fn_pre_hook
-from wafer_backend.utils.calls import call_once
-from wafer_backend.utils.nest import recurse_spec, visit_torch_tensors
+from wafer_backend.utils.module_names import MODULES, find_module_name
+from wafer_backend.utils.nest import call_once, recurse_spec, visit_torch_tensors
 
 
 @pytest.fixture(autouse=True)

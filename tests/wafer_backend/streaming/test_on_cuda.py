@@ -30,9 +30,9 @@ from tests.wafer_backend.modules import (
 from wafer_backend.cluster import precision as precisions
 from wafer_backend.cluster.memoryx import Staging
 from wafer_backend.cluster.precision import LossScale
+from wafer_backend.cluster.timeline import ModuleTimes, Timeline, make_clock
 from wafer_backend.compiled import BackendConfig
 from wafer_backend.errors import StepError
-from wafer_backend.observe.timeline import ModuleTimes, Timeline, make_clock
 from wafer_backend.streaming.device_link import Fetches, GradientOffload, WeightPrefetcher
 from wafer_backend.streaming.device_stream import CudaStream, RingBuffer, Slot, StreamEvent
 

@@ -17,8 +17,7 @@ from torch.optim.optimizer import (
 )
 
 from wafer_backend.cluster.memoryx import MemoryX
-from wafer_backend.cluster.wafer import Wafer
-from wafer_backend.observe.timeline import (
+from wafer_backend.cluster.timeline import (
     ACTIVATION_WORKER,
     COORDINATOR,
     MEMORYX,
@@ -29,6 +28,7 @@ from wafer_backend.observe.timeline import (
     Timeline,
     wafer_role,
 )
+from wafer_backend.cluster.wafer import Wafer
 
 Method = Callable[..., Any]
 _ABSENT = object()

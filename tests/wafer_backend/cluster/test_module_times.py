@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from wafer_backend.cluster.timeline import ModuleTimes, Timeline
 from wafer_backend.compiled import BackendConfig, CompiledModule
-from wafer_backend.observe.timeline import ModuleTimes, Timeline
 
 MILLISECOND = 10**6
 

@@ -22,9 +22,9 @@ from tests.wafer_backend.modules import (
     state_of,
     tokens,
 )
+from wafer_backend.cluster.timeline import ModuleTimes, Timeline, make_clock
 from wafer_backend.compiled import BackendConfig, CompiledModule
 from wafer_backend.errors import StepError
-from wafer_backend.observe.timeline import ModuleTimes, Timeline, make_clock
 
 CONFIG = BackendConfig(target="CSX", micro_batch_size=2, num_csx=2, seed=3)
 ROLES = ["coordinator", "MemoryX", "SwarmX", "wafer 0", "wafer 1", "activation worker"]
