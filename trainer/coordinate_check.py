@@ -25,7 +25,7 @@ from trainer.config import ModelConfig
 from trainer.config.model_parameters import to_mup
 from trainer.config.optimizer import find_optimizer_config
 from trainer.model import GPT, optimizer
-from trainer.model.block import Block
+from trainer.model.decoder import Block
 from trainer.recipe import MUP
 
 Parametrization = Literal["mup", "sp"]

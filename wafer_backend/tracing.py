@@ -7,6 +7,8 @@ the executor's iteration when an executor runs; else of the outermost traced fun
 A checkpoint closure runs on checkpoint steps of the executor only. Called before the first
 executor starts, it runs when that starts (the initial checkpoint); called after executors have
 finished, it is an error.
+
+Hooks on what a backend does with tensors.
 """
 
 import contextlib
@@ -24,11 +26,31 @@ from torch.utils import _pytree
 from torch.utils.hooks import RemovableHandle
 
 from wafer_backend import backends
-from wafer_backend.backends.hooks import report_tensors
 from wafer_backend.cluster.labels import take_int32_labels
 from wafer_backend.distributed import warn_if_sharded
 from wafer_backend.errors import BackendError
 from wafer_backend.strict import Watch
+
+_hooks: "OrderedDict[int, Callable[[torch.Tensor, str], Any]]" = OrderedDict()
+
+
+def register_after_tensor_to_cpu(hook: Callable[[torch.Tensor, str], Any]) -> RemovableHandle:
+    """Call `hook(tensor, name)` for each tensor that a step closure gets, until its handle is
+    removed; tensors have no names, so `name` is empty."""
+    handle = RemovableHandle(_hooks)
+    _hooks[handle.id] = hook
+    return handle
+
+
+def report_tensors(values: Any) -> None:
+    """Called before a closure: its tensors, nested, are on the host now."""
+    if not _hooks:
+        return
+    for value in _pytree.tree_leaves(values):
+        if isinstance(value, torch.Tensor):
+            for hook in list(_hooks.values()):
+                hook(value, "")
+
 
 Inputs = ParamSpec("Inputs")
 Output = TypeVar("Output")

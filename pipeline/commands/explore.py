@@ -70,8 +70,7 @@ def _check_installed() -> None:
 def _serve(explorer: "Explorer", port: int) -> None:
     import uvicorn
 
-    from pipeline.explore.security import Gate
-    from pipeline.explore.server import make_app
+    from pipeline.explore.server import Gate, make_app
 
     listener = _listen(port)
     place = listener.getsockname()[1]

@@ -110,7 +110,7 @@ def push(
     prep push runs/quickstart hf://datasets/me/quickstart --dry-run
     prep push runs/pile hf://datasets/me/pile --about about.yaml --public
     """
-    from pipeline.disclosure.push import PushOptions, push_run
+    from pipeline.disclosure.publish import PushOptions, push_run
 
     wanted = PushOptions(to=to, revision=revision, private=private, about=about)
     uploads = push_run(directory, wanted, dry_run, print_line if not as_json else lambda _: None)

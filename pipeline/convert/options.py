@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import pyarrow.parquet as pq
 
 from pipeline.config.cluster import LOCAL, Cluster
-from pipeline.convert.token_lists import find_token_column, is_token_list
+from pipeline.convert.token_rows import find_token_column, is_token_list
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.words import require_choice

@@ -46,8 +46,7 @@ from pipeline.convert.stream import (
     describe_vocabulary,
 )
 from pipeline.convert.texts import RunSource, TextSource, Tokenizing, open_run_source
-from pipeline.convert.token_lists import SavedTokenSource, TokenListSource
-from pipeline.convert.token_rows import ROW_FORMS, RowShards
+from pipeline.convert.token_rows import ROW_FORMS, RowShards, SavedTokenSource, TokenListSource
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.journal import DIRECTORY
 from pipeline.core.words import pluralise

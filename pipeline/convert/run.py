@@ -25,7 +25,7 @@ from pipeline.convert.stream import (
     StreamBlock,
     Target,
 )
-from pipeline.convert.token_lists import is_list
+from pipeline.convert.token_rows import is_list
 from pipeline.core import failpoint, journal, storage
 from pipeline.core.errors import ConfigError
 from pipeline.core.journal import DIRECTORY

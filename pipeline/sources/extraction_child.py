@@ -1,4 +1,4 @@
-"""The child of `pipeline.sources.extraction`: reads pages, writes their main text. It is run as a
+"""The child of `pipeline.sources.pages`: reads pages, writes their main text. It is run as a
 file and imports nothing of ours, so that it starts at once.
 
 To it: the length of a page (uint32) and the page in UTF-8. From it: 0 or, where the extractor

@@ -7,18 +7,102 @@ or extracted, each with its reason. A page on which nothing is found has an empt
 Source of the charset rules: the WHATWG encoding standard, section 4.2 (labels), and the HTML
 standard, 13.2.3.2: a byte order mark, then the header, then a `meta` in the first bytes, then UTF-8
 if it is valid, else Windows-1252.
+
+The extractor runs in a child process. Pages come from anybody, and it is native code: a page that
+crashes it, or that takes it more than `CPU_SECONDS`, ends the child and not the run, and the next
+page gets a new one. The limit is on CPU time, which does not depend on what else the machine does.
 """
 
 import codecs
+import os
 import re
+import struct
+import subprocess
+import sys
+import threading
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 
-from pipeline.sources.extraction import extract_text
 from pipeline.sources.raw_format import StreamFormat
 from pipeline.sources.record import BadRecord, Place, Record, RecordError, RecordRules
 from pipeline.sources.warc import make_item, read_bodies
+
+CPU_SECONDS = 30
+MEMORY_BYTES = 4 << 30
+_CHILD = Path(__file__).with_name("extraction_child.py")
+_REPLY = struct.Struct("<BI")
+
+
+class Extractor:
+    """A child that extracts one page at a time."""
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def extract(self, html: str) -> str:
+        """The main text; empty where there is none. Raises RecordError where the extractor failed,
+        crashed or was too slow."""
+        with self._lock:
+            try:
+                text = self._ask(html.encode("utf-8", "replace"))
+            except (OSError, EOFError):
+                self._end()
+                raise RecordError("page_failed") from None
+            except BaseException:  # what is in the pipes belongs to no later page
+                self._end()
+                raise
+        if text is None:
+            raise RecordError("page_failed")
+        return text
+
+    def _ask(self, page: bytes) -> str | None:
+        child = self._child = self._child or self._start()
+        assert child.stdin is not None and child.stdout is not None
+        child.stdin.write(struct.pack("<I", len(page)) + page)
+        child.stdin.flush()
+        failed, length = _REPLY.unpack(_read(child, _REPLY.size))
+        text = _read(child, length)
+        return None if failed else text.decode("utf-8", "replace")
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        limits = str(CPU_SECONDS), str(MEMORY_BYTES)
+        return subprocess.Popen(
+            [sys.executable, "-P", str(_CHILD), *limits],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the run to handle
+        )
+
+    def _end(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+            self._child.communicate()
+            self._child = None
+
+
+def _read(child: "subprocess.Popen[bytes]", count: int) -> bytes:
+    assert child.stdout is not None
+    data = child.stdout.read(count)
+    if len(data) < count:
+        raise EOFError
+    return data
+
+
+@cache
+def _extractor(process: int) -> Extractor:
+    """That of this process: a fork has one of its own."""
+    return Extractor()
+
+
+def extract_text(html: str) -> str:
+    """The main text of a page. Raises as `Extractor.extract`."""
+    return _extractor(os.getpid()).extract(html)
+
 
 MOST_OPEN_TAGS = 1000
 """How deeply a page may be nested: extraction takes time with the square of it."""

@@ -11,8 +11,15 @@ from dataclasses import replace
 from pipeline.core.errors import ConfigError
 from trainer.config import ModelConfig
 from trainer.config.model_parameters import CheckpointLayout
-from trainer.convert.family import HfKeys, Json, ModelFamily, renamed
-from trainer.convert.rotary import read_rope, read_scaled_rope, write_rope
+from trainer.convert.family import (
+    HfKeys,
+    Json,
+    ModelFamily,
+    read_rope,
+    read_scaled_rope,
+    renamed,
+    write_rope,
+)
 
 _GELUS = ("gelu", "gelu_new", "relu")
 _ALL_BIASES = ("use_projection_bias_in_attention", "use_ffn_bias_in_attention", "use_ffn_bias")

@@ -11,8 +11,7 @@ from dataclasses import replace
 from pipeline.core.errors import ConfigError
 from trainer.config import ModelConfig
 from trainer.config.model_parameters import CheckpointLayout
-from trainer.convert.family import HfKeys, Json, ModelFamily, renamed
-from trainer.convert.rotary import read_scaled_rope, write_rope
+from trainer.convert.family import HfKeys, Json, ModelFamily, read_scaled_rope, renamed, write_rope
 from trainer.model.attention import logits_scale
 
 _KEYS = {

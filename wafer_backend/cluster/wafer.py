@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from wafer_backend.cluster import tree
-from wafer_backend.cluster.cbfloat16_compute import CbfloatCompute
+from wafer_backend.cluster.cbfloat16 import CbfloatCompute
 from wafer_backend.cluster.outputs import (
     LeafLoss,
     LossReduction,

@@ -18,7 +18,7 @@ MODULES = {
     "appliance.utils.ini": "backends.debug_args",
     "appliance.utils.units": "appliance",
     "backend": "backends",
-    "backend.ltc_backend": "backends.hooks",
+    "backend.ltc_backend": "tracing",
     "core": "cstorch.core",
     "core.annotation": "cstorch.core",
     "core.compile": "tracing",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.core.errors import ConfigError
-from pipeline.disclosure import push
+from pipeline.disclosure import publish
 from tests.hub_server import Hub, serve_hub
 
 Prep = Callable[..., Any]
@@ -44,7 +44,7 @@ def test_of_a_clean_run_the_records_go(tmp_path: Path, write_prose: Any, prep: P
     raw = tmp_path / "raw.jsonl"
     raw.write_text("".join(json.dumps({"text": write_prose(n)}) + "\n" for n in range(20)))
     assert prep("clean", raw, "--out", tmp_path / "run", "--workers", 0).code == 0
-    listed = push.push_run(tmp_path / "run", push.PushOptions(to=TO), True, print)
+    listed = publish.push_run(tmp_path / "run", publish.PushOptions(to=TO), True, print)
     assert "cleaned/000000.jsonl.zst" in {upload.path for upload in listed}
 
 
@@ -74,7 +74,7 @@ def test_a_failure_without_words(small_run: Any, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("huggingface_hub.HfApi.create_repo", fail)
     with pytest.raises(ConfigError, match="TimeoutError: no reason given; the same command"):
-        push.push_run(small_run.directory, push.PushOptions(to=TO), False, print)
+        publish.push_run(small_run.directory, publish.PushOptions(to=TO), False, print)
 
 
 def test_a_dry_run_needs_no_network(small_run: Any, prep: Prep, hub: Hub) -> None:

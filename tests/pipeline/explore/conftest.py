@@ -10,8 +10,7 @@ from starlette.testclient import TestClient
 
 import pipeline
 from pipeline.explore.explorer import Explorer
-from pipeline.explore.security import Gate
-from pipeline.explore.server import make_app
+from pipeline.explore.server import Gate, make_app
 from pipeline.sources import files
 
 TOKEN, HOST = "a-token", "127.0.0.1:8642"

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline.explore.explorer import Explorer
-from pipeline.explore.security import Gate
-from pipeline.explore.server import make_app
+from pipeline.explore.server import Gate, make_app
 from tests.pipeline.explore.conftest import TOKEN
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip)")

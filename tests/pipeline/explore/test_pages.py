@@ -17,8 +17,8 @@ from starlette.testclient import TestClient
 
 from pipeline.engine.progress import Progress
 from pipeline.explain.search import scan_run
+from pipeline.explore.document import read_raw_record
 from pipeline.explore.explorer import PAGE, Explorer
-from pipeline.explore.raw_record import read_raw_record
 from pipeline.runs.events import verify_events
 from pipeline.sources.streams import zstd
 from pipeline.stories.repack import RepackOptions, repack_run

@@ -19,7 +19,7 @@ from warcio.warcwriter import WARCWriter
 
 import pipeline
 from pipeline.core.errors import ConfigError
-from pipeline.sources import extraction
+from pipeline.sources import pages
 from pipeline.sources.files import InputFile
 from pipeline.sources.pages import count_open_tags, read_page_places, read_pages
 from pipeline.sources.record import BadRecord, Record, RecordRules
@@ -173,27 +173,27 @@ def test_a_page_that_ends_the_extractor_ends_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "child.py").write_text(CHILD)
-    monkeypatch.setattr(extraction, "_CHILD", tmp_path / "child.py")
-    extraction._extractor.cache_clear()
+    monkeypatch.setattr(pages, "_CHILD", tmp_path / "child.py")
+    pages._extractor.cache_clear()
     try:
-        pages = ["a", "crash", "b", "error", "c", "slow", "d"]
-        found = texts(*(html(f"<p>{name}</p>") for name in pages))
+        names = ["a", "crash", "b", "error", "c", "slow", "d"]
+        found = texts(*(html(f"<p>{name}</p>") for name in names))
     finally:
-        extraction._extractor(os.getpid())._end()
-        extraction._extractor.cache_clear()
+        pages._extractor(os.getpid())._end()
+        pages._extractor.cache_clear()
     assert found == ["text", "[page_failed]"] * 3 + ["text"]
 
 
 def test_the_child_limits_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page below the limit of tags, which takes long all the same."""
-    extraction._extractor.cache_clear()
-    monkeypatch.setattr(extraction, "CPU_SECONDS", 0)
+    pages._extractor.cache_clear()
+    monkeypatch.setattr(pages, "CPU_SECONDS", 0)
     monkeypatch.setattr("pipeline.sources.pages.MOST_OPEN_TAGS", 10**9)
     try:
         found = texts(html("<html><body>" + "<div>" * 30_000 + WORDS), html(page(WORDS)))
     finally:
-        extraction._extractor(os.getpid())._end()
-        extraction._extractor.cache_clear()
+        pages._extractor(os.getpid())._end()
+        pages._extractor.cache_clear()
     assert found == ["[page_failed]", f"Head\n\n{WORDS.strip()}"]
 
 

@@ -7,7 +7,7 @@ import torch
 
 from tests.trainer.model.conftest import packed_rows, tiny_config
 from trainer.model import GPT
-from trainer.model.experts import Routing, balancing_losses
+from trainer.model.layers import Routing, balancing_losses
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.trainer.model.conftest import tiny_config
 from trainer.data.batches import activation_bytes
 from trainer.model import GPT, decoder
-from trainer.model.masks import MaskRule, additive_mask
+from trainer.model.attention import MaskRule, additive_mask
 from trainer.model.positions import (
     Rotation,
     alibi_bias,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.trainer.model.conftest import OPTIONS
 from trainer.model import GPT
-from trainer.model.masks import segment_mask
+from trainer.model.attention import segment_mask
 
 ROWS = [[6, 4, 3], [16], [1, 1, 9, 5]]  # the first has three pads
 
@@ -132,7 +132,7 @@ def test_the_mask_is_made_once_for_all_layers(make_config, make_packed, monkeypa
         made.append(span_BS.shape)
         return segment_mask(span_BS)
 
-    monkeypatch.setattr("trainer.model.masks.segment_mask", counted)
+    monkeypatch.setattr("trainer.model.attention.segment_mask", counted)
     GPT(make_config(num_hidden_layers=5), 1)(make_packed(ROWS))
     assert made == [(3, 16)]
 

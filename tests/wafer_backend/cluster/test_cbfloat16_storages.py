@@ -4,8 +4,7 @@ from typing import Any
 
 import torch
 
-from wafer_backend.cluster.cbfloat16 import round_to_cbfloat16
-from wafer_backend.cluster.cbfloat16_compute import CbfloatCompute
+from wafer_backend.cluster.cbfloat16 import CbfloatCompute, round_to_cbfloat16
 
 
 class _AllStale(set[int]):

@@ -14,7 +14,6 @@ from torch import nn
 from torch.utils import _pytree
 
 import wafer_backend as cstorch
-from wafer_backend.backends.hooks import register_after_tensor_to_cpu
 from wafer_backend.cluster.labels import take_int32_labels
 from wafer_backend.cstorch.core import (
     AnnotationMode,
@@ -25,7 +24,11 @@ from wafer_backend.cstorch.core import (
 )
 from wafer_backend.errors import BackendConfigError, CheckpointError
 from wafer_backend.storage.checkpoint import PyTorchH5Saver
-from wafer_backend.tracing import register_trace_fn_post_hook, register_trace_fn_pre_hook
+from wafer_backend.tracing import (
+    register_after_tensor_to_cpu,
+    register_trace_fn_post_hook,
+    register_trace_fn_pre_hook,
+)
 from wafer_backend.utils.module_names import MODULES, find_module_name
 from wafer_backend.utils.nest import call_once, recurse_spec, visit_torch_tensors
 

@@ -26,10 +26,11 @@ from pipeline.engine.stage import arrow_output
 from pipeline.explain import search
 from pipeline.explain.search import FoundText, SearchScope, scan_run
 from pipeline.explain.text_scan import make_query
-from pipeline.explain.word_index import build, lookup
+from pipeline.explain.word_index import lookup
 from pipeline.explain.word_index.lookup import StaleIndex, WordIndex, open_word_index
 from pipeline.explain.word_index.spellings import find_spellings
 from pipeline.runs import layout
+from pipeline.stories import word_index
 from pipeline.stories.verify import verify_run
 from pipeline.stories.word_index import index_words
 
@@ -110,8 +111,8 @@ def test_a_search_with_the_index_finds_the_same(
     home = make_home(tmp_path_factory.mktemp("index") / "run", shards)
     every = [text for texts in shards for text in texts if text.strip()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "PAIRS_PER_SHARD", data.draw(st.sampled_from([3, 1 << 26])))
-        patch.setattr(build, "MOST_SHARDS", data.draw(st.sampled_from([1, 512])))
+        patch.setattr(word_index, "PAIRS_PER_SHARD", data.draw(st.sampled_from([3, 1 << 26])))
+        patch.setattr(word_index, "MOST_SHARDS", data.draw(st.sampled_from([1, 512])))
         patch.setattr(lookup, "_MOST_SHARE", 1)
         patch.setattr(lookup, "_MOST_ROWS", data.draw(st.sampled_from([0, 1, 1 << 23])))
         index_words(home, 0)
@@ -132,7 +133,7 @@ def indexed_run(small_run: Any, tmp_path_factory: pytest.TempPathFactory) -> Pat
     home = tmp_path_factory.mktemp("indexed") / "run"
     shutil.copytree(small_run.directory, home)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "PAIRS_PER_SHARD", 2000)
+        patch.setattr(word_index, "PAIRS_PER_SHARD", 2000)
         index_words(home, 0)
     return home
 
@@ -189,7 +190,7 @@ def test_workers_and_runs_make_the_same_bytes(
     indexed_run: Path, tmp_path: Path, two_workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = Path(shutil.copytree(indexed_run, tmp_path / "run"))
-    monkeypatch.setattr(build, "PAIRS_PER_SHARD", 2000)
+    monkeypatch.setattr(word_index, "PAIRS_PER_SHARD", 2000)
     before = {p.name: p.read_bytes() for p in (home / "word_index/words").iterdir()}
     assert len(before) > 2
     shutil.rmtree(home / "word_index")

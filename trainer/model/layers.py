@@ -1,14 +1,17 @@
-"""A mixture of experts: feed-forward layers of which a router picks a few for every token.
+"""The layers of a block: norms, the feed-forward layer, and a mixture of experts, which are
+feed-forward layers of which a router picks a few for every token.
 
-Source: Mixtral (arXiv 2401.04088) section 2.1; the loss that keeps experts busy alike is that of
-Switch Transformers (arXiv 2101.03961) section 2.2, for `top_k` experts and all layers together, and
-for every sequence by itself: so it is a sum over sequences, and its bits are those of any number of
-systems.
+Source of the mixture: Mixtral (arXiv 2401.04088) section 2.1; the loss that keeps experts busy
+alike is that of Switch Transformers (arXiv 2101.03961) section 2.2, for `top_k` experts and all
+layers together, and for every sequence by itself: so it is a sum over sequences, and its bits are
+those of any number of systems.
 
-Shapes: B sequences, S tokens, T = B S, D hidden size, E experts, K of them for a token.
+Shapes: B sequences, S tokens, T = B S, D hidden size, F filter size, E experts, K of them for a
+token.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +19,73 @@ from torch import Tensor, nn
 
 from trainer.config import ModelConfig
 from trainer.config.model import ExpertsConfig
-from trainer.model.feed_forward import FeedForward
 from trainer.model.forward_pass import Routing, RoutingLog
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x ** 2) + eps) * weight in fp32, returned as x came (arXiv 1910.07467).
+    nn.RMSNorm warns where x is in half precision and the weight, a vector, is not."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., D)."""
+        weight_D = self.weight.float()
+        return F.rms_norm(x.float(), weight_D.shape, weight_D, self.eps).to(x.dtype)
+
+
+def make_norm(config: ModelConfig) -> nn.Module:
+    """LayerNorm with weight and bias or with a weight alone, or RMSNorm with a weight."""
+    return _norm(config.norm_type, config.hidden_size, config.layer_norm_epsilon)
+
+
+def make_head_norm(config: ModelConfig) -> nn.Module | None:
+    """The norm of Q or K, one for all heads, where there is one."""
+    kind = config.attention_qk_norm_layer
+    if kind is None:
+        return None
+    return _norm(kind, config.head_size, config.attention_qk_norm_eps)
+
+
+def _norm(kind: str, width: int, eps: float) -> nn.Module:
+    if kind == "rmsnorm":
+        return RMSNorm(width, eps)
+    return nn.LayerNorm(width, eps=eps, bias=kind == "layernorm")
+
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "swiglu": F.silu,
+    "geglu": F.gelu,
+    "geglu_new": partial(F.gelu, approximate="tanh"),
+}
+
+
+class FeedForward(nn.Module):
+    """output(f(input(x))); of swiglu and the like output(f(gate(x)) * input(x)) (arXiv
+    2002.05202)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        width, inner, bias = config.hidden_size, config.filter_size, config.use_ffn_bias
+        self.input = nn.Linear(width, inner, bias=bias)
+        self.gate = nn.Linear(width, inner, bias=bias) if config.is_gated else None
+        self.output = nn.Linear(inner, width, bias=bias)
+        self.activation = _ACTIVATIONS[config.nonlinearity]
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """(B, S, D) -> (B, S, D)."""
+        if self.gate is None:
+            inner_BSF = self.activation(self.input(x_BSD))
+        else:
+            inner_BSF = self.activation(self.gate(x_BSD)) * self.input(x_BSD)
+        out: Tensor = self.output(inner_BSF)
+        return out
 
 
 class Experts(nn.Module):
