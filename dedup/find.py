@@ -40,9 +40,9 @@ from dedup.similarity import PairJaccard
 from dedup.substrings import (
     LEAST_BYTES,
     chain_matches,
-    find_candidates,
     find_seeds,
     first_of_groups,
+    keep_candidates,
     verify_match,
 )
 from dedup.text import Texts, join_texts
@@ -156,7 +156,7 @@ def warm_up(
         units_of(texts)
         verify_match(texts.data, 0, 1, texts.data, 0, 1)
         seeds = find_seeds(texts, LEAST_BYTES)
-        find_candidates(texts, seeds, np.ones(len(seeds), np.bool_), LEAST_BYTES)
+        keep_candidates(texts, seeds, np.ones(len(seeds), np.bool_), LEAST_BYTES)
         one = np.zeros(1, np.uint32)
         first_of_groups(one, np.zeros((1, 2), np.uint64))
         chain_matches(one, one, one.astype(np.int64), one, LEAST_BYTES)

@@ -34,13 +34,13 @@ from dedup.text import Texts
 
 __all__ = [
     "LEAST_BYTES",
-    "Matches",
+    "RepeatedBytes",
     "Seeds",
-    "Windows",
+    "TextWindows",
     "chain_matches",
-    "find_candidates",
     "find_seeds",
     "first_of_groups",
+    "keep_candidates",
     "seed_size",
     "verify_match",
 ]
@@ -68,7 +68,7 @@ class Seeds:
 
 
 @dataclass(frozen=True)
-class Windows:
+class TextWindows:
     """Windows of N texts, ascending by digest, then by row and start: digest (W,) uint64; row,
     byte_start (W,) uint32: the text, and the window's first byte in it."""
 
@@ -81,7 +81,7 @@ class Windows:
 
 
 @dataclass(frozen=True)
-class Matches:
+class RepeatedBytes:
     """Runs of neighbouring repeated windows, ascending by row and start: row, byte_start, byte_end
     (M,) int64: their bytes, half-open; first (M,) int64: an index of the first window of each."""
 
@@ -129,7 +129,7 @@ def find_seeds(texts: Texts, least: int) -> Seeds:
         room = count
 
 
-def find_candidates(texts: Texts, seeds: Seeds, is_shared_S: Mask, least: int) -> Windows:
+def keep_candidates(texts: Texts, seeds: Seeds, is_shared_S: Mask, least: int) -> TextWindows:
     """The windows that no seed rules out. is_shared_S: whether there is a second of each seed, in
     these or other texts."""
     size = seed_size(least)
@@ -148,7 +148,7 @@ def find_candidates(texts: Texts, seeds: Seeds, is_shared_S: Mask, least: int) -
     power = np.uint64(pow(BASE, least, _WORD))
     _hash_windows(texts.data, texts.offsets, rows, starts, stops, least, power, digest, row, byte)
     ordered, order = sort_run(digest, np.arange(total, dtype=np.uint32))
-    return Windows(ordered, row[order], byte[order])
+    return TextWindows(ordered, row[order], byte[order])
 
 
 def first_of_groups(group_M: U32, key_M2: U64) -> I64:
@@ -161,7 +161,7 @@ def first_of_groups(group_M: U32, key_M2: U64) -> I64:
 
 def chain_matches(
     row_W: U32, byte_W: U32, first_text_W: npt.NDArray[np.integer], first_byte_W: U32, least: int
-) -> Matches:
+) -> RepeatedBytes:
     """Matches of repeated windows, given in any order; no window twice. first_text_W, first_byte_W:
     the text of the first occurrence of each, as any number, and its first byte there. Without those
     whose bytes others cover, of which text that repeats itself has one at every byte."""
@@ -178,7 +178,7 @@ def chain_matches(
     _cover(row, start, end, needed)
     chosen = np.flatnonzero(needed)
     first = order[starts[chosen]].astype(np.int64)
-    return Matches(row[chosen], start[chosen], end[chosen], first)
+    return RepeatedBytes(row[chosen], start[chosen], end[chosen], first)
 
 
 def verify_match(

@@ -31,7 +31,7 @@ from wafer_backend.errors import BackendConfigError
 from wafer_backend.streaming.activations import ActivationRule
 from wafer_backend.streaming.attachment import Buffers
 from wafer_backend.streaming.device_link import LinkRule
-from wafer_backend.strict import Watch
+from wafer_backend.strict import StrictWatch
 from wafer_backend.transports import TransportName, make_transport, server_count
 from wafer_backend.transports.simulated import Simulation
 
@@ -74,7 +74,7 @@ class BackendConfig:
     transport: TransportName = "inline"
     simulation: Simulation = field(default_factory=Simulation)
     liveness: float = 15.0
-    watch: Watch | None = None
+    watch: StrictWatch | None = None
 
 
 def _continue() -> None:

@@ -29,7 +29,7 @@ from wafer_backend import backends
 from wafer_backend.cluster.labels import take_int32_labels
 from wafer_backend.distributed import warn_if_sharded
 from wafer_backend.errors import BackendError
-from wafer_backend.strict import Watch
+from wafer_backend.strict import StrictWatch
 
 _hooks: "OrderedDict[int, Callable[[torch.Tensor, str], Any]]" = OrderedDict()
 
@@ -254,7 +254,7 @@ def reset_tracing() -> None:
 
 
 @contextlib.contextmanager
-def _watched(step: Callable[..., Any], inputs: Any) -> Iterator[Watch | None]:
+def _watched(step: Callable[..., Any], inputs: Any) -> Iterator[StrictWatch | None]:
     """A traced step under the watch of strict mode, if there is one."""
     watch = backends.current_watch()
     if watch is None:

@@ -39,7 +39,7 @@ from pipeline.core.ids import keys_from_u64
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import Shard, StageManifest
 from pipeline.engine.levels import shards_together
-from pipeline.engine.memory import Job
+from pipeline.engine.memory import SizedJob
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
@@ -210,7 +210,9 @@ class _Measured:
         """Note what the stages so far cost."""
         path.write_text(json.dumps({name: asdict(cost) for name, cost in self.costs.items()}))
 
-    def run(self, call: Callable[[Any], Any], jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
+    def run(
+        self, call: Callable[[Any], Any], jobs: Sequence[SizedJob]
+    ) -> Iterator[tuple[int, Any]]:
         """See Executor."""
         for index, job in enumerate(jobs):
             _free_memory()

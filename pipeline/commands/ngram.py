@@ -42,11 +42,13 @@ def train(
     prep ngram train runs/wiki --source 'Wikipedia (en)' --order 5 --out wiki.ngram
     Then set `signals.perplexity: {model: wiki.ngram}` in the config of a run.
     """
-    from pipeline.filters.ngram_training import TrainingSettings
-    from pipeline.stories.ngram import train_on_run
+    from pipeline.filters.ngram_training import NgramSettings
+    from pipeline.stories.ngram import train_ngrams_on_run
 
-    settings = TrainingSettings(order=order, min_count=min_count)
-    show_perplexity(train_on_run(directory, out, settings, sample, seed, source or ()), as_json)
+    settings = NgramSettings(order=order, min_count=min_count)
+    show_perplexity(
+        train_ngrams_on_run(directory, out, settings, sample, seed, source or ()), as_json
+    )
     if not as_json:
         print_line(f"model: {out}, {out.stat().st_size / 1e6:,.1f} MB")
 
@@ -65,9 +67,11 @@ def measure(
 
     Example: prep ngram measure runs/quickstart --model web.ngram
     """
-    from pipeline.stories.ngram import measure_on_run
+    from pipeline.stories.ngram import measure_perplexity_of_run
 
-    show_perplexity(measure_on_run(directory, model, sample, seed, source or ()), as_json)
+    show_perplexity(
+        measure_perplexity_of_run(directory, model, sample, seed, source or ()), as_json
+    )
 
 
 register = group(

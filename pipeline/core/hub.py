@@ -52,7 +52,7 @@ def read_name(to: str, kind: Kind) -> str:
     return name
 
 
-def upload(to: Repository, uploads: Iterable[Upload], say: Callable[[str], None]) -> None:
+def upload_files(to: Repository, uploads: Iterable[Upload], say: Callable[[str], None]) -> None:
     """Raises ConfigError for what the Hub refuses and for a network that fails."""
     from huggingface_hub import CommitOperationAdd, HfApi
 

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
-from pipeline.core.hub import CARD, Repository, Upload, read_name, upload
+from pipeline.core.hub import CARD, Repository, Upload, read_name, upload_files
 from pipeline.core.ledger import ledger_from_dict
 from pipeline.core.manifest import StageManifest, fingerprint_of, read_manifest, read_sealed
 from pipeline.core.mirror import fetch
@@ -293,7 +293,7 @@ def push_run(
     with tempfile.TemporaryDirectory() as scratch:
         uploads = list(_list_uploads(directory, options.about, Path(scratch)))
         if not dry_run:
-            upload(repository, uploads, say)
+            upload_files(repository, uploads, say)
     return uploads
 
 

@@ -25,9 +25,9 @@ from pipeline.engine import clusters, srun
 from pipeline.engine.clusters import Note, scheduler_there
 from pipeline.engine.memory import (
     KILLED_AT,
-    Job,
     LocalMemory,
     Memory,
+    SizedJob,
     WorkersMemory,
     check_memory,
     machine_memory,
@@ -59,7 +59,7 @@ _QUIET = {
 }
 
 
-SomeJob = TypeVar("SomeJob", bound=Job)
+SomeJob = TypeVar("SomeJob", bound=SizedJob)
 
 
 class Executor(Protocol):
@@ -67,7 +67,9 @@ class Executor(Protocol):
 
     workers: int
 
-    def run(self, call: Callable[[Any], Any], jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
+    def run(
+        self, call: Callable[[Any], Any], jobs: Sequence[SizedJob]
+    ) -> Iterator[tuple[int, Any]]:
         """Yield (index of the job, what the call returned) for every job. Raises ResourceError
         before the first where a job needs more memory than there is."""
         ...
@@ -85,7 +87,9 @@ class LocalExecutor:
 
     workers = 0
 
-    def run(self, call: Callable[[Any], Any], jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
+    def run(
+        self, call: Callable[[Any], Any], jobs: Sequence[SizedJob]
+    ) -> Iterator[tuple[int, Any]]:
         """See Executor."""
         check_memory(jobs, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         for index, job in enumerate(jobs):
@@ -106,7 +110,9 @@ class LateExecutor:
         self.workers = workers
         self.start = functools.cache(start)
 
-    def run(self, call: Callable[[Any], Any], jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
+    def run(
+        self, call: Callable[[Any], Any], jobs: Sequence[SizedJob]
+    ) -> Iterator[tuple[int, Any]]:
         """See Executor."""
         if jobs:
             yield from self.start().run(call, jobs)
@@ -118,7 +124,7 @@ class LateExecutor:
         yield from self.start().run_in_order(call, jobs)
 
 
-class _Running(dict[str, tuple[int, Job, Any]]):
+class _Running(dict[str, tuple[int, SizedJob, Any]]):
     """Calls that were submitted, by the key of their future: number, job, future. `last` is the
     label of the one whose end was looked at last."""
 
@@ -143,14 +149,16 @@ class DaskExecutor:
         self.workers = workers
         self._memory = memory
 
-    def run(self, call: Callable[[Any], Any], jobs: Sequence[Job]) -> Iterator[tuple[int, Any]]:
+    def run(
+        self, call: Callable[[Any], Any], jobs: Sequence[SizedJob]
+    ) -> Iterator[tuple[int, Any]]:
         """See Executor. Raises ResourceError naming a call that killed three workers in a row, and
         when the scheduler or the last worker is gone."""
         from distributed import as_completed
 
         left, running = deque(range(len(jobs))), _Running()
 
-        def fits(job: Job) -> bool:
+        def fits(job: SizedJob) -> bool:
             """Whether the largest of what is submitted would fit if it ran at the same time."""
             sizes = [job.memory, *(job.memory for _, job, _ in running.values())]
             return not running or self._memory.fits(heapq.nlargest(self.workers, sizes))
@@ -194,7 +202,9 @@ class DaskExecutor:
     def _most(self) -> int:
         return _WAITING + _WAITING * self.workers
 
-    def _submit(self, call: Callable[[Any], Any], job: Job, index: int, running: "_Running") -> Any:
+    def _submit(
+        self, call: Callable[[Any], Any], job: SizedJob, index: int, running: "_Running"
+    ) -> Any:
         resources = self._memory.needs(job)
         future = self._client.submit(call, job, pure=False, retries=0, resources=resources)
         running[future.key] = index, job, future
@@ -291,7 +301,7 @@ def joined_step(cluster: Mapping[str, Any], shared: Path) -> Iterator[None]:
     clusters.needs("cryptography", f"cluster.kind {cluster['kind']}", "slurm")
     _be_quiet()
     with dask.config.set(_QUIET):
-        srun.join(cluster["kind"], shared.absolute(), cluster["memory"], cluster["interface"])
+        srun.join_step(cluster["kind"], shared.absolute(), cluster["memory"], cluster["interface"])
     try:
         yield
     finally:

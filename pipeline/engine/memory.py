@@ -24,7 +24,7 @@ def worker_room(limit: int | None) -> int:
     return int(limit * KILLED_AT) if limit else _NO_LIMIT
 
 
-class Job(Protocol):
+class SizedJob(Protocol):
     """What a call is given: its name in messages, and the bytes of memory its process needs."""
 
     @property
@@ -41,7 +41,7 @@ class Job(Protocol):
 class Memory(Protocol):
     """What the workers of a cluster have."""
 
-    def share(self, jobs: Sequence[Job]) -> None:
+    def share(self, jobs: Sequence[SizedJob]) -> None:
         """Prepare for these jobs. Raises ResourceError where one is too large."""
         ...
 
@@ -49,7 +49,7 @@ class Memory(Protocol):
         """Whether calls of these sizes can run at the same time."""
         ...
 
-    def needs(self, job: Job) -> dict[str, int]:
+    def needs(self, job: SizedJob) -> dict[str, int]:
         """The resources of Dask that a worker must have left for the job."""
         ...
 
@@ -74,7 +74,7 @@ class LocalMemory:
         self._cluster = cluster
         self._part = self.total // workers
 
-    def share(self, jobs: Sequence[Job]) -> None:
+    def share(self, jobs: Sequence[SizedJob]) -> None:
         """Set the limits of the workers for these jobs. Raises ResourceError where one is too
         large."""
         check_memory(jobs, self.total)
@@ -88,7 +88,7 @@ class LocalMemory:
         """See Memory."""
         return sum(sizes) <= self.total
 
-    def needs(self, job: Job) -> dict[str, int]:
+    def needs(self, job: SizedJob) -> dict[str, int]:
         """See Memory."""
         return {}
 
@@ -107,7 +107,7 @@ class WorkersMemory:
         self._largest = 0
         self._is_scarce = False
 
-    def share(self, jobs: Sequence[Job]) -> None:
+    def share(self, jobs: Sequence[SizedJob]) -> None:
         """See Memory."""
         self._largest = max((job.memory for job in jobs), default=0)
         workers = self._client.scheduler_info()["workers"].values()
@@ -120,7 +120,7 @@ class WorkersMemory:
         """See Memory."""
         return True
 
-    def needs(self, job: Job) -> dict[str, int]:
+    def needs(self, job: SizedJob) -> dict[str, int]:
         """See Memory."""
         return {MEMORY: job.memory} if self._is_scarce else {}
 
@@ -130,7 +130,7 @@ class WorkersMemory:
         return bool(rooms) and (not self._is_scarce or max(rooms) >= self._largest)
 
 
-def check_memory(jobs: Sequence[Job], total: int, there: str = "there are") -> None:
+def check_memory(jobs: Sequence[SizedJob], total: int, there: str = "there are") -> None:
     """Raises ResourceError for a job that needs more than `total` bytes."""
     for job in jobs:
         if job.memory > total:

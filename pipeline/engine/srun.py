@@ -80,7 +80,7 @@ def worker_memory(step: Step, total: int) -> int:
     return min(part, per_cpu * cores) if per_cpu else part
 
 
-def join(kind: str, shared: Path, memory: int | None, interface: str | None) -> None:
+def join_step(kind: str, shared: Path, memory: int | None, interface: str | None) -> None:
     """Begin as a task of a step: the first one starts the scheduler and returns, any other one
     becomes a worker and does not. Raises ConfigError where `srun` and the kind do not go together,
     and ResourceError when no scheduler comes."""
@@ -113,7 +113,7 @@ def let_all_join() -> None:
 
 
 def running_cluster() -> Any:
-    """The cluster whose scheduler `join` started in this process."""
+    """The cluster whose scheduler `join_step` started in this process."""
     return _running[0]
 
 

@@ -34,7 +34,7 @@ def quote(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Range:
+class ValueRange:
     """Values of a column above `low` and up to `high`; None: without a bound."""
 
     column: str
@@ -45,7 +45,7 @@ class Range:
     def text(self) -> str:
         """As it is in an address: COLUMN:LOW:HIGH.
 
-        >>> Range("text_bytes", 100, None).text
+        >>> ValueRange("text_bytes", 100, None).text
         'text_bytes:100:'
         """
         bounds = ("" if bound is None else f"{bound:.15g}" for bound in (self.low, self.high))
@@ -55,7 +55,7 @@ class Range:
     def words(self) -> str:
         """For people.
 
-        >>> Range("text_bytes", 100, 2500).words, Range("lines", None, 3).words
+        >>> ValueRange("text_bytes", 100, 2500).words, ValueRange("lines", None, 3).words
         ('100 < text_bytes <= 2,500', 'lines <= 3')
         """
         low, high = (
@@ -66,11 +66,11 @@ class Range:
         return f"{first}{self.column}" + (f" <= {high}" if high is not None else "")
 
 
-def parse_range(text: str) -> Range:
+def parse_range(text: str) -> ValueRange:
     """A range of an address. Raises ConfigError.
 
     >>> parse_range("text_bytes:100:")
-    Range(column='text_bytes', low=100.0, high=None)
+    ValueRange(column='text_bytes', low=100.0, high=None)
     """
     column, *bounds = text.rsplit(":", 2)
     try:
@@ -81,7 +81,7 @@ def parse_range(text: str) -> Range:
         raise ConfigError(
             f"range={escape_text(text, 80)}: expected COLUMN:LOW:HIGH, such as text_bytes:100:5000"
         ) from None
-    return Range(column, low, high)
+    return ValueRange(column, low, high)
 
 
 @dataclass
@@ -123,7 +123,7 @@ class ListFilters:
     words: str = ""
     where: str = ""
     labels: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    ranges: tuple[Range, ...] = ()
+    ranges: tuple[ValueRange, ...] = ()
 
     def conditions(self, schema: pa.Schema) -> Conditions:
         """All but the words, for a table with these columns. Raises ConfigError for a column that
@@ -156,7 +156,7 @@ class ListFilters:
         kept = tuple((label, labels[label]) for label in LABELS if labels.get(label))
         return replace(self, labels=kept)
 
-    def with_range(self, limits: Range) -> "ListFilters":
+    def with_range(self, limits: ValueRange) -> "ListFilters":
         """The same with this range of its column alone."""
         others = tuple(r for r in self.ranges if r.column != limits.column)
         return replace(self, ranges=(*others, limits))

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from pipeline.core.errors import ConfigError, escape_text
-from pipeline.explore.conditions import ListFilters, Range
+from pipeline.explore.conditions import ListFilters, ValueRange
 from pipeline.explore.explorer import Explorer
 
 _BINS = 40
@@ -22,7 +22,7 @@ _PER_OCTAVE = 2
 class Bar:
     """A bin and its documents; whether it is in the range that is chosen; its height, of 100."""
 
-    limits: Range
+    limits: ValueRange
     documents: int
     is_chosen: bool
     height: str
@@ -74,7 +74,7 @@ def make_distribution(explorer: Explorer, filters: ListFilters, column: str) -> 
     bars = []
     for number, (first, last, count) in enumerate(zip(edges[:-1], edges[1:], counts, strict=True)):
         # The first edge is below every value.
-        limits = Range(column, None if number == 0 else first, last)
+        limits = ValueRange(column, None if number == 0 else first, last)
         bars.append(
             Bar(
                 limits=limits,
@@ -86,11 +86,11 @@ def make_distribution(explorer: Explorer, filters: ListFilters, column: str) -> 
     return Distribution(column, tuple(bars), is_log, f"{low:,.8g}", f"{high:,.8g}")
 
 
-def _is_within(bin_limits: Range, chosen: Range) -> bool:
+def _is_within(bin_limits: ValueRange, chosen: ValueRange) -> bool:
     """Whether a chosen range holds a bin.
 
-    >>> _is_within(Range("x", None, 4), Range("x", None, 4)), _is_within(
-    ...     Range("x", 4, 8), Range("x", None, 4)
+    >>> _is_within(ValueRange("x", None, 4), ValueRange("x", None, 4)), _is_within(
+    ...     ValueRange("x", 4, 8), ValueRange("x", None, 4)
     ... )
     (True, False)
     """

@@ -23,7 +23,7 @@ from pipeline.explore.compare import Comparison
 from pipeline.explore.conditions import ListFilters
 from pipeline.explore.lookup import IndexedRecords
 from pipeline.explore.table import Count, RunTable
-from pipeline.lineage.sample import TextTokenizer
+from pipeline.lineage.sample import RunTokenizer
 from pipeline.runs import layout
 from pipeline.runs.held_texts import IN_QUARANTINE, QUARANTINED
 from pipeline.runs.origin import texts_home
@@ -74,7 +74,7 @@ class DocumentList:
 
 
 @dataclass(frozen=True, eq=False)
-class Hits:
+class FoundRows:
     """Documents with some words: their rows, ascending, what was found by row, and what was looked
     at."""
 
@@ -111,7 +111,7 @@ class Explorer:
         self.records = IndexedRecords(self.home)
         self.table = RunTable(self.home, self.records.table)
         self.comparison = Comparison(self.table, texts_home(compare)) if compare else None
-        self.tokenizer = TextTokenizer(directory, self.home)
+        self.tokenizer = RunTokenizer(directory, self.home)
         self._index = open_index(self.home, progress)
         self.search = lru_cache(_SEARCHES)(self._search)
 
@@ -138,12 +138,12 @@ class Explorer:
                     f"{run}: the run changed since it was opened; start `prep explore` again"
                 )
 
-    def _search(self, words: str) -> Hits:
+    def _search(self, words: str) -> FoundRows:
         quiet = Progress(quiet=True)
         found, searched = scan_run(self.home, words, quiet, self._index, MOST_SCANNED)
         rows = self.records.rows_of_keys([text.key for text in found])
         texts = {rows[text.key]: text for text in found if text.key in rows}
-        return Hits(np.array(sorted(texts), np.int64), texts, searched)
+        return FoundRows(np.array(sorted(texts), np.int64), texts, searched)
 
     def list_documents(
         self, filters: ListFilters, after: int = -1, before: int | None = None
@@ -169,7 +169,7 @@ class Explorer:
         )
 
     def _describe(
-        self, rows: list[dict[str, Any]], hits: Hits | None
+        self, rows: list[dict[str, Any]], hits: FoundRows | None
     ) -> tuple[ListedDocument, ...]:
         keys = [row["doc_key"] for row in rows]
         texts = self.records.texts_of_rows([row["row"] for row in rows], keys, BEGINNING)

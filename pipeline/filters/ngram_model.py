@@ -93,7 +93,7 @@ def find_slot(keys: U64, key: np.uint64) -> int:
     return int(place)
 
 
-def read_model(path: Path) -> NgramModel:
+def read_ngram_model(path: Path) -> NgramModel:
     """A model, memory-mapped. Raises ConfigError unless the file is one."""
     try:
         with path.open("rb") as file:
@@ -131,14 +131,14 @@ def encode_model(facts: ModelFacts, table: U64) -> tuple[bytes, memoryview]:
 
 
 @cache
-def open_checked(path: str, file_hash: str) -> NgramModel:
+def open_unchanged(path: str, file_hash: str) -> NgramModel:
     """The same, once for a process. Raises ConfigError when the file is no longer that with this
     hash."""
     if hash_file(Path(path)) != file_hash:
         raise ConfigError(
             f"{path}: changed while the run was under way; run the same command again"
         )
-    return read_model(Path(path))
+    return read_ngram_model(Path(path))
 
 
 def measure_perplexity(texts: TextArray, model: NgramModel) -> F64:

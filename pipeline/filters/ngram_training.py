@@ -36,14 +36,14 @@ _LOG_NEVER = -99.0 * float(np.log(10))
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSettings:
+class NgramSettings:
     """Words of the longest n-grams, and how often one of three or more must occur to be stored."""
 
     order: int = 3
     min_count: int = 2
 
 
-def train_ngrams(texts: TextArray, settings: TrainingSettings) -> tuple[ModelFacts, U64]:
+def train_ngrams(texts: TextArray, settings: NgramSettings) -> tuple[ModelFacts, U64]:
     """The model of some texts: what it says of itself, and its table, (slots, 2) uint64.
 
     Raises ValueError where there is no word.
@@ -113,7 +113,7 @@ class _Estimate:
     unknown: float
 
 
-def _estimate(stream: U64, place: I64, settings: TrainingSettings) -> Iterator[_Estimate]:
+def _estimate(stream: U64, place: I64, settings: NgramSettings) -> Iterator[_Estimate]:
     """The orders from one word up."""
     hashes = [np.zeros(len(stream), np.uint64)]
     grams: list[_Grams] = []
@@ -166,7 +166,7 @@ class _Weights:
 
     @staticmethod
     def of(
-        n: int, grams: list[_Grams], hashes: list[U64], place: I64, settings: TrainingSettings
+        n: int, grams: list[_Grams], hashes: list[U64], place: I64, settings: NgramSettings
     ) -> "_Weights":
         """Those of order n."""
         own = grams[n - 1]

@@ -23,7 +23,7 @@ from pipeline.core.storage import read_at_most
 from pipeline.core.words import did_you_mean
 from pipeline.filters import c4, gopher, language, repetition
 from pipeline.filters.ngram_model import measure_perplexity, open_trained
-from pipeline.filters.ngram_training import TrainingSettings, train_ngrams
+from pipeline.filters.ngram_training import NgramSettings, train_ngrams
 from pipeline.filters.rule import RuleFailures
 
 FAMILIES = (language, gopher, repetition, c4)
@@ -159,4 +159,4 @@ def warm_up_filters() -> None:
     )
     texts = pa.array(["One line.\n\nAnother one …"], pa.large_string())
     find_failures(texts, Filters(every))
-    measure_perplexity(texts, open_trained(*train_ngrams(texts, TrainingSettings())))
+    measure_perplexity(texts, open_trained(*train_ngrams(texts, NgramSettings())))

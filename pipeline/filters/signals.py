@@ -171,7 +171,7 @@ def _load_classifier(own: ClassifierConfig, path: Path, key: str) -> Classifier:
 
 def _load_perplexity(own: PerplexityConfig, path: Path) -> PerplexityModel:
     try:
-        ngram_model.read_model(path)
+        ngram_model.read_ngram_model(path)
     except ConfigError as error:
         raise ConfigError(f"signals.perplexity: {error}") from error
     size = path.stat().st_size
@@ -250,7 +250,7 @@ def _classify(texts: pa.ChunkedArray, own: Classifier) -> list[float]:
 
 def _measure_perplexity(texts: pa.ChunkedArray, own: PerplexityModel) -> pa.Array:
     """The perplexity of every document, to four digits; null for one without words."""
-    model = ngram_model.open_checked(own.location, own.file_hash)
+    model = ngram_model.open_unchanged(own.location, own.file_hash)
     values = np.round(ngram_model.measure_perplexity(texts, model), _DIGITS)
     return pa.array(values, from_pandas=True)
 

@@ -17,7 +17,7 @@ from pipeline.lineage.shards import RowSpans
 from pipeline.runs import layout
 from pipeline.runs.parts import wrap_read_errors
 from pipeline.runs.records import DocumentTable
-from pipeline.tokenizers.arrangement import COLUMNS, list_parts
+from pipeline.tokenizers.arrangement import COLUMNS, list_document_parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class RearrangedDocuments:
     def _list(self, about: Mapping[str, Any]) -> Iterator[SpanPart]:
         """The parts of a whole document, where its first token is token 0."""
         if about["fim_order"]:
-            for part in list_parts(about, self._has_bos):
+            for part in list_document_parts(about, self._has_bos):
                 yield SpanPart(**vars(part), part_token_start=0)
 
 

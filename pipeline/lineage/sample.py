@@ -259,7 +259,7 @@ class TokenizedText:
 
 
 @dataclass(frozen=True)
-class TextTokenizer:
+class RunTokenizer:
     """Tokenizes single texts of a run as the run did. directory: of the data set; home: of the
     texts."""
 

@@ -1,7 +1,7 @@
 """How whole documents become rows of at most S tokens: arrays in, arrays out (docs/packing.md).
 
 `fold` cuts documents into segments of at most S labels, `first_fit` and `greedy` choose a row for
-every segment, `place` puts the segments of a row side by side, `fill_sample_rows`
+every segment, `place_segments` puts the segments of a row side by side, `fill_sample_rows`
 and `fill_vsl_rows` make the channels that `pipeline.hdf5.format` describes.
 """
 
@@ -16,7 +16,7 @@ from pipeline.packing.rows import (
     fold,
     gather_segments,
     greedy,
-    place,
+    place_segments,
 )
 
 __all__ = [
@@ -30,5 +30,5 @@ __all__ = [
     "fold",
     "gather_segments",
     "greedy",
-    "place",
+    "place_segments",
 ]

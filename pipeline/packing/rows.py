@@ -67,10 +67,10 @@ def fold(tokens_D: I64, max_sequence_length: int) -> Segments:
     return Segments(document, start, np.minimum(max_sequence_length, labels_D[document] - start))
 
 
-def place(row_N: I64, labels_N: I64) -> Placement:
+def place_segments(row_N: I64, labels_N: I64) -> Placement:
     """Put the segments of every row side by side, in stream order.
 
-    >>> place(np.array([0, 1, 0]), np.array([2, 4, 1])).slot.tolist()
+    >>> place_segments(np.array([0, 1, 0]), np.array([2, 4, 1])).slot.tolist()
     [0, 2, 0]
     """
     segment = np.argsort(row_N, kind="stable")

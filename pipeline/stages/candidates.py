@@ -240,7 +240,7 @@ def _merge_runs(job: MergeRunsJob, inputs: Inputs) -> Result:
     return Result((arrow_output(layout.shard("merged_runs", job.index, "arrow"), table),))
 
 
-def join_runs(
+def join_channels(
     batches: Batches, channels: tuple[str, ...], memory: int, run: RunStage
 ) -> BandsOutput:
     """Run the stages that find documents with equal digests: channels x key ranges. The ranges

@@ -140,7 +140,7 @@ def cut_texts(texts: pa.ChunkedArray, cuts: pa.Table) -> pa.Array:
     return cut_column(texts, *_apart(cuts))
 
 
-def find_spans(cuts: pa.Table) -> dict[int, list[tuple[int, int]]]:
+def list_cut_spans(cuts: pa.Table) -> dict[int, list[tuple[int, int]]]:
     """What is cut of the texts of a documents shard: row -> half-open bytes, ascending, apart."""
     spans: dict[int, list[tuple[int, int]]] = {}
     for row, start, end in zip(*(column.tolist() for column in _apart(cuts)), strict=True):

@@ -43,7 +43,7 @@ class RunsJob:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MergeRunsJob(RunsJob):
+class MergeDigestsJob(RunsJob):
     """A group of runs, and the directory of what they are merged into."""
 
     directory: str
@@ -101,7 +101,7 @@ def rank_keys(key_M2: U64) -> I64:
     return rank
 
 
-def _merge_runs(job: MergeRunsJob, inputs: Inputs) -> Result:
+def _merge_runs(job: MergeDigestsJob, inputs: Inputs) -> Result:
     """The columns of the runs, and doc_key where there are keys."""
     parts = []
     for table, keys in slice_runs(job, inputs):
@@ -133,7 +133,7 @@ class Join:
     entry_bytes: int
 
 
-def join_runs(
+def join_digests(
     join: Join,
     runs: Sequence[Shard],
     keys: Sequence[Shard] | None,
@@ -151,7 +151,7 @@ def join_runs(
         tasks = []
         for index, part in enumerate(wide):
             low, high = part.bounds(1 << 64)
-            job = MergeRunsJob(directory=join.merged, **_fields(index, low, high, part))
+            job = MergeDigestsJob(directory=join.merged, **_fields(index, low, high, part))
             label = f"{name} from {low:016x}, group {index}"
             tasks.append(Task(label, job, part.kinds, part.work, needed))
         return run(Stage(name=name, version=1, function=_merge_runs, tasks=tuple(tasks)))

@@ -22,7 +22,7 @@ from pipeline.stages.digest_runs import (
     Join,
     RunsJob,
     entry_keys,
-    join_runs,
+    join_digests,
     rank_keys,
     return_found,
     shared_entries,
@@ -172,6 +172,6 @@ def find_repeats(
         merged="merged_lines",
         entry_bytes=_ENTRY_BYTES,
     )
-    joined = join_runs(join, units.runs, units.keys, sum(units.units), memory, run)
+    joined = join_digests(join, units.runs, units.keys, sum(units.units), memory, run)
     repeats = views.RepeatsOutput(joined).repeats
     return return_found(repeats, len(units.runs), "merge_repeats", "merged_repeats", run)

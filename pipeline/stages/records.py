@@ -38,7 +38,7 @@ from pipeline.sources.output_format import (
 )
 from pipeline.sources.record import SOURCE_KEYS, source_label
 from pipeline.sources.streams import change_error
-from pipeline.stages.cuts import find_spans
+from pipeline.stages.cuts import list_cut_spans
 from pipeline.stages.plan import Reading
 
 _BATCH = 1024
@@ -189,7 +189,7 @@ def _find_new_texts(job: CutRecordsJob, inputs: Inputs) -> NewTexts:
     shards: list[tuple[ArrowShard, dict[int, list[tuple[int, int]]]]] = []
     starts, places = [np.zeros(0, np.int64)], [np.zeros((0, 2), np.int64)]
     for number, (documents, cuts) in enumerate(zip(job.documents, job.cuts, strict=True)):
-        spans = find_spans(inputs.table(cuts))
+        spans = list_cut_spans(inputs.table(cuts))
         shards.append((inputs.open(documents), spans))
         table = inputs.table(documents, ["path_id", "byte_offset"])
         rows = np.array(list(spans), np.int64)

@@ -23,7 +23,7 @@ from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
 from pipeline.lineage.tables import SCHEMA as LINEAGE_SCHEMA
 from pipeline.lineage.tables import StreamDocuments, make_lineage, row_positions
-from pipeline.packing import PACKERS, Placement, Segments, fold, gather_segments, place
+from pipeline.packing import PACKERS, Placement, Segments, fold, gather_segments, place_segments
 from pipeline.packing.rows import Tokens
 from pipeline.runs import layout
 from pipeline.runs.views import BinsOutput, CleanOutput, GatherOutput
@@ -238,7 +238,9 @@ def _bins(job: BinsJob, inputs: Inputs) -> Result:
     the bucket's rows), slot."""
     lengths = inputs.open(job.stream).lengths("tokens")
     segments = fold(lengths, job.max_sequence_length)
-    placed = place(PACKERS[job.packer](segments.labels, job.max_sequence_length), segments.labels)
+    placed = place_segments(
+        PACKERS[job.packer](segments.labels, job.max_sequence_length), segments.labels
+    )
     table = pa.table(
         {
             "document": pa.array(segments.document[placed.segment].astype(np.uint32)),

@@ -24,7 +24,7 @@ from pipeline.stages.digest_runs import (
     Join,
     RunsJob,
     entry_keys,
-    join_runs,
+    join_digests,
     return_found,
     shared_entries,
     slice_found,
@@ -39,7 +39,7 @@ from pipeline.stages.windows import (
 )
 
 if TYPE_CHECKING:
-    from dedup.substrings import Matches
+    from dedup.substrings import RepeatedBytes
 
 _ENTRY_BYTES = 160
 """Working memory of one window in the join: its digest and number, the sort, and its place."""
@@ -151,7 +151,7 @@ def _columns(table: pa.Table, names: list[str]) -> list[npt.NDArray[Any]]:
 
 
 def _verify(
-    job: SubstringsJob, inputs: Inputs, repeats: _Repeats, matches: "Matches"
+    job: SubstringsJob, inputs: Inputs, repeats: _Repeats, matches: "RepeatedBytes"
 ) -> Iterator[tuple[int, int, int, bytes, int]]:
     """SUBSTRINGS of the matches whose bytes agree, by the block where they are first."""
     from dedup.substrings import verify_match
@@ -212,7 +212,7 @@ def find_substrings(
         merged="merged_windows",
         entry_bytes=_ENTRY_BYTES,
     )
-    joined = join_runs(join, windows.firsts, windows.keys, sum(windows.counts), memory, run)
+    joined = join_digests(join, windows.firsts, windows.keys, sum(windows.counts), memory, run)
     repeated = return_found(
         views.RepeatedWindowsOutput(joined).repeated,
         len(windows.firsts),

@@ -26,7 +26,7 @@ from pipeline.runs import layout, views
 from pipeline.stages.digest_runs import (
     Join,
     RunsJob,
-    join_runs,
+    join_digests,
     return_found,
     slice_found,
     slice_runs,
@@ -151,7 +151,7 @@ def find_shared_seeds(seeds: views.SeedsOutput, memory: int, run: RunStage) -> t
         merged="merged_seeds",
         entry_bytes=_ENTRY_BYTES,
     )
-    joined = join_runs(join, seeds.runs, None, sum(seeds.counts), memory, run)
+    joined = join_digests(join, seeds.runs, None, sum(seeds.counts), memory, run)
     shared = views.SharedSeedsOutput(joined).shared
     return return_found(shared, len(seeds.runs), "merge_shared_seeds", "merged_shared_seeds", run)
 
@@ -174,7 +174,7 @@ def _windows(job: WindowsJob, inputs: Inputs) -> Result:
     """Of the first windows of a digest: digest (ascending), shard (the block), row, byte_start; of
     all others row, byte_start, and the number of the first one; of every document of the block, by
     key: doc_key, and row in the documents shard."""
-    from dedup.substrings import find_candidates, find_seeds
+    from dedup.substrings import find_seeds, keep_candidates
 
     rows = find_kept_rows(job.documents, job.keep, job.rules.sources, inputs)
     rows = rows[(rows >= job.first) & (rows < job.stop)]
@@ -188,7 +188,7 @@ def _windows(job: WindowsJob, inputs: Inputs) -> Result:
     ]
     seeds = find_seeds(texts, job.rules.least)
     is_shared = _is_among(seeds.digest, np.concatenate([np.zeros(0, np.uint64), *shared]))
-    windows = find_candidates(texts, seeds, is_shared, job.rules.least)
+    windows = keep_candidates(texts, seeds, is_shared, job.rules.least)
     is_first = np.r_[True, windows.digest[1:] != windows.digest[:-1]][: len(windows)]
     first, later = np.flatnonzero(is_first), np.flatnonzero(~is_first)
     columns = {

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from pipeline.core import storage
 from pipeline.core.errors import InputError
-from pipeline.filters.ngram_model import encode_model, measure_perplexity, read_model
-from pipeline.filters.ngram_training import TrainingSettings, train_ngrams
+from pipeline.filters.ngram_model import encode_model, measure_perplexity, read_ngram_model
+from pipeline.filters.ngram_training import NgramSettings, train_ngrams
 from pipeline.stories.tokenizer import sample_of_run
 
 MEASURED_BYTES = 5_000_000
@@ -33,10 +33,10 @@ class SourcePerplexity:
     quantiles: tuple[float, ...]
 
 
-def train_on_run(
+def train_ngrams_on_run(
     directory: Path,
     out: Path,
-    settings: TrainingSettings,
+    settings: NgramSettings,
     sample: int,
     seed: int,
     sources: Sequence[str] = (),
@@ -54,15 +54,15 @@ def train_on_run(
             f"{directory}: {error}; choose other sources or a larger sample"
         ) from error
     storage.publish(out, encode_model(facts, table))
-    return measure_on_run(directory, out, MEASURED_BYTES, seed + 1)
+    return measure_perplexity_of_run(directory, out, MEASURED_BYTES, seed + 1)
 
 
-def measure_on_run(
+def measure_perplexity_of_run(
     directory: Path, model: Path, sample: int, seed: int, sources: Sequence[str] = ()
 ) -> tuple[SourcePerplexity, ...]:
     """Perplexities of a sample of a run, `sample` bytes of each source: a row per source, and last
     one of all. Raises InputError and ConfigError."""
-    opened, drawn = read_model(model), sample_of_run(directory, sample, seed, sources)
+    opened, drawn = read_ngram_model(model), sample_of_run(directory, sample, seed, sources)
     parts = {
         name: (measure_perplexity(texts, opened), texts)
         for name, texts in drawn.by_source().items()

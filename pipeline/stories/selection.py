@@ -45,7 +45,7 @@ from pipeline.sources.preference import Preference, parse_preferences
 from pipeline.stages.batches import Batch, Batches
 from pipeline.stages.candidates import (
     channels,
-    join_runs,
+    join_channels,
     signature_stage,
 )
 from pipeline.stages.clusters import ClusterRules, cluster_stage
@@ -176,7 +176,7 @@ def deduplicate(
         runs=signatures.runs,
         run_counts=tuple(signatures.of_runs),
     )
-    bands = join_runs(Batches((*earlier, own)), names, memory, run)
+    bands = join_channels(Batches((*earlier, own)), names, memory, run)
     decided = screening.decide() if screening else None
     batches = Batches((*earlier, _with_decisions(own, decided)))
     width = preset.signature_bytes

@@ -148,7 +148,7 @@ class DocumentPart:
     byte_end: int
 
 
-def list_parts(about: Mapping[str, Any], has_bos: bool) -> Iterator[DocumentPart]:
+def list_document_parts(about: Mapping[str, Any], has_bos: bool) -> Iterator[DocumentPart]:
     """The parts of a rearranged document from the first token to the EOS, which are `COLUMNS`."""
     order = ORDERS.index(about["fim_order"])
     middle = about["fim_middle_start"], about["fim_middle_end"]

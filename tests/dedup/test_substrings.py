@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dedup.substrings import (
     LEAST_BYTES,
     chain_matches,
-    find_candidates,
     find_seeds,
+    keep_candidates,
     verify_match,
 )
 from dedup.text import join_texts
@@ -31,7 +31,7 @@ def cut_of(strings: list[str], least: int) -> list[Match]:
     texts = join_texts(pa.array(strings, pa.large_string()))
     seeds = find_seeds(texts, least)
     _, number, counts = np.unique(seeds.digest, return_inverse=True, return_counts=True)
-    windows = find_candidates(texts, seeds, (counts > 1)[number], least)
+    windows = keep_candidates(texts, seeds, (counts > 1)[number], least)
     _, first, of_window = np.unique(windows.digest, return_index=True, return_inverse=True)
     row, byte = windows.row[first][of_window], windows.byte_start[first][of_window]
     later = (row != windows.row) | (windows.byte_start - byte >= least)

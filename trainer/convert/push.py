@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pipeline.core import storage
 from pipeline.core.errors import InputError
-from pipeline.core.hub import CARD, Repository, Upload, upload
+from pipeline.core.hub import CARD, Repository, Upload, upload_files
 from trainer.convert.conversion import CONVERSION_FILE
 from trainer.convert.sources import read_json_object
 
@@ -21,7 +21,7 @@ def push_model(
     if uploads[-1].path != CARD:
         say(f"no {directory / CARD}: `train card MODEL_DIR --out {directory / CARD}` writes one")
     if not dry_run:
-        upload(to, uploads, say)
+        upload_files(to, uploads, say)
     return uploads
 
 

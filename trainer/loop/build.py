@@ -31,7 +31,7 @@ from wafer_backend.cluster.outputs import LossRule
 from wafer_backend.cluster.precision import LossScale
 from wafer_backend.compiled import BackendConfig, CompiledModule, Target
 from wafer_backend.profiler import ProfiledSteps, StepProfile
-from wafer_backend.strict import Watch as StrictWatch
+from wafer_backend.strict import StrictWatch
 
 _WEIGHT_BYTES = 4
 _TENSOR_OVERHEAD = 512

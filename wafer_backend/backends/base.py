@@ -11,9 +11,9 @@ import torch
 from torch.utils import _pytree
 
 from pipeline.core.words import did_you_mean_or_all
-from wafer_backend.backends.device import Cluster, Device
+from wafer_backend.backends.device import Device, EmulatedCluster
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.strict import Watch
+from wafer_backend.strict import StrictWatch
 from wafer_backend.transports import TransportName
 
 Target = Literal["CSX", "CPU", "GPU"]
@@ -73,7 +73,7 @@ class Backend:
         transport: TransportName,
         may_change_cluster: Callable[["ClusterConfig"], None],
         device_config: Any = None,
-        watch: Watch | None = None,
+        watch: StrictWatch | None = None,
     ) -> None:
         self.backend_type = backend_type
         self.artifact_dir = Path.cwd() / DEFAULT_ARTIFACTS
@@ -88,7 +88,7 @@ class Backend:
         self._may_change_cluster = may_change_cluster
         self._device = Device(str(self.torch_device), device_config)
         self._meta = Device("meta", device_config)
-        self.cluster = Cluster(
+        self.cluster = EmulatedCluster(
             lambda: self.cluster_config, lambda config: setattr(self, "cluster_config", config)
         )
         self.appliance = None

@@ -13,7 +13,7 @@ import torch
 from wafer_backend.backends.base import Backend, BackendType, ClusterConfig
 from wafer_backend.backends.flags import CsxFlags
 from wafer_backend.errors import BackendConfigError
-from wafer_backend.strict import Watch
+from wafer_backend.strict import StrictWatch
 from wafer_backend.transports import TransportName, require_rank
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class CompiledProgress(Protocol):
 csx = CsxFlags()
 _backend: Backend | None = None
 _settings: dict[str, Any] = {}
-_forced_watch: Watch | None = None
+_forced_watch: StrictWatch | None = None
 _most_steps: int | None = None
 _said: set[str] = set()
 _modules: list[CompiledProgress] = []
@@ -158,13 +158,13 @@ def is_writer() -> bool:
     return alone or os.environ["RANK"] == "0"
 
 
-def current_watch() -> Watch | None:
+def current_watch() -> StrictWatch | None:
     """What looks on in strict mode; None without it."""
     return None if _backend is None else _backend.watch
 
 
 @contextlib.contextmanager
-def strictly(watch: Watch, most_steps: int | None = None) -> Iterator[None]:
+def strictly(watch: StrictWatch, most_steps: int | None = None) -> Iterator[None]:
     """Every CSX backend that is made inside is strict, whatever the script says. With `most_steps`
     an executor ends after so many, and checkpoint closures do not run."""
     global _forced_watch, _most_steps
@@ -289,10 +289,10 @@ def _make(kind: BackendType, settings: dict[str, Any]) -> Backend:
     )
 
 
-def _watch(kind: BackendType, *, strict: bool) -> Watch | None:
+def _watch(kind: BackendType, *, strict: bool) -> StrictWatch | None:
     if not kind.is_csx:
         return None
-    return Watch() if strict and _forced_watch is None else _forced_watch
+    return StrictWatch() if strict and _forced_watch is None else _forced_watch
 
 
 def _transport(name: TransportName | None, *, may_start: bool) -> TransportName:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 
-class Cluster:
+class EmulatedCluster:
     """Settings and workflow of the emulated cluster; there is nothing to reserve."""
 
     def __init__(self, read: Callable[[], Any], write: Callable[[Any], None]) -> None:

@@ -20,7 +20,7 @@ from wafer_backend.cluster.precision import (
     travels_changed,
     widen,
 )
-from wafer_backend.cluster.tree import Combiner, Partial, TreeNode, merge
+from wafer_backend.cluster.tree import Combiner, Partial, TreeNode, merge_partials
 from wafer_backend.errors import BackendConfigError, StepError
 from wafer_backend.sparse import masks
 
@@ -155,7 +155,7 @@ class MemoryX:
     def begin_step(self, spans: list[range], leaves: int) -> None:
         """Prepare one lane per CS-2; `spans` are the leaves of each."""
         self._due.clear()
-        self._lanes = [Combiner(leaves, span, merge) for span in spans]
+        self._lanes = [Combiner(leaves, span, merge_partials) for span in spans]
         self._leaf_gradients = {}
 
     def receive_gradient(self, leaf: int, name: str, gradient: torch.Tensor) -> None:
@@ -168,7 +168,7 @@ class MemoryX:
         given_up = self.staging is not None and gradient.layout is torch.strided
         own = {name} if given_up or wide is not gradient else set()
         so_far = self._leaf_gradients.get(leaf, Partial())
-        self._leaf_gradients[leaf] = merge(so_far, Partial({name: wide}, own=own))
+        self._leaf_gradients[leaf] = merge_partials(so_far, Partial({name: wide}, own=own))
 
     def finish_leaf(
         self, system: int, leaf: int, loss_sum: float, n_counted: int, send: SendPartial

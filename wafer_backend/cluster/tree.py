@@ -184,7 +184,7 @@ def add_partials(left: Partial, right: Partial) -> Partial:
     return Partial(gradients, left.loss_sum + right.loss_sum, left.n_counted + right.n_counted)
 
 
-def merge(left: Partial, right: Partial) -> Partial:
+def merge_partials(left: Partial, right: Partial) -> Partial:
     """The bits of `add_partials`, where both partials are given up: no third set of gradients is
     ever alive.
 

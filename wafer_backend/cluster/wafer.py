@@ -44,7 +44,7 @@ from wafer_backend.streaming.weights import (
     map_tensors,
     tensors_in,
 )
-from wafer_backend.strict import Watch
+from wafer_backend.strict import StrictWatch
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -148,7 +148,7 @@ class WaferRule:
     activations: ActivationRule
     reduction: LossReduction
     link: LinkRule | None = None
-    watch: Watch | None = None
+    watch: StrictWatch | None = None
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ class Wafer:
         if source is not None:
             self._check_all_streamed()
 
-    def _watched(self, watch: Watch, leaf: Leaf) -> contextlib.AbstractContextManager[None]:
+    def _watched(self, watch: StrictWatch, leaf: Leaf) -> contextlib.AbstractContextManager[None]:
         """Leaves of equal size that run in the same mode have one graph."""
         module = self._module
         key = (id(module), leaf.samples, module.training, torch.is_grad_enabled())

@@ -20,7 +20,7 @@ example:
 """
 
 
-def describe(checkout: Checkout) -> Iterator[str]:
+def describe_checkout(checkout: Checkout) -> Iterator[str]:
     """Lines for people: files that lack something, programs, the sum of both."""
     for path, findings in checkout.missing.items():
         if findings:
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BackendConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(to_json(checkout) if given.json else "\n".join(describe(checkout)))
+    print(to_json(checkout) if given.json else "\n".join(describe_checkout(checkout)))
     return 0 if checkout.complete == len(checkout.missing) and not checkout.unreadable else 1
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from wafer_backend.compat.source import (
-    Finding,
     Import,
+    MissingName,
     SourceCheck,
     SourceFile,
     is_of_api,
@@ -30,7 +30,7 @@ class Program:
     """
 
     path: Path
-    stopped_at: tuple[Path, Finding] | None
+    stopped_at: tuple[Path, MissingName] | None
     packages: tuple[str, ...]
 
 
@@ -39,7 +39,7 @@ class Checkout:
     """What was found. `missing`: every file that uses the API, with what it lacks here."""
 
     root: Path
-    missing: dict[Path, list[Finding]] = field(default_factory=dict)
+    missing: dict[Path, list[MissingName]] = field(default_factory=dict)
     programs: list[Program] = field(default_factory=list)
     unreadable: dict[Path, str] = field(default_factory=dict)
 
@@ -147,11 +147,11 @@ class _Modules:
 
 
 def _find_stop(
-    program: SourceFile, modules: _Modules, missing: dict[Path, list[Finding]]
+    program: SourceFile, modules: _Modules, missing: dict[Path, list[MissingName]]
 ) -> Program | None:
     """Follow the imports of a program, depth first, as Python does; None: it needs no API."""
     packages: set[str] = set()
-    stop: tuple[Path, Finding] | None = None
+    stop: tuple[Path, MissingName] | None = None
     seen, waiting, uses_api = {program.path}, [program], False
     while waiting:
         source = waiting.pop()

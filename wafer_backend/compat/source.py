@@ -21,7 +21,7 @@ NAMESPACES = ("cerebras.pytorch", "cerebras_pytorch", "cerebras.appliance", "cer
 
 
 @dataclass(frozen=True)
-class Finding:
+class MissingName:
     """A name or an argument that is missing here, where the file uses it.
 
     `at_import`: the line runs when the file is imported, and nothing catches the error.
@@ -160,16 +160,16 @@ class SourceCheck:
         self._variables: dict[str, Found] = {}
         self._variables = self._infer_variables()
 
-    def find_missing(self) -> list[Finding]:
+    def find_missing(self) -> list[MissingName]:
         """All that is missing, in order of lines, each once per line."""
         found = dict.fromkeys(self._findings())
         return sorted(found, key=lambda finding: (finding.line, finding.name))
 
-    def _findings(self) -> Iterator[Finding]:
+    def _findings(self) -> Iterator[MissingName]:
         for one in self._source.imports:
             missing = self._missing_import(one)
             if missing is not None:
-                yield Finding(one.line, _dotted(one), one.at_import, missing.reason)
+                yield MissingName(one.line, _dotted(one), one.at_import, missing.reason)
         covered: set[int] = set()
         for node, at_import in walk(self._source.tree):
             if isinstance(node, ast.Attribute) and id(node) not in covered:
@@ -186,11 +186,11 @@ class SourceCheck:
             found = find_imported(one.module, one.name)
         return found if isinstance(found, Missing) else None
 
-    def _attribute(self, node: ast.Attribute, at_import: bool) -> Iterator[Finding]:
+    def _attribute(self, node: ast.Attribute, at_import: bool) -> Iterator[MissingName]:
         """The first attribute of a chain that is missing, named with the whole chain."""
         found, label = self._find(node)
         if isinstance(found, Missing) and label and not self._is_missing_import(node):
-            yield Finding(node.lineno, label, at_import, found.reason)
+            yield MissingName(node.lineno, label, at_import, found.reason)
 
     def _is_missing_import(self, node: ast.expr) -> bool:
         """Whether the chain starts at an import of this file, which is reported already."""
@@ -203,13 +203,13 @@ class SourceCheck:
             and isinstance(self._name(node.id)[0], Missing)
         )
 
-    def _arguments(self, node: ast.Call, at_import: bool) -> Iterator[Finding]:
+    def _arguments(self, node: ast.Call, at_import: bool) -> Iterator[MissingName]:
         function, label = self._find(node.func)
         starred = any(isinstance(argument, ast.Starred) for argument in node.args)
         positional = None if starred else len(node.args)
         keywords = [keyword.arg for keyword in node.keywords if keyword.arg is not None]
         for wrong in find_wrong_arguments(function, positional, keywords):
-            yield Finding(node.lineno, f"{label}({wrong})", at_import)
+            yield MissingName(node.lineno, f"{label}({wrong})", at_import)
 
     def _find(self, node: ast.expr) -> tuple[Found, str]:
         """What an expression is, and its dotted name."""

@@ -17,7 +17,7 @@ from wafer_backend.compiled import CompiledModule
 from wafer_backend.cstorch.compilation import PseudoModule
 from wafer_backend.errors import BackendConfigError, StrictError
 from wafer_backend.streaming.activations import blocks
-from wafer_backend.strict import Watch
+from wafer_backend.strict import StrictWatch
 from wafer_backend.strict.graph import Graph
 
 
@@ -67,7 +67,7 @@ class Findings:
     modules that have run; `watch`: with the graphs of steps."""
 
     violation: StrictError | None
-    watch: Watch
+    watch: StrictWatch
     surveys: list[ModuleSurvey] = field(default_factory=list)
 
 
@@ -79,7 +79,7 @@ def check_script(script: Path, arguments: Sequence[str], steps: int) -> Findings
     """
     if not script.is_file():
         raise BackendConfigError(f"{script}: no such script")
-    watch, surveyor = Watch(), _Surveyor()
+    watch, surveyor = StrictWatch(), _Surveyor()
     violation: StrictError | None = None
     try:
         with backends.strictly(watch, steps), surveyor.listening():
@@ -137,7 +137,7 @@ class _Surveyor:
             for handle in handles:
                 handle.remove()
 
-    def surveys(self, watch: Watch) -> list[ModuleSurvey]:
+    def surveys(self, watch: StrictWatch) -> list[ModuleSurvey]:
         """What was heard of each module that has run."""
         return [self._survey(pseudo, watch) for pseudo in self._compiled.values()]
 
@@ -165,7 +165,7 @@ class _Surveyor:
         kept = _kept_bytes(pseudo.engine) - self._entered.pop(id(module))
         self._kept[id(module)] = max(kept, self._kept.get(id(module), 0))
 
-    def _survey(self, pseudo: PseudoModule, watch: Watch) -> ModuleSurvey:
+    def _survey(self, pseudo: PseudoModule, watch: StrictWatch) -> ModuleSurvey:
         engine, module = pseudo.engine, pseudo.module
         assert engine is not None
         leaf = engine.micro_batch_size or 1
@@ -204,7 +204,7 @@ class _Surveyor:
         return layers
 
 
-def _batch_size(watch: Watch, engine: CompiledModule) -> int:
+def _batch_size(watch: StrictWatch, engine: CompiledModule) -> int:
     """Samples of the global batch, of the one that learns if there is one."""
     inputs = watch.batches.get((id(engine), True)) or watch.batches[(id(engine), False)]
     return int(next(tensor.shape[0] for _, tensor in inputs if tensor.shape))

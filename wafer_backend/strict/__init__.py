@@ -3,7 +3,7 @@ and how to mend it. `rules` has the rules and their sources, `graph` what a step
 looks on while a script runs."""
 
 from wafer_backend.strict.frames import on_host
-from wafer_backend.strict.rules import RULES, Rule
-from wafer_backend.strict.watch import Watch
+from wafer_backend.strict.rules import RULES, StrictRule
+from wafer_backend.strict.watch import StrictWatch
 
-__all__ = ["RULES", "Rule", "Watch", "on_host"]
+__all__ = ["RULES", "StrictRule", "StrictWatch", "on_host"]

@@ -39,7 +39,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Difference:
+class StepDifference:
     """How a step departs from the first one. `rule`: the name of the rule it breaks."""
 
     rule: str
@@ -60,8 +60,8 @@ class Graph:
         if self.runs == 0:
             self.operations.clear()
 
-    def add(self, name: str, inputs: Any, line: Line) -> Difference | None:
-        """The next operation of a run; a Difference if the first run had another one there."""
+    def add(self, name: str, inputs: Any, line: Line) -> StepDifference | None:
+        """The next operation of a run; a difference if the first run had another one there."""
         if self.runs == 0:
             self.operations.append(Operation(name, inputs, line))
             return None
@@ -73,44 +73,44 @@ class Graph:
                 return None
             return _difference(first, Operation(name, inputs, line), at + 1)
         what = f"has operation {at + 1}, {name}, where the first run had ended"
-        return Difference("graph-changed", what)
+        return StepDifference("graph-changed", what)
 
-    def end(self) -> Difference | None:
-        """A run is through; a Difference if the first one had more operations."""
+    def end(self) -> StepDifference | None:
+        """A run is through; a difference if the first one had more operations."""
         first, self.runs = self.runs == 0, self.runs + 1
         if first or self._next >= len(self.operations):
             return None
         missing = self.operations[self._next]
-        return Difference(
+        return StepDifference(
             "graph-changed",
             f"ends after {self._next} operations; the first run had {len(self.operations)}, the "
             f"next being {missing} at {missing.line}",
         )
 
 
-def _difference(first: Operation, now: Operation, place: int) -> Difference:
+def _difference(first: Operation, now: Operation, place: int) -> StepDifference:
     where = f"operation {place} of the first run, at {first.line}, was"
     if first.name != now.name:
-        return Difference("graph-changed", f"runs {now}; {where} {first}")
+        return StepDifference("graph-changed", f"runs {now}; {where} {first}")
     pairs = zip(_flat(first.inputs), _flat(now.inputs), strict=False)
     different = next(((a, b) for a, b in pairs if a != b), (first, now))
     if all(isinstance(value, int | float) for value in different):
         before, after = different
-        return Difference(
+        return StepDifference(
             "scalar-changed",
             f"gives {now.name} the number {after}; in the first run it was {before}",
         )
-    return Difference("graph-changed", f"runs {now}; {where} {first}")
+    return StepDifference("graph-changed", f"runs {now}; {where} {first}")
 
 
-def describe(value: Any) -> Any:
+def describe_arguments(value: Any) -> Any:
     """What of an operation's arguments is part of a graph: shapes, dtypes, numbers and words."""
     if isinstance(value, torch.Tensor):
         return TensorShape(tuple(value.shape), value.dtype)
     if isinstance(value, list | tuple):
-        return tuple(map(describe, value))
+        return tuple(map(describe_arguments, value))
     if isinstance(value, Mapping):
-        return tuple((key, describe(item)) for key, item in value.items())
+        return tuple((key, describe_arguments(item)) for key, item in value.items())
     if isinstance(value, float):
         return value if value == value else "nan"
     if isinstance(value, bool | int | str | torch.dtype | None):

@@ -19,7 +19,7 @@ OURS = "our own choice; no document states it"
 
 
 @dataclass(frozen=True)
-class Rule:
+class StrictRule:
     """`name`: of the rule. `why`: what the wafer does instead. `mend`: what to write. `source`: the
     document."""
 
@@ -30,21 +30,21 @@ class Rule:
 
 
 _RULES = (
-    Rule(
+    StrictRule(
         "value-fetched",
         "while a step is traced no tensor has a value yet, outside of a step closure",
         "pass the tensor to a function decorated with step_closure, or compute with tensors "
         "(torch.where instead of if)",
         LIMITATIONS,
     ),
-    Rule(
+    StrictRule(
         "graph-changed",
         "the graph of the first step is compiled, and there is no second compile",
         "run the same operations in every step; choose between values with torch.where, not with "
         "if, and make loops of a fixed length",
         STATIC,
     ),
-    Rule(
+    StrictRule(
         "scalar-changed",
         "a Python number is built into the graph when the first step is traced, so later steps "
         "would compute with the first number",
@@ -52,13 +52,13 @@ _RULES = (
         "belong into cstorch.optim.lr_scheduler",
         STATIC,
     ),
-    Rule(
+    StrictRule(
         "batch-changed",
         "the shapes and dtypes of the inputs are compiled in, the batch size too",
         "give every batch the same shape: drop_last=True in the loader, padding to a fixed length",
         LOADERS,
     ),
-    Rule(
+    StrictRule(
         "state-in-step",
         "a state that appears in the first step has no value before it that the graph could begin "
         "with",
@@ -66,7 +66,7 @@ _RULES = (
         "allocated ahead, or a buffer made in __init__",
         LIMITATIONS,
     ),
-    Rule(
+    StrictRule(
         "shape-from-data",
         "the shape of the result depends on values, and the shapes of a graph are fixed when it is "
         "compiled",
@@ -74,19 +74,19 @@ _RULES = (
         "top-k with a fixed k",
         STATIC,
     ),
-    Rule(
+    StrictRule(
         "dtype-unsupported",
         "weights are float32, and the rest is computed in float32 and a 16-bit format",
         "use float32; convert the data in the loader (x.float())",
         LIMITATIONS,
     ),
-    Rule(
+    StrictRule(
         "input-modified",
         "the batch is fed from the input workers; what is written into it goes nowhere",
         "write the result to a new tensor (x = x + 1 instead of x += 1)",
         OURS,
     ),
-    Rule(
+    StrictRule(
         "tensor-held",
         "a tensor of a step is gone when the step has ended",
         "pass it to a function decorated with step_closure, and keep what that gets",
@@ -94,4 +94,4 @@ _RULES = (
     ),
 )
 
-RULES: dict[str, Rule] = {rule.name: rule for rule in _RULES}
+RULES: dict[str, StrictRule] = {rule.name: rule for rule in _RULES}

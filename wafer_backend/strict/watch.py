@@ -1,4 +1,5 @@
-"""`Watch`: looks on while a script runs, and raises StrictError at what the wafer would refuse.
+"""`StrictWatch`: looks on while a script runs, and raises StrictError at what the wafer would
+refuse.
 
 It looks on in regions: the body of the loop over an executor (values of a step may not be fetched
 there), a traced step, and the forward of a leaf; of the last two the graph is compared with the
@@ -19,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from wafer_backend.errors import StrictError
 from wafer_backend.strict.frames import Line, called_through, calling_line, script_line
-from wafer_backend.strict.graph import Description, Graph, describe, describe_batch
+from wafer_backend.strict.graph import Description, Graph, describe_arguments, describe_batch
 from wafer_backend.strict.rules import RULES
 
 _FETCHES = {
@@ -68,7 +69,7 @@ class _Made:
     line: Line
 
 
-class Watch:
+class StrictWatch:
     """Looks on while a script runs. `graphs`: by key, what each step and each kind of leaf is;
     `batches`: by key, the first inputs; `steps`: traced steps so far."""
 
@@ -154,7 +155,7 @@ class Watch:
         """Raise StrictError for a parameter of a dtype that the wafer does not have."""
         for name, parameter in module.named_parameters():
             if parameter.dtype not in _DTYPES:
-                text = f"parameter {name} is {describe(parameter)}"
+                text = f"parameter {name} is {describe_arguments(parameter)}"
                 self._refuse("dtype-unsupported", text, calling_line())
 
     @contextlib.contextmanager
@@ -234,7 +235,9 @@ class Watch:
             return None
         if func._schema.is_mutable:
             self._check_written(region, func, args, line)
-        difference = region.graph.add(name, (describe(args), describe(kwargs)), line)
+        difference = region.graph.add(
+            name, (describe_arguments(args), describe_arguments(kwargs)), line
+        )
         if difference is not None:
             rule = "state-in-step" if called_through("torch/optim/") else difference.rule
             self._refuse(rule, f"{region.name} {difference.text}", line)
@@ -244,14 +247,15 @@ class Watch:
         """An operation of the script has run: refuse a dtype that the wafer does not have."""
         for value in output if isinstance(output, tuple | list) else (output,):
             if isinstance(value, torch.Tensor) and value.dtype not in _DTYPES:
-                text = f"{_name(func)}{_within(region, line)} gives {describe(value)}"
+                text = f"{_name(func)}{_within(region, line)} gives {describe_arguments(value)}"
                 self._refuse("dtype-unsupported", text, line)
 
     def _check_written(self, region: _Region, func: Any, args: Sequence[Any], line: Line) -> None:
         for value, declared in zip(args, func._schema.arguments, strict=False):
             written = declared.alias_info is not None and declared.alias_info.is_write
             if written and isinstance(value, torch.Tensor) and _storage(value) in region.inputs:
-                text = f"{_name(func)}{_within(region, line)} writes to an input, {describe(value)}"
+                written_to = describe_arguments(value)
+                text = f"{_name(func)}{_within(region, line)} writes to an input, {written_to}"
                 self._refuse("input-modified", text, line)
 
     def _check_held(self, key: Hashable, run: int) -> None:
@@ -261,8 +265,8 @@ class Watch:
             tensor = made.tensor()
             if tensor is not None and not isinstance(tensor, torch.nn.Parameter):
                 text = (
-                    f"the tensor made here in step {run - 2}, {describe(tensor)}, is still held in "
-                    f"step {run}"
+                    f"the tensor made here in step {run - 2}, {describe_arguments(tensor)}, is "
+                    f"still held in step {run}"
                 )
                 self._refuse("tensor-held", text, made.line)
         self._made[key] = [last, []]
@@ -270,7 +274,7 @@ class Watch:
     # Refusing.
 
     def _refuse_fetch(self, region: _Region, what: str, args: Sequence[Any], line: Line) -> None:
-        of = next((f" of {describe(a)}" for a in args if isinstance(a, torch.Tensor)), "")
+        of = next((f" of {describe_arguments(a)}" for a in args if isinstance(a, torch.Tensor)), "")
         text = f"{what}{_within(region, line)} fetches the value{of} outside a step closure"
         self._refuse("value-fetched", text, line)
 
@@ -286,7 +290,7 @@ class Watch:
 class _Functions(TorchFunctionMode):
     """Sees calls by their names in Python."""
 
-    def __init__(self, watch: Watch, eyes: object) -> None:
+    def __init__(self, watch: StrictWatch, eyes: object) -> None:
         super().__init__()
         self._watch, self._eyes = watch, eyes
 
@@ -309,7 +313,7 @@ class _Functions(TorchFunctionMode):
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operation, below autograd."""
 
-    def __init__(self, watch: Watch, eyes: object) -> None:
+    def __init__(self, watch: StrictWatch, eyes: object) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._watch, self._eyes = watch, eyes
 

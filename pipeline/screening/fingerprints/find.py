@@ -45,7 +45,7 @@ def find_passages(texts: TextArray, registry: RegistryLike) -> pa.Table:
     Raises InputError when there is neither in the directory, IntegrityError when it is damaged;
     ValueError and TypeError as `dedup.text.view_texts`.
     """
-    index = open_index(registry)
+    index = open_fingerprints(registry)
     passages = list_passages(texts, index)
     work_ids = index.works["work_id"].take(pa.array(passages.work)).combine_chunks()
     place = (passages.document, work_ids, passages.start, passages.stop)
@@ -68,7 +68,7 @@ def list_passages(texts: TextArray, index: FingerprintIndex) -> Passages:
     return Passages(*(np.concatenate(columns) for columns in zip(nothing, *parts, strict=True)))
 
 
-def open_index(registry: RegistryLike) -> FingerprintIndex:
+def open_fingerprints(registry: RegistryLike) -> FingerprintIndex:
     """What `find_passages` looks in."""
     from pipeline.screening.registry import Registry, load_registry
 

@@ -21,10 +21,10 @@ from pipeline.filters.ngram_model import (
     NgramModel,
     encode_model,
     measure_perplexity,
-    open_checked,
-    read_model,
+    open_unchanged,
+    read_ngram_model,
 )
-from pipeline.filters.ngram_training import TrainingSettings, train_ngrams
+from pipeline.filters.ngram_training import NgramSettings, train_ngrams
 
 from ..conftest import Ended, SmallRun
 
@@ -108,10 +108,10 @@ def make_texts(seed: int, count: int, kinds: int) -> list[list[str]]:
 
 
 def model_of(texts: list[list[str]], path: Path, order: int, min_count: int) -> NgramModel:
-    settings = TrainingSettings(order=order, min_count=min_count)
+    settings = NgramSettings(order=order, min_count=min_count)
     found = train_ngrams([" ".join(words) for words in texts], settings)
     storage.publish(path, encode_model(*found))
-    return read_model(path)
+    return read_ngram_model(path)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_words_count_without_case_and_punctuation(tmp_path: Path) -> None:
 def test_bytes_depend_on_the_texts_alone(tmp_path: Path) -> None:
     texts = [" ".join(words) for words in make_texts(8, 50, 30)]
     parts = pa.chunked_array([pa.array(texts[:7]), pa.array(texts[7:])])
-    settings = TrainingSettings()
+    settings = NgramSettings()
     one, two = train_ngrams(texts, settings), train_ngrams(parts, settings)
     assert one[0] == two[0]
     assert one[1].tobytes() == two[1].tobytes()
@@ -182,14 +182,14 @@ def test_a_file_that_is_no_model_is_refused(
     data = (tmp_path / "m").read_bytes()
     (tmp_path / "m").write_bytes(damage(data))
     with pytest.raises(ConfigError, match="m: not an n-gram model, or damaged"):
-        read_model(tmp_path / "m")
+        read_ngram_model(tmp_path / "m")
 
 
 def test_a_table_without_an_empty_slot_hangs_nothing(tmp_path: Path) -> None:
     model_of(make_texts(1, 30, 20), tmp_path / "m", 3, 1)
     data = (tmp_path / "m").read_bytes()
     (tmp_path / "m").write_bytes(data[:4096] + b"\x01" * (len(data) - 4096))
-    assert len(measure_perplexity(["w1 w2"], read_model(tmp_path / "m"))) == 1
+    assert len(measure_perplexity(["w1 w2"], read_ngram_model(tmp_path / "m"))) == 1
 
 
 def test_a_model_that_changes_during_a_run_is_refused(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_model_that_changes_during_a_run_is_refused(tmp_path: Path) -> None:
     before = storage.hash_file(tmp_path / "m")
     model_of(make_texts(2, 30, 20), tmp_path / "m", 3, 1)
     with pytest.raises(ConfigError, match="changed while the run was under way"):
-        open_checked(str(tmp_path / "m"), before)
+        open_unchanged(str(tmp_path / "m"), before)
 
 
 def test_from_training_to_a_threshold(
@@ -234,7 +234,7 @@ def test_from_training_to_a_threshold(
         zip(signals["doc_key"].to_pylist(), signals["perplexity"].to_pylist(), strict=True)
     )
     here = [key for key in values if texts[key]]  # of the one in quarantine the text is elsewhere
-    expected = measure_perplexity([texts[key] for key in here], read_model(model))
+    expected = measure_perplexity([texts[key] for key in here], read_ngram_model(model))
     assert [values[key] for key in here] == expected.round(4).tolist()
     table = pq.read_table(out / "documents.parquet", columns=["doc_key", "reason"]).to_pylist()
     dropped = {row["doc_key"] for row in table if row["reason"] == "signals_keep"}

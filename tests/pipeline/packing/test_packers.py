@@ -5,7 +5,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.packing import PACKERS, empty_vsl_rows, fill_vsl_rows, first_fit, fold, greedy, place
+from pipeline.packing import (
+    PACKERS,
+    empty_vsl_rows,
+    fill_vsl_rows,
+    first_fit,
+    fold,
+    greedy,
+    place_segments,
+)
 from pipeline.packing.rows import gather_segments
 
 lengths = st.lists(st.integers(1, 60), max_size=40)
@@ -71,7 +79,7 @@ def test_rows_hold_their_segments(name: str, given_: tuple[int, list[int]]) -> N
     msl, labels = given_
     array = np.array(labels, np.int64)
     row = PACKERS[name](array, msl)
-    placed = place(row, array)
+    placed = place_segments(row, array)
     assert placed.rows == len(set(row.tolist())) == (max(row.tolist(), default=-1) + 1)
     ends: dict[int, int] = {}
     for segment, r, slot in zip(

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dedup.substrings
-from dedup.substrings import Windows
+from dedup.substrings import TextWindows
 from pipeline.core.manifest import StageManifest
 from pipeline.engine import levels
 from pipeline.engine.stage import Inputs
@@ -136,15 +136,15 @@ def test_windows_with_equal_hashes_and_other_bytes(
 ) -> None:
     """With hashes of four bits, nearly all of what is compared is different, and none of it is cut:
     the bytes of every cut are those of the place where they stay."""
-    whole = dedup.substrings.find_candidates
+    whole = dedup.substrings.keep_candidates
 
-    def find_candidates(*arguments: Any) -> Windows:
+    def find_candidates(*arguments: Any) -> TextWindows:
         found = whole(*arguments)
         digest = found.digest >> np.uint64(60) << np.uint64(60)
         order = np.lexsort((found.byte_start, found.row, digest))
-        return Windows(digest[order], found.row[order], found.byte_start[order])
+        return TextWindows(digest[order], found.row[order], found.byte_start[order])
 
-    monkeypatch.setattr(dedup.substrings, "find_candidates", find_candidates)
+    monkeypatch.setattr(dedup.substrings, "keep_candidates", find_candidates)
     cuts_of(tmp_path, corpus(), RULES, MEMORY)
     texts, found = dict(documents_of(corpus(), RULES)), table_of(tmp_path)
     for key, low, high, first, start in found:

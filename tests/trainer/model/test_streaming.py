@@ -8,7 +8,7 @@ from trainer.model import GPT, optimizer
 from wafer_backend.cluster.precision import LossScale
 from wafer_backend.compiled import BackendConfig, CompiledModule
 from wafer_backend.errors import StrictError
-from wafer_backend.strict import Watch
+from wafer_backend.strict import StrictWatch
 
 ROWS = [[6, 4, 3], [16], [1, 1, 9, 5], [], [8, 8], [3, 2, 2], [15]]
 
@@ -51,13 +51,13 @@ def check_bits(config, batch, *clusters):
 def test_packed_rows(family, make_config, make_packed):
     config = make_config(family, dropout_rate=0.1)
     recomputed = {"num_csx": 2, "activations": "recompute"}
-    watched = {} if config.moe else {"watch": Watch()}  # experts' shapes depend on values
+    watched = {} if config.moe else {"watch": StrictWatch()}  # experts' shapes depend on values
     check_bits(config, make_packed(ROWS), {"num_csx": 3} | watched, recomputed, {"target": "CPU"})
 
 
 def test_strict_mode_refuses_experts(make_config, make_packed):
     with pytest.raises(StrictError) as caught:
-        trained(make_config("mixtral"), make_packed(ROWS), watch=Watch())
+        trained(make_config("mixtral"), make_packed(ROWS), watch=StrictWatch())
     assert caught.value.rule == "shape-from-data"
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from wafer_backend.cluster.memoryx import MemoryX
-from wafer_backend.cluster.tree import Partial, add_partials, merge
+from wafer_backend.cluster.tree import Partial, add_partials, merge_partials
 
 NAMES = ["a", "b", "c"]
 
@@ -26,7 +26,7 @@ def test_merging_gives_the_bits_of_adding(names: tuple[list[str], list[str]]):
     """Two levels: what is added second may be a sum, or the only one of its name."""
     found, expected = (
         make(pair(make, names), make(leaf(3, names[1]), leaf(4, names[0])))
-        for make in (merge, add_partials)
+        for make in (merge_partials, add_partials)
     )
     assert list(found.gradients) == list(expected.gradients)
     assert all(torch.equal(found.gradients[n], expected.gradients[n]) for n in expected.gradients)

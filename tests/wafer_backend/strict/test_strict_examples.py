@@ -8,7 +8,7 @@ import pytest
 import wafer_backend
 from tests.scripts import load
 from wafer_backend import backends
-from wafer_backend.strict import Watch
+from wafer_backend.strict import StrictWatch
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "cstorch"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
@@ -29,7 +29,7 @@ def run(name: str, directory: Path) -> Any:
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_passes_strictly(name: str, tmp_path: Path) -> None:
     plain = run(name, tmp_path / "plain")
-    watch = Watch()
+    watch = StrictWatch()
     with backends.strictly(watch):
         assert run(name, tmp_path / "strict") == plain
     assert watch.steps >= 10
