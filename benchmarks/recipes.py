@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from pipeline.cleaning import clean_array
 from pipeline.config.filters import C4Config, FiltersConfig, GopherConfig, GopherRepetitionConfig
+from pipeline.core import zstd
 from pipeline.filters import fineweb
 from pipeline.filters.rules import Filters, find_failures
-from pipeline.sources.streams import zstd
 
 PEER = """
 import json, sys

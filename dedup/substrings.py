@@ -199,9 +199,15 @@ def verify_match(
 
 @kernel
 def _sample(
-    data: U8, offsets_N1: I64, size: int, least: int, shift: np.uint64, power: np.uint64,
-    digests: U64, places: I64,
-) -> int:  # fmt: skip
+    data: U8,
+    offsets_N1: I64,
+    size: int,
+    least: int,
+    shift: np.uint64,
+    power: np.uint64,
+    digests: U64,
+    places: I64,
+) -> int:
     """Fill two arrays of one length with the seeds; returns how many there are, though no more
     than the arrays hold are written. power: BASE^size."""
     count = 0
@@ -255,9 +261,17 @@ def _leave_open(
 
 @kernel
 def _hash_windows(
-    data: U8, offsets_N1: I64, rows: U32, starts: I64, stops: I64, least: int, power: np.uint64,
-    digest_W: U64, row_W: U32, byte_W: U32,
-) -> None:  # fmt: skip
+    data: U8,
+    offsets_N1: I64,
+    rows: U32,
+    starts: I64,
+    stops: I64,
+    least: int,
+    power: np.uint64,
+    digest_W: U64,
+    row_W: U32,
+    byte_W: U32,
+) -> None:
     """Digest, row and first byte of all windows that begin in [start, stop). power: BASE^least."""
     count = 0
     for k in range(len(rows)):

@@ -71,7 +71,7 @@ def sample(files: list[Path], megabytes: float) -> list[str]:
 
 
 def _texts(file: Path) -> list[str]:
-    from pipeline.sources.streams import zstd
+    from pipeline.core import zstd
 
     data = file.read_bytes()
     data = zstd.decompress(data) if file.suffix == ".zst" else data

@@ -34,12 +34,11 @@ import pyarrow as pa
 
 from dedup.arrays import I64
 from pipeline.config.prep import Config, PackConfig
-from pipeline.core import ids, rng, storage
+from pipeline.core import ids, rng, storage, zstd
 from pipeline.core.manifest import Shard, StageManifest, TaskRecord
 from pipeline.engine.stage import Inputs, Stage, arrow_output
-from pipeline.packing import PACKERS, fold
+from pipeline.hdf5.packing import PACKERS, fold
 from pipeline.runs import views
-from pipeline.sources.streams import zstd
 from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle.gather import gather_streams
 from pipeline.stages.shuffle.scatter import scatter_stage

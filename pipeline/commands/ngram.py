@@ -42,8 +42,7 @@ def train(
     prep ngram train runs/wiki --source 'Wikipedia (en)' --order 5 --out wiki.ngram
     Then set `signals.perplexity: {model: wiki.ngram}` in the config of a run.
     """
-    from pipeline.filters.ngram_training import NgramSettings
-    from pipeline.stories.ngram import train_ngrams_on_run
+    from pipeline.stories.ngram import NgramSettings, train_ngrams_on_run
 
     settings = NgramSettings(order=order, min_count=min_count)
     show_perplexity(
@@ -95,8 +94,12 @@ def show_perplexity(rows: "Sequence[SourcePerplexity]", as_json: bool) -> None:
         return print_json([asdict(row) for row in rows])
     columns = ("source", ">documents", ">MB", *(f">{share:.0%}" for share in QUANTILES))
     cells = [
-        (row.source, f"{row.documents:,}", f"{row.text_bytes / 1e6:.2f}",
-         *(f"{value:,.1f}" for value in row.quantiles))
+        (
+            row.source,
+            f"{row.documents:,}",
+            f"{row.text_bytes / 1e6:.2f}",
+            *(f"{value:,.1f}" for value in row.quantiles),
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
     return show_table(columns, cells, "perplexities that these shares of the documents are below")

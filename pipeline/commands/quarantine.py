@@ -28,7 +28,7 @@ def list_(directory: OneGenerationArgument, as_json: JsonOption = False) -> None
 
     Example: prep quarantine list runs/pile
     """
-    from pipeline.quarantine.access import list_quarantined, to_json_data
+    from pipeline.takedown.quarantine import list_quarantined, to_json_data
 
     documents, today = list_quarantined(directory), _today()
     if as_json:
@@ -51,7 +51,7 @@ def show(directory: OneGenerationArgument, key: KeyArgument, by: str) -> None:
 
     Example: prep quarantine show runs/pile 550f72 --by 'J. Doe'
     """
-    from pipeline.quarantine.access import show_quarantined
+    from pipeline.takedown.quarantine import show_quarantined
 
     about, text = show_quarantined(directory, key, by)
     print_facts(
@@ -76,7 +76,7 @@ def export(directory: OneGenerationArgument, out: Path, by: str) -> None:
 
     Example: prep quarantine export runs/pile --out held.jsonl --by 'J. Doe'
     """
-    from pipeline.quarantine.access import export_quarantined
+    from pipeline.takedown.quarantine import export_quarantined
 
     print_line(f"{pluralise(export_quarantined(directory, out, by), 'record')}: {out}")
 
@@ -86,7 +86,7 @@ def release(directory: OneGenerationArgument, key: KeyArgument, by: str, note: s
 
     Example: prep quarantine release runs/pile 550f72 --by 'J. Doe' --note 'own work'
     """
-    from pipeline.quarantine.access import release_quarantined
+    from pipeline.takedown.quarantine import release_quarantined
 
     about = release_quarantined(directory, key, by, note)
     print_line(f"{about.key}: allowed by {by}; the next `prep run` takes it out of quarantine")
@@ -111,7 +111,7 @@ def purge(
     prep quarantine purge runs/pile --older-than 90 --by 'J. Doe'
     prep quarantine purge runs/pile --document 550f72… --by 'J. Doe'
     """
-    from pipeline.quarantine.access import purge_documents
+    from pipeline.takedown.quarantine import purge_documents
 
     event = purge_documents(directory, tuple(document or ()), older_than, by, _today())
     if event is None:

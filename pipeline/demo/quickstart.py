@@ -31,10 +31,9 @@ from pathlib import Path
 import msgspec
 
 from dedup.user_cache import user_cache
-from pipeline.core import storage
+from pipeline.core import storage, zstd
 from pipeline.core.errors import InputError, IntegrityError, ResourceError
 from pipeline.demo import planted
-from pipeline.sources.streams import zstd
 
 __all__ = ["QUICKSTART", "collect"]
 

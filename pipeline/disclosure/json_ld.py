@@ -62,10 +62,14 @@ _LINEAGE_WORDS = {
 }
 _TABLE = "documents-files"
 _COLLECTION: dict[SourceKind, str] = {
-    "public": "Secondary Data analysis", "licensed": "Secondary Data analysis",
-    "private": "Secondary Data analysis", "crawled": "Web Scraping",
-    "user": "User-generated content data", "synthetic": "Others", "other": "Others",
-}  # fmt: skip
+    "public": "Secondary Data analysis",
+    "licensed": "Secondary Data analysis",
+    "private": "Secondary Data analysis",
+    "crawled": "Web Scraping",
+    "user": "User-generated content data",
+    "synthetic": "Others",
+    "other": "Others",
+}
 
 
 def croissant(disclosure: Disclosure) -> dict[str, Any]:

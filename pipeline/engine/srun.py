@@ -128,8 +128,11 @@ def _start_scheduler(directory: Path, interface: str | None) -> Any:
     _clear(directory)
     pair = write_certificates(directory)
     atexit.register(_clear, directory)
-    roles = {f"tls_{role}_{name}": path for role in ("scheduler", "client", "worker")
-             for name, path in pair.items()}  # fmt: skip
+    roles = {
+        f"tls_{role}_{name}": path
+        for role in ("scheduler", "client", "worker")
+        for name, path in pair.items()
+    }
     security = Security(tls_ca_file=pair["cert"], require_encryption=True, **roles)
     options = {
         "protocol": "tls://",

@@ -25,10 +25,10 @@ from pipeline.explore.explorer import Explorer
 from pipeline.explore.lookup import IndexedRecords
 from pipeline.lineage.exposure import trace_documents
 from pipeline.lineage.sample import TokenizedText
-from pipeline.quarantine.access import show_quarantined
 from pipeline.report.side_by_side import LinePair, compare_texts, shorten_row
 from pipeline.runs.records import RunRecord
 from pipeline.sources.streams import decompress_blocks, sniff
+from pipeline.takedown.quarantine import show_quarantined
 
 MOST_TEXT = 200_000
 """Bytes of a text that are shown, and characters whose tokens are."""

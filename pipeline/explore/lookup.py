@@ -34,8 +34,12 @@ _COLUMNS = (
     "doc_key", "source", "path_id", "line", "byte_offset", "state", "representative", "reason",
     "decision", "rule", "split", "licence", "tokens", "text_bytes",
 )  # fmt: skip
-_ABOUT = ((layout.CLUSTERS, "member"), (layout.CLUSTERS, "kept"),
-          (layout.EVIDENCE, "doc_key"), (layout.DECISIONS, "doc_key"))  # fmt: skip
+_ABOUT = (
+    (layout.CLUSTERS, "member"),
+    (layout.CLUSTERS, "kept"),
+    (layout.EVIDENCE, "doc_key"),
+    (layout.DECISIONS, "doc_key"),
+)
 
 
 class KeyIndex:

@@ -154,9 +154,15 @@ def measure_perplexity(texts: TextArray, model: NgramModel) -> F64:
 
 @kernel
 def _score(
-    words: U64, starts_N1: I64, keys: U64, numbers: F32, log_unknown: float, own: U64, slots: I64,
+    words: U64,
+    starts_N1: I64,
+    keys: U64,
+    numbers: F32,
+    log_unknown: float,
+    own: U64,
+    slots: I64,
     logs_N: F64,
-) -> None:  # fmt: skip
+) -> None:
     """The log of the probability of every text. own, slots: (order + 1, words of the longest text +
     2), scratch; all n-grams of one order are looked up before those of the next, as then no look-up
     waits for another."""

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dedup.arrays import I64
+from pipeline.core import zstd
 from pipeline.core.errors import InputError
 from pipeline.core.mirror import fetch
 from pipeline.sources.files import HashingReader, InputFile, open_seekable
@@ -29,7 +30,7 @@ from pipeline.sources.formats import FileFormat, find_format
 from pipeline.sources.output_format import Form, PluggedForm
 from pipeline.sources.raw_format import RowFormat, StreamFormat
 from pipeline.sources.record import RecordRules
-from pipeline.sources.streams import decompress_blocks, zstd
+from pipeline.sources.streams import decompress_blocks
 from pipeline.sources.tables import PARQUET
 from pipeline.sources.text import BOM, JSONL, raw_fields
 

@@ -4,12 +4,12 @@ so that a bomb ends as one error and fills no memory.
 
 import bz2
 import lzma
-import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pipeline.core import zstd
 from pipeline.core.errors import InputError
 
 RATIO_FLOOR = 256 << 20
@@ -60,11 +60,6 @@ class Allowance:
             self.use(len(block))
             yield block
 
-
-if sys.version_info >= (3, 14):
-    from compression import zstd as zstd
-else:
-    from backports import zstd as zstd
 
 BLOCK = 1 << 20
 MAX_WINDOW_LOG = 27

@@ -45,9 +45,9 @@ from pipeline.hdf5.format import (
     FormatName,
     shard_name,
 )
+from pipeline.hdf5.packing import Tokens, empty_vsl_rows, fill_sample_rows, fill_vsl_rows
 from pipeline.lineage.tables import CORPUS_SCHEMA
 from pipeline.lineage.tables import SCHEMA as LINEAGE_SCHEMA
-from pipeline.packing.rows import Tokens, empty_vsl_rows, fill_sample_rows, fill_vsl_rows
 from pipeline.runs import layout
 from pipeline.runs.views import CleanOutput, GatherOutput, PackOutput, RowsOutput
 from pipeline.stages.rows import dense_index, read_stream, records_before_task, split_streams

@@ -16,7 +16,7 @@ from typing import Any
 import xxhash
 
 from pipeline.config.prep import Config
-from pipeline.core import storage
+from pipeline.core import storage, zstd
 from pipeline.core.errors import InputError, escape_text
 from pipeline.core.manifest import Shard
 from pipeline.engine.stage import MEMORY_PER_WORK, Inputs, Output, Result, Stage, Task
@@ -40,7 +40,7 @@ from pipeline.sources.ranges import ByteRange
 from pipeline.sources.raw_format import RowFormat, StreamFormat
 from pipeline.sources.record import START, Place, RecordRules, make_rules
 from pipeline.sources.remote import is_url
-from pipeline.sources.streams import BLOCK, StreamStart, resume_blocks, zstd
+from pipeline.sources.streams import BLOCK, StreamStart, resume_blocks
 from pipeline.stages.plan import Reading, ReadPlan, reading
 
 ZSTD_LEVEL = 1

@@ -21,10 +21,17 @@ from pipeline.config.prep import Config
 from pipeline.core.manifest import Shard
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
+from pipeline.hdf5.packing import (
+    PACKERS,
+    Placement,
+    Segments,
+    Tokens,
+    fold,
+    gather_segments,
+    place_segments,
+)
 from pipeline.lineage.tables import SCHEMA as LINEAGE_SCHEMA
 from pipeline.lineage.tables import StreamDocuments, make_lineage, row_positions
-from pipeline.packing import PACKERS, Placement, Segments, fold, gather_segments, place_segments
-from pipeline.packing.rows import Tokens
 from pipeline.runs import layout
 from pipeline.runs.views import BinsOutput, CleanOutput, GatherOutput
 from pipeline.stages.tokenize import flat_tokens, list_lengths, token_lists

@@ -4,7 +4,7 @@
 stays that of what was read, so nothing after it counts as changed. Where the data set is written
 again, `withheld` drops these documents, and copies of their texts, by the rule `takedown`.
 `quarantine` copies the texts of quarantined documents; once the run is committed, they leave
-documents/ (`pipeline.quarantine.store`). quarantine.json says how long they are kept.
+documents/ (`pipeline.takedown.quarantine_store`). quarantine.json says how long they are kept.
 """
 
 import functools

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from pipeline.core import storage
 from pipeline.core.errors import InputError
 from pipeline.filters.ngram_model import encode_model, measure_perplexity, read_ngram_model
-from pipeline.filters.ngram_training import NgramSettings, train_ngrams
+from pipeline.filters.ngram_training import NgramSettings as NgramSettings
+from pipeline.filters.ngram_training import train_ngrams
 from pipeline.stories.tokenizer import sample_of_run
 
 MEASURED_BYTES = 5_000_000

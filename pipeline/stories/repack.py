@@ -179,11 +179,16 @@ def _shards(before: views.PackOutput, changes: RepackOptions, layout_name: str) 
 
 
 _OPTIONS = {
-    "pack.max_sequence_length": "msl", "pack.format": "format", "pack.packer": "packer",
-    "pack": "packer", "seed": "seed", "hdf5.shard_bytes": "shard-bytes",
-    "hdf5.shard_sequences": "shard-sequences", "hdf5": "shard-sequences",
+    "pack.max_sequence_length": "msl",
+    "pack.format": "format",
+    "pack.packer": "packer",
+    "pack": "packer",
+    "seed": "seed",
+    "hdf5.shard_bytes": "shard-bytes",
+    "hdf5.shard_sequences": "shard-sequences",
+    "hdf5": "shard-sequences",
     "hdf5.compression": "compression",
-}  # fmt: skip
+}
 
 
 def _option(location: tuple[Any, ...], changes: RepackOptions) -> str:

@@ -25,7 +25,6 @@ from pipeline.engine.progress import Progress
 from pipeline.engine.runner import FrozenStageError, RemovedInputError, Runner, TextsApartError
 from pipeline.engine.stage import Stage
 from pipeline.filters.rules import has_rules
-from pipeline.quarantine.store import finish_moving, keep_apart, note_days, restore_texts
 from pipeline.runs import views
 from pipeline.runs.catalogue import STORIES
 from pipeline.runs.generations import has_generations, list_begun, spared_directories
@@ -49,6 +48,7 @@ from pipeline.stories.preparation import (
     describe_unlabelled,
     prepare,
 )
+from pipeline.takedown.quarantine_store import finish_moving, keep_apart, note_days, restore_texts
 from pipeline.takedown.record import list_raw_copies, read_takedown_state
 from pipeline.tokenizers.definition import TokenizerDefinition
 from pipeline.tokenizers.engine import choose_engine

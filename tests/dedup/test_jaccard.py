@@ -14,7 +14,7 @@ import dedup
 from dedup.presets import PRESETS, Preset
 from dedup.similarity import PairJaccard
 from dedup.text import Texts, view_texts
-from pipeline.sources.streams import zstd
+from pipeline.core import zstd
 
 WORDS = Preset(name="words", unit="word", size=2, bands=1, rows=1)
 ONE = Preset(name="one", unit="char", size=1, bands=1, rows=1)

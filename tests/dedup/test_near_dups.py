@@ -24,7 +24,7 @@ import dedup
 import pipeline
 from dedup.presets import PRESETS, detection_probability
 from pipeline.config.prep import Config
-from pipeline.sources.streams import zstd
+from pipeline.core import zstd
 
 pytestmark = pytest.mark.shared_data
 

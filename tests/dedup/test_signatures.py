@@ -22,7 +22,7 @@ import dedup
 from dedup.minhash import _sketch
 from dedup.presets import BASE, PRESETS, Preset, normalize, resolve_preset
 from dedup.sketches import PADDING, permutations
-from pipeline.sources.streams import zstd
+from pipeline.core import zstd
 
 KINDS = [
     ("affine32", "poly64"),

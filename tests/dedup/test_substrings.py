@@ -17,7 +17,7 @@ from dedup.substrings import (
     verify_match,
 )
 from dedup.text import join_texts
-from pipeline.sources.streams import zstd
+from pipeline.core import zstd
 from tests.dedup.plain_substrings import (
     Match,
     find_matches,

@@ -23,8 +23,8 @@ import xxhash
 
 import pipeline
 from pipeline.commands import app
+from pipeline.core import zstd
 from pipeline.engine import executor
-from pipeline.sources.streams import zstd
 from pipeline.stories import loop
 from pipeline.stories.loop import Manifest
 from tests.forked import Ended

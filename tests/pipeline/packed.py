@@ -6,7 +6,7 @@ import lzma
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from pipeline.sources.streams import zstd
+from pipeline.core import zstd
 
 
 def cut_into(data: bytes, places: Sequence[int]) -> list[bytes]:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.sources.streams import zstd
+from pipeline.core import zstd
 
 Prep = Callable[..., Any]
 BOM = b"\xef\xbb\xbf"

@@ -16,9 +16,8 @@ import pytest
 import xxhash
 
 import pipeline
-from pipeline.core import rng
+from pipeline.core import rng, zstd
 from pipeline.hdf5.format import rows_per_chunk
-from pipeline.sources.streams import zstd
 from pipeline.tokenizers.definition import decode_bytes
 from tests.pipeline.plain_reading import (
     EOS,

@@ -15,11 +15,11 @@ import pyarrow as pa
 import safetensors.numpy
 
 from pipeline.convert.dataset.layout import Compression, FeatureGroup, FeatureLayout, file_image
+from pipeline.core import zstd
 from pipeline.engine.stage import Output, arrow_output, parquet_output
 from pipeline.hdf5 import chunks as chunk_filters
 from pipeline.hdf5.chunks import shard_image
 from pipeline.sources import copy
-from pipeline.sources.streams import zstd
 
 Chunks = npt.NDArray[np.int32]
 

@@ -25,8 +25,7 @@ import pytest
 
 from dedup.user_cache import user_cache
 from pipeline.commands.app import app, main, run_app
-from pipeline.core import failpoint, storage
-from pipeline.sources.streams import zstd
+from pipeline.core import failpoint, storage, zstd
 from tests.forked import load_everything
 from tests.programs import Program
 

@@ -123,12 +123,10 @@ SPECIAL = {
     "train_input": ("max_sequence_length", "vocab_size"),
     "eval_input": ("max_sequence_length", "vocab_size"),
     "inference_input": ("max_sequence_length", "vocab_size"),
-    "model": (
-        "use_bfloat16", "initializer_range", "use_rms_norm", "use_biasless_norm", *OF_MODEL
-    ),
+    "model": ("use_bfloat16", "initializer_range", "use_rms_norm", "use_biasless_norm", *OF_MODEL),
     "optimizer": ("beta1", "beta2"),
     "runconfig": ("is_pretrained_checkpoint", *COMMAND_LINE),
-}  # fmt: skip
+}
 """Keys that `legacy_keys` has a rule for each."""
 
 NULL_IS_DEFAULT = (
@@ -247,11 +245,13 @@ def _position_scaling(draft: Draft, model: dict[str, Any]) -> None:
 
 _IDLE_OF_EXPERTS = ("router_fp32", "moe_implementation", "sinkhorn_n_iters")
 _ONLY_OF_EXPERTS: dict[str, tuple[Any, ...]] = {
-    "routing_algorithm": ("learned",), "router_use_bias": (False, None),
+    "routing_algorithm": ("learned",),
+    "router_use_bias": (False, None),
     "router_selection_nonlinearity": ("softmax", None),
-    "expert_weighting_nonlinearity": ("softmax", None), "gate_initializer": (None,),
+    "expert_weighting_nonlinearity": ("softmax", None),
+    "gate_initializer": (None,),
     "probability_before_ffn": (False,),
-}  # fmt: skip
+}
 
 
 def _experts(draft: Draft, model: dict[str, Any]) -> None:

@@ -103,9 +103,13 @@ def _norm_vectors(name: str, kind: str, width: int) -> Shapes:
 
 
 _ACTIVATIONS: dict[str, Activation] = {
-    "gelu": "gelu", "gelu_new": "gelu", "relu": "relu", "swiglu": "swiglu", "geglu": "geglu",
+    "gelu": "gelu",
+    "gelu_new": "gelu",
+    "relu": "relu",
+    "swiglu": "swiglu",
+    "geglu": "geglu",
     "geglu_new": "geglu",
-}  # fmt: skip
+}
 
 
 def gpt_shape(model: ModelConfig) -> GPTShape:

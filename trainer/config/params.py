@@ -205,9 +205,14 @@ def _resolved(section: Section, base: Path) -> Section:
 
 _LENGTHS = ("max_steps", "num_steps", "num_epochs", "max_epochs")
 _LEAST = {
-    "seed": 0, "num_csx": 1, "num_steps": 1, "max_steps": 1, "num_epochs": 1, "eval_steps": 1,
+    "seed": 0,
+    "num_csx": 1,
+    "num_steps": 1,
+    "max_steps": 1,
+    "num_epochs": 1,
+    "eval_steps": 1,
     "num_wgt_servers": 0,
-}  # fmt: skip
+}
 
 
 def override(params: Params, **options: Any) -> Params:

@@ -155,9 +155,12 @@ def _from_starcoder(given: HfKeys) -> Json:
 _FALCON_KEYS = {key: theirs for key, theirs in _NEOX_KEYS.items() if key != "filter_size"}
 _FALCON_KEYS["layer_norm_epsilon"] = "layer_norm_epsilon"
 _FALCON_ONLY: Json = {
-    "new_decoder_architecture": False, "multi_query": True, "parallel_attn": True, "alibi": False,
+    "new_decoder_architecture": False,
+    "multi_query": True,
+    "parallel_attn": True,
+    "alibi": False,
     "bias": False,
-}  # fmt: skip
+}
 """The one form of Falcon that is supported, that of 7B."""
 
 
@@ -185,9 +188,14 @@ def _from_falcon(given: HfKeys) -> Json:
 
 
 _GPT2_DEFAULTS: Json = {
-    "layer_norm_epsilon": 1e-5, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1,
-    "tie_word_embeddings": True, "activation_function": "gelu_new", "n_inner": None,
-}  # fmt: skip
+    "layer_norm_epsilon": 1e-5,
+    "resid_pdrop": 0.1,
+    "embd_pdrop": 0.1,
+    "attn_pdrop": 0.1,
+    "tie_word_embeddings": True,
+    "activation_function": "gelu_new",
+    "n_inner": None,
+}
 _GPT2_BLOCK = {
     "attention_norm": "ln_1",
     "attention.output": "attn.c_proj",

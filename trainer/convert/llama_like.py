@@ -26,9 +26,13 @@ _KEYS = {
     "share_embedding_weights": "tie_word_embeddings",
 }
 _DEFAULTS: Json = {
-    "rms_norm_eps": 1e-6, "attention_dropout": 0.0, "tie_word_embeddings": False,
-    "attention_bias": False, "mlp_bias": False, "rope_theta": 10000.0,
-}  # fmt: skip
+    "rms_norm_eps": 1e-6,
+    "attention_dropout": 0.0,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "rope_theta": 10000.0,
+}
 _NO_BIASES = dict.fromkeys(
     ("use_projection_bias_in_attention", "use_ffn_bias_in_attention", "use_ffn_bias"), False
 )

@@ -28,9 +28,8 @@ from trainer.config import ModelConfig
 from trainer.config import model_parameters as parameters
 from trainer.config.model_parameters import QKV, CheckpointLayout, shapes
 from trainer.convert import lazy_tensors
-from trainer.convert.families import family_of, with_biases
+from trainer.convert.families import family_of, from_hf_config, to_hf_config, with_biases
 from trainer.convert.family import Json, ModelFamily
-from trainer.convert.hf_config import from_hf_config, to_hf_config
 from trainer.convert.lazy_tensors import LazyTensor, State
 from trainer.model.attention import logits_scale
 from trainer.model.positions import alibi_slopes

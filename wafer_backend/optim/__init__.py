@@ -20,14 +20,15 @@ from wafer_backend.optim import (
     torch_optimizers,
     weight_decay_scheduler,
 )
-from wafer_backend.optim.groups import (
+from wafer_backend.optim.lr_scheduler import *
+from wafer_backend.optim.optimizer import *
+from wafer_backend.optim.registry import (
+    configure_lr_scheduler,
+    configure_optimizer,
     configure_optimizer_params,
     configure_param_groups,
     configure_scheduler_params,
 )
-from wafer_backend.optim.lr_scheduler import *
-from wafer_backend.optim.optimizer import *
-from wafer_backend.optim.registry import configure_lr_scheduler, configure_optimizer
 from wafer_backend.optim.scheduler import Scheduler
 from wafer_backend.optim.torch_optimizers import *
 from wafer_backend.optim.weight_decay_scheduler import *

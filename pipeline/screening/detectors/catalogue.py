@@ -58,11 +58,16 @@ COMMON = (
 """Attributes of every detector."""
 
 WORK = (
-    Attribute("status", "text", "status of the work in the registry", "status",
-              ("asserted", "verified", "licensed", "public_domain")),
+    Attribute(
+        "status",
+        "text",
+        "status of the work in the registry",
+        "status",
+        ("asserted", "verified", "licensed", "public_domain"),
+    ),
     Attribute("legal_hold", "truth", "whether copies must be kept", "legal_hold"),
     _text("title", "title of the work, as registered", "title_raw"),
-)  # fmt: skip
+)
 DOCUMENT = (
     _text("source", "the source label", "source"),
     _text("licence", "the licence that the metadata declares", "licence"),

@@ -194,11 +194,14 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "rights_reserved": ("all rights reserved",),
     "reproduction": ("no part of this",),
     "cip": (
-        "cataloging-in-publication", "cataloguing-in-publication", "cataloging in publication",
-        "cataloguing in publication", "cip data",
+        "cataloging-in-publication",
+        "cataloguing-in-publication",
+        "cataloging in publication",
+        "cataloguing in publication",
+        "cip data",
     ),
     "public_domain_statement": ("project gutenberg",),
-}  # fmt: skip
+}
 _KIND_OF = {needle: kind for kind, needles in _KINDS.items() for needle in needles}
 _PHRASES = {kind: needles[0] for kind, needles in _KINDS.items()} | {
     "cip": "cataloguing in publication"

@@ -90,7 +90,7 @@ _URLS = (
     (re.compile(r"mozilla\.org/(?:[a-z]{2}-[a-z]{2}/)?mpl/(2\.0|1\.1)"), "mpl-"),
     (re.compile(r"opendatacommons\.org/licenses/(by|odbl|pddl)"), "odc-"),
     (re.compile(r"unlicense\.org()"), "unlicense"),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

@@ -22,23 +22,23 @@ from pipeline.screening.registry.entries import ListEntry, Refusal, Remark
 _NAMES = {
     "work_id": "work id | work key",
     "title_raw": "title | title raw | work title | title of work | book title | full title | "
-                 "application title",
+    "application title",
     "subtitle": "subtitle | sub title",
     "authors": "author | authors | author s | author name | author names | creator | creators | "
-               "written by",
+    "written by",
     "publisher": "publisher | publisher name | imprint",
     "claimant": "claimant | claimants | copyright claimant | copyright claimants | "
-                "copyright owner | rightsholder | rights holder | owner",
+    "copyright owner | rightsholder | rights holder | owner",
     "reg_no": "registration number | reg no | registration no | registration | reg number | "
-              "registration numbers | copyright registration number | copyright registration | "
-              "copyright reg no | us copyright registration number | usco registration number | "
-              "us registration number | registration number s | tx number",
+    "registration numbers | copyright registration number | copyright registration | "
+    "copyright reg no | us copyright registration number | usco registration number | "
+    "us registration number | registration number s | tx number",
     "reg_date": "registration date | reg date | date of registration | "
-                "effective date of registration | copyright registration date",
+    "effective date of registration | copyright registration date",
     "pub_date": "publication date | pub date | date of publication | publication year | "
-                "year of publication | pub year | year | published",
+    "year of publication | pub year | year | published",
     "isbn13": "isbn | isbn13 | isbn 13 | isbn10 | isbn 10 | isbns | isbn s | isbn number | "
-              "isbn asin | isbn or asin | asin isbn | isbn or asin number | isbn13 s",
+    "isbn asin | isbn or asin | asin isbn | isbn or asin number | isbn13 s",
     "asin": "asin | asins",
     "doi": "doi",
     "lccn": "lccn | loc control number",
@@ -53,7 +53,7 @@ _NAMES = {
     "effective_to": "effective to",
     "tier": "tier",
     "text": "text | text file | text path",
-}  # fmt: skip
+}
 """Field of a work -> names of columns, folded. `text` is a path, not a field."""
 
 _FIELD_OF = {name.strip(): field for field, names in _NAMES.items() for name in names.split("|")}

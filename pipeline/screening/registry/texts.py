@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core import storage
+from pipeline.core import storage, zstd
 from pipeline.core.errors import InputError, IntegrityError, escape_text
 from pipeline.core.storage import read_at_most
 from pipeline.screening.registry import sketches
 from pipeline.screening.registry.entries import IncomingWork, Remark
 from pipeline.screening.registry.names import normalise_isbn, normalise_title, normalise_usco
 from pipeline.screening.registry.works import Work
-from pipeline.sources.streams import zstd
 
 if TYPE_CHECKING:
     from pipeline.screening.fingerprints.sketch import Sketch

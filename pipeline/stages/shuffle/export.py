@@ -24,7 +24,7 @@ from pipeline.core.manifest import Shard
 from pipeline.engine.levels import bundle_shards, merge_in_levels, single_ranges
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Output, Result, RunStage, Stage, Task, arrow_output
-from pipeline.packing.rows import measure_byte_lengths, take_rows
+from pipeline.hdf5.packing import measure_byte_lengths, take_rows
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
 from pipeline.runs.views import GatheredTextOutput, ScatteredTextOutput

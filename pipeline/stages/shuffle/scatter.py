@@ -21,7 +21,7 @@ from pipeline.core import ids, rng
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output
-from pipeline.packing.rows import take_rows
+from pipeline.hdf5.packing import take_rows
 from pipeline.runs import layout, splits, views
 from pipeline.stages.tokenize import list_lengths
 

@@ -11,7 +11,7 @@ from pipeline.core import ids
 from pipeline.core.manifest import Shard
 from pipeline.engine.ranges import copy_table
 from pipeline.engine.stage import Inputs
-from pipeline.packing.rows import ListRows, measure_byte_lengths
+from pipeline.hdf5.packing import ListRows, measure_byte_lengths
 
 WHOLE = 1 << 64
 """One past the last rank."""

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.cleaning import clean_array, slow_because
-from pipeline.sources.streams import zstd
+from pipeline.core import zstd
 
 Broken = Callable[[int, int], list[str]]
 Wrong = Callable[[list[str]], list[tuple[str, str, str]]]

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from pipeline.convert.options import ConvertOptions
 from pipeline.convert.plan import choose_plan
 from pipeline.convert.run import ConvertSummary, run_conversion
-from pipeline.sources.streams import zstd
+from pipeline.core import zstd
 from pipeline.tokenizers.definition import load_definition, reference_tokenizer
 
 Prep = Callable[..., Any]

@@ -12,10 +12,9 @@ from unittest.mock import Mock
 import ftfy
 import pytest
 
-from pipeline.core import storage
+from pipeline.core import storage, zstd
 from pipeline.core.errors import InputError
 from pipeline.demo import planted, quickstart
-from pipeline.sources.streams import zstd
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from starlette.testclient import TestClient
 
+from pipeline.core import zstd
 from pipeline.engine.progress import Progress
 from pipeline.explain.search import scan_run
 from pipeline.explore.document import read_raw_record
 from pipeline.explore.explorer import PAGE, Explorer
 from pipeline.runs.events import verify_events
-from pipeline.sources.streams import zstd
 from pipeline.stories.repack import RepackOptions, repack_run
 from tests.pipeline.explore.conftest import HOST, HOSTILE, open_client
 

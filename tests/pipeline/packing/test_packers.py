@@ -5,16 +5,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.packing import (
+from pipeline.hdf5.packing import (
     PACKERS,
     empty_vsl_rows,
     fill_vsl_rows,
     first_fit,
     fold,
+    gather_segments,
     greedy,
     place_segments,
 )
-from pipeline.packing.rows import gather_segments
 
 lengths = st.lists(st.integers(1, 60), max_size=40)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.packing.rows import measure_byte_lengths, take_rows
+from pipeline.hdf5.packing import measure_byte_lengths, take_rows
 
 KINDS = {
     "uint16": (pa.large_list(pa.uint16()), st.lists(st.integers(0, 2**16 - 1), max_size=6)),

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.core import zstd
 from pipeline.core.errors import InputError
 from pipeline.sources import files
 from pipeline.sources.copy import copy_records, count_records
 from pipeline.sources.record import BadRecord, Record, RecordRules
-from pipeline.sources.streams import zstd
 
 RULES = RecordRules(text_key="text", max_document_bytes=1 << 20, sources=None)
 

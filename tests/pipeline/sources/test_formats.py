@@ -17,11 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from warcio.warcwriter import WARCWriter
 
+from pipeline.core import zstd
 from pipeline.core.errors import InputError
 from pipeline.sources import files
 from pipeline.sources.formats import FORMATS, describe_suffixes
 from pipeline.sources.record import BadRecord, Record
-from pipeline.sources.streams import decompress_blocks, sniff, zstd
+from pipeline.sources.streams import decompress_blocks, sniff
 
 TEXTS = ["plain", "two\nlines", "é 東京 😀", "x" * 3000]
 META = {"pile_set_name": "Web", "license": "cc0"}

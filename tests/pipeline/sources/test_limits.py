@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.core import zstd
 from pipeline.core.errors import InputError
 from pipeline.sources import streams
-from pipeline.sources.streams import zstd
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 LINE = b'{"text": "' + b"a" * 989 + b'"}\n'

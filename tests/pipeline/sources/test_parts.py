@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.core import storage
+from pipeline.core import storage, zstd
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import Shard, StageManifest, TaskRecord
 from pipeline.engine.stage import Inputs
@@ -26,7 +26,7 @@ from pipeline.sources import text as jsonl
 from pipeline.sources.files import HashingReader
 from pipeline.sources.part import LineCount, Part, cut_lines, read_part
 from pipeline.sources.record import BadRecord, Record, RecordRules
-from pipeline.sources.streams import StreamStart, decompress_blocks, zstd
+from pipeline.sources.streams import StreamStart, decompress_blocks
 from pipeline.sources.text import BOM
 from pipeline.stages.pieces import PiecesJob, _pieces, make_reading
 from pipeline.stages.plan import ReadPlan

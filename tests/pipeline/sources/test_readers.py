@@ -13,10 +13,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pipeline.core import zstd
 from pipeline.core.errors import InputError
 from pipeline.sources import files
 from pipeline.sources.record import BAD_REASONS, BadRecord, Record, RecordRules
-from pipeline.sources.streams import decompress_blocks, split_lines, zstd
+from pipeline.sources.streams import decompress_blocks, split_lines
 from pipeline.sources.text import read_jsonl
 
 RULES = RecordRules(text_key="text", max_document_bytes=1 << 20, sources=None)

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 import pipeline
 from pipeline.config.prep import Config
+from pipeline.core import zstd
 from pipeline.core.errors import InputError, ResourceError
 from pipeline.sources import files, remote
 from pipeline.sources.files import InputHashes
-from pipeline.sources.streams import zstd
 
 SECRET = "hunter2"
 

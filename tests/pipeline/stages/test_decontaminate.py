@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.config.prep import DecontaminateConfig
-from pipeline.core import ids, storage
+from pipeline.core import ids, storage, zstd
 from pipeline.core.errors import InputError
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import Shard, StageManifest
@@ -31,7 +31,6 @@ from pipeline.runs.views import (
 from pipeline.screening.evidence import DECISION_SCHEMA, EVIDENCE_SCHEMA
 from pipeline.screening.policy.rules import Policy
 from pipeline.sources.eval_sets import find_eval_sets, item_texts
-from pipeline.sources.streams import zstd
 from pipeline.stages.decisions import decisions_stage
 from pipeline.stages.findings.overlap import eval_index_stage, overlap_stage
 from pipeline.stages.findings.screen import evidence_stage

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.config.prep import DedupConfig, ReadConfig, load_config
-from pipeline.core import storage
+from pipeline.core import storage, zstd
 from pipeline.core.errors import InputError
-from pipeline.sources.streams import decompress_blocks, zstd
+from pipeline.sources.streams import decompress_blocks
 from pipeline.stages.pieces import pieces_stage
 from pipeline.stages.tables import sources_stage
 from pipeline.stories.dedup import DEDUP, make_dedup_config

@@ -11,11 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.config.yaml import loads_value
-from pipeline.core import storage
+from pipeline.core import storage, zstd
 from pipeline.core.errors import ConfigError
 from pipeline.runs import layout
 from pipeline.runs.catalogue import STORIES
-from pipeline.sources.streams import zstd
 from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
 from pipeline.stories.run import run_preparation
 from pipeline.stories.status import read_status

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import pipeline
 from dedup.presets import is_short, normalize
-from pipeline.sources.streams import zstd
+from pipeline.core import zstd
 
 MIN_LENGTH = 200
 EVERY = 3

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.core import storage
+from pipeline.core import storage, zstd
 from pipeline.core.errors import IntegrityError
 from pipeline.sources import files
-from pipeline.sources.streams import zstd
 from pipeline.stories.verify import verify_run
 from tests.forked import prep_in_fork
 from tests.pipeline.raw_shards import OPTIONS, Prep, Raw, line, near

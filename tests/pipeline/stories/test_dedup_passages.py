@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.sources.streams import zstd
+from pipeline.core import zstd
 from pipeline.stories.verify import verify_run
 from tests.forked import prep_in_fork
 from tests.pipeline.raw_shards import BOM, OPTIONS, Prep, Raw

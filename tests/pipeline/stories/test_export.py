@@ -14,10 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline
-from pipeline.core import rng
+from pipeline.core import rng, zstd
 from pipeline.core.errors import IntegrityError
 from pipeline.core.storage import tree_hash
-from pipeline.sources.streams import zstd
 from pipeline.stages.records import label_meta
 from pipeline.stories.verify import verify_run
 from tests.forked import prep_in_fork

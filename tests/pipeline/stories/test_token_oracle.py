@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 import pipeline
-from pipeline.sources.streams import zstd
+from pipeline.core import zstd
 from pipeline.tokenizers.definition import decode_bytes, load_definition
 
 EOS = "<|endoftext|>"

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dedup.compiled import find_kernel_directory
-from pipeline.sources.streams import zstd
+from pipeline.core import zstd
 from pipeline.tokenizers.battery import random_strings
 from pipeline.tokenizers.definition import TokenizerDefinition, load_definition
 from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer, tokenize_array

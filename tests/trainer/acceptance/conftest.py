@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import pipeline
-from pipeline.sources.streams import zstd
+from pipeline.core import zstd
 
 DOCUMENTS = 600
 """3.3 MB of one shard."""

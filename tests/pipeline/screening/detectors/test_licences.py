@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from license_expression import get_spdx_licensing
 
+from pipeline.core import zstd
 from pipeline.screening.detectors import licences
 from pipeline.screening.detectors.licence_names import FAMILIES
 from pipeline.screening.detectors.licences import GROUP, NEEDLES, detect_licences
@@ -22,7 +23,6 @@ from pipeline.screening.detectors.spdx import (
 )
 from pipeline.screening.detectors.sweep import sweep_all
 from pipeline.screening.evidence import FINDINGS
-from pipeline.sources.streams import zstd
 
 DECLARED = {
     "MIT": "MIT",

@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from pipeline.core import zstd
 from pipeline.screening.detectors.lists import load_shipped_origins
 from pipeline.screening.detectors.markers import MarkerIndex, detect_markers
-from pipeline.sources.streams import zstd
 
 MakeBatch = Callable[..., pa.Table]
 INDEX = MarkerIndex((load_shipped_origins(),))

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from benchmarks.provenance.titles import quality
 from dedup.text import join_texts
+from pipeline.core import zstd
 from pipeline.screening.detectors.title_index import TitleIndex, build_title_index
 from pipeline.screening.detectors.title_words import fold_table, hash_word, hash_words
 from pipeline.screening.detectors.titles import detect_titles
 from pipeline.screening.evidence import FINDINGS
 from pipeline.screening.registry.names import normalise_title, split_authors, split_title
 from pipeline.screening.registry.works import Work, make_work_id, make_works_table
-from pipeline.sources.streams import zstd
 
 WORKS = {
     "The Zorgblat Chronicles: a novel of Vumpery": ["Quillon Marsh"],

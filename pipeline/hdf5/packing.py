@@ -1,6 +1,7 @@
-"""How whole documents become rows (`pipeline.hdf5.format`): cut into segments, each given a row and
-a place in it, their tokens put into the channels. Shapes: D documents, N segments, R rows, S
-columns.
+"""How whole documents become rows of at most S tokens (docs/packing.md): `fold` cuts them into
+segments, `first_fit` and `greedy` choose a row for each, `place_segments` puts the segments of a
+row side by side, `fill_sample_rows` and `fill_vsl_rows` make the channels that
+`pipeline.hdf5.format` describes. Shapes: D documents, N segments, R rows, S columns.
 
 A segment is n + 1 consecutive tokens of one document and fills n columns of a row: its first n
 tokens are inputs, its last n labels. `first_fit` visits segments by falling length, equal ones in

@@ -18,12 +18,12 @@ import pipeline
 from pipeline.config.prep import load_config
 from pipeline.core import journal, storage
 from pipeline.core.manifest import read_manifest
-from pipeline.quarantine.access import list_quarantined, release_quarantined
-from pipeline.quarantine.store import restore_texts
 from pipeline.stages import document_rows
 from pipeline.stories.clean import SCREEN, make_clean_story
 from pipeline.stories.run import run_preparation as run_config
 from pipeline.stories.verify import verify_run
+from pipeline.takedown.quarantine import list_quarantined, release_quarantined
+from pipeline.takedown.quarantine_store import restore_texts
 from tests.forked import forked
 
 ALLOW_ALL = "version: 1\nrules: []\n"

@@ -16,14 +16,6 @@ import pipeline
 from pipeline.config.prep import load_config
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.explain.find import find_text
-from pipeline.quarantine.access import (
-    export_quarantined,
-    list_quarantined,
-    purge_documents,
-    release_quarantined,
-    show_quarantined,
-)
-from pipeline.quarantine.store import read_days
 from pipeline.runs.events import verify_events
 from pipeline.screening.registry.importing import ImportOptions, import_works
 from pipeline.screening.reviews import record_review
@@ -31,6 +23,14 @@ from pipeline.stories.clean import SCREEN, make_clean_story
 from pipeline.stories.run import run_preparation as run_config
 from pipeline.stories.verify import verify_run
 from pipeline.takedown.claims import lift_hold, read_holds, set_hold
+from pipeline.takedown.quarantine import (
+    export_quarantined,
+    list_quarantined,
+    purge_documents,
+    release_quarantined,
+    show_quarantined,
+)
+from pipeline.takedown.quarantine_store import read_days
 
 DAY = date(2026, 3, 2)
 

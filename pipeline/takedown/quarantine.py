@@ -19,7 +19,6 @@ from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.core.manifest import fingerprint_of
 from pipeline.engine.runner import manifest_path
-from pipeline.quarantine.store import read_days, read_retention
 from pipeline.runs import layout
 from pipeline.runs.events import append_event, append_line
 from pipeline.runs.held_texts import read_held_shards
@@ -41,6 +40,7 @@ from pipeline.takedown.copies import (
     open_run_tables,
 )
 from pipeline.takedown.plan import TakedownPlan
+from pipeline.takedown.quarantine_store import read_days, read_retention
 from pipeline.takedown.record import PURGE, Takedown, check_none_pending, read_takedowns
 from pipeline.takedown.resolve import take_exactly
 
