@@ -12,7 +12,7 @@ A package adds them as entry points of the groups below: an optimizer is a subcl
 a scheduler a function of the 0-based step and of its settings that returns the learning rate. What
 a params file can set follows from their signatures.
 
-Parameter groups of a model, as trainers make them from section `optimizer` of a params file.
+Parameter groups of a model are made from section `optimizer` of a params file as trainers do it.
 """
 
 import functools
