@@ -62,7 +62,7 @@ def _check_installed() -> None:
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"prep explore: needs {', '.join(missing)}, which this environment has not; "
+            f"prep explore: needs {', '.join(missing)}, which is not installed; "
             "pip install 'wafermill[explore]'"
         )
 
