@@ -16,7 +16,7 @@ import typer
 from pipeline import __version__
 from pipeline.commands.options import IN_BUCKET, check_first
 from pipeline.commands.usage import LazyCommands, Table, declare
-from trainer.commands import options
+from trainer.commands import cszoo, options
 from trainer.commands.options import Targets, one_line_errors, without_effect
 from trainer.runs.console import Pulse, print_fitted_line
 from trainer.runs.jobs import INTERRUPTED
@@ -65,6 +65,7 @@ COMMANDS: Table = {
         "card": "runs",
         "track": "runs",
         "sweep": "planning",
+        "data_preprocess": "preprocessing",
     }.items()
 }
 
@@ -75,6 +76,17 @@ class TrainCommands(Targets):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.commands: Any = LazyCommands(COMMANDS, _new_app, _check_first, self.commands)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        """The context of a line, which may be one of `cszoo`."""
+        if args and args[0] in cszoo.COMMANDS:
+            options = self.commands[self.RUN].params
+            flags = {name for o in options if getattr(o, "is_flag", False) for name in o.opts}
+            with one_line_errors():
+                args = cszoo.translate(args, flags)
+        return super().make_context(info_name, args, parent, **extra)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """What the first word can be; no command is imported for it."""
@@ -126,6 +138,9 @@ Other commands, each with its own --help:
   train convert         convert weights from and to Hugging Face and Model Zoo
   train convert diff    compare two checkpoints
   train push            upload a converted model to the Hugging Face Hub
+  train fit, validate, validate_all PARAMS; train checkpoint convert, diff;
+  train data_preprocess run
+                        the same in the words of Model Zoo's cszoo
 
 \b
 `train --install-completion` completes commands and options in your shell.

@@ -147,7 +147,9 @@ class _Local:
 
     def __init__(self, path: str | Path) -> None:
         if not self.is_valid_path(path):
-            raise CheckpointError(f"{path}: only local files are supported; copy the file and use its path")
+            raise CheckpointError(
+                f"{path}: only local files are supported; copy the file and use its path"
+            )
         self.path = Path(path)
 
     @classmethod

@@ -31,7 +31,8 @@ def train(
     """Train an n-gram model of words on a sample of a run's kept text, the same amount of each
     source.
 
-    Smoothing is modified Kneser-Ney. Shows the perplexity that it gives each source, on another sample.
+    Smoothing is modified Kneser-Ney. Shows the perplexity that it gives each source, on another
+    sample.
 
     --out FILE: file to write
     --order: words of the longest n-grams

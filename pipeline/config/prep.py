@@ -236,7 +236,8 @@ class ScreenConfig(ConfigSection):
     """Provenance screening."""
 
     policy: Annotated[str, RelativePath()] = "builtin:default"
-    """the policy, which decides what follows from evidence: a YAML file, or builtin:default"""
+    """the policy, which decides what follows from evidence: a YAML file, builtin:default, or
+    builtin:allow, which allows everything"""
     registry: Paths = ()
     """registries of works (`prep registry`), relative to this config, or builtin:quickstart; none:
     documents are not compared with works"""

@@ -298,14 +298,17 @@ def _check_listed(
 
 
 BUILTIN = "builtin:default"
-DEFAULT = Path(__file__).resolve().parents[1] / "rules" / "policy.yaml"
+_SHIPPED = Path(__file__).resolve().parents[1] / "rules"
+DEFAULT = _SHIPPED / "policy.yaml"
 """The shipped policy."""
+POLICIES = {BUILTIN: DEFAULT, "builtin:allow": _SHIPPED / "allow.yaml"}
+"""Policies by name; builtin:allow decides nothing."""
 
 
 def find_policy(name: str, base: Path = Path()) -> Path:
-    """The file of a policy named in a config or on the command line: `builtin:default`, or a path
-    from `base`."""
-    return DEFAULT if name == BUILTIN else base / name
+    """The file of a policy named in a config or on the command line: one of `POLICIES`, or a
+    path from `base`."""
+    return POLICIES.get(name, base / name)
 
 
 def read_policy(directory: Path) -> Policy:

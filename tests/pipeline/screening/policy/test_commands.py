@@ -114,6 +114,12 @@ def test_diff(
     assert same == "0 of 4 documents decided differently\n"
 
 
+def test_nothing_follows_from_the_policy_that_allows(policy: Any, run: Path) -> None:
+    value = json.loads(policy("diff", BUILTIN, "builtin:allow", "--run", run, "--json")[1])
+    assert value["changes"]
+    assert {change["new_decision"] for change in value["changes"]} == {"allow"}
+
+
 def test_diff_does_not_spread_when_told(run: Path, write_policy: Write) -> None:
     spreads = load_policy(write_policy(LENIENT.replace("review", "drop")))
     stays = load_policy(write_policy(LENIENT.replace("review", "drop") + "propagate: {mode: none}"))
