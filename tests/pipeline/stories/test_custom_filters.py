@@ -113,7 +113,7 @@ def test_the_manifest_and_the_plan_say_what_was_used(
 def test_in_a_worker_process(home: Path, tmp_path: Path, prep_process: Callable[..., Any]) -> None:
     """Real processes, which import the file, and a module of the current directory."""
     trees = []
-    many = "".join((home / "web.jsonl").read_text() for _ in range(20))
+    many = "".join((home / "web.jsonl").read_text() for _ in range(10))
     (home / "web.jsonl").write_text(many)
     for workers in (0, 1):
         out = tmp_path / f"out-{workers}"

@@ -43,7 +43,7 @@ OTHERS = {
         (3, "CPU", "recompute"),
     ],
     "bfloat16": [(3, "CSX", "recompute"), (8, "CSX", "evict"), (1, "CPU", "keep")],
-    "cbfloat16": [(2, "CSX", "keep"), (4, "CSX", "recompute"), (1, "CPU", "keep")],
+    "cbfloat16": [(4, "CSX", "recompute"), (1, "CPU", "keep")],
 }
 
 
