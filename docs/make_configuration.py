@@ -39,7 +39,7 @@ UNITS = {
     "pack.validation_share": "share", "pack.bucket_tokens": "tokens", "hdf5.shard_bytes": "bytes",
     "hdf5.shard_sequences": "rows", "splits": "share", "mixture.epochs": "epochs",
     "mixture.weights": "", "mixture.default": "", "mixture.tokens": "tokens",
-    "mixture.max_epochs": "epochs",
+    "mixture.max_epochs": "epochs", "mixture.cluster_weights": "copies",
     "propagate.min_jaccard": "Jaccard similarity", "memory": "bytes",
     "workers": "processes", "minimum": "processes", "workers_per_job": "processes",
     "patience": "minutes",

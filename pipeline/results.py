@@ -1,7 +1,14 @@
 """The types that functions of `pipeline` return, to annotate with; all are read-only records."""
 
 from dedup.presets import Preset
-from pipeline.core.ledger import Ledger, MixtureLedger, SourceLedger, SplitLedger, Tally
+from pipeline.core.ledger import (
+    ClusterSizeLedger,
+    Ledger,
+    MixtureLedger,
+    SourceLedger,
+    SplitLedger,
+    Tally,
+)
 from pipeline.core.manifest import Shard, ShardEnd, StageManifest, TaskRecord
 from pipeline.explain.explain import DocumentEvidence, Explanation, Link
 from pipeline.explain.search import FoundDocument, FoundText, SearchAnswer, SearchScope, Snippet
@@ -19,6 +26,7 @@ from pipeline.stories.verify import Check
 __all__ = [
     "Check",
     "CheckpointTrace",
+    "ClusterSizeLedger",
     "DocumentEvidence",
     "Explanation",
     "Exposure",

@@ -115,6 +115,7 @@ def _about_document(explanation: "Explanation") -> list[tuple[str, str]]:
         ("taken down", ", ".join(explanation.taken_down)),
         *(("evidence", evidence_line(evidence)) for evidence in explanation.evidence),
         ("split", r.split if r.state == "kept" else ""),
+        ("mixture", _about_cluster_weight(explanation)),
         ("text", _about_text(explanation)),
         *(("cut", _about_cut(cut)) for cut in explanation.cuts[:_CUTS]),
         ("cut", _about_more_cuts(explanation)),
@@ -123,6 +124,15 @@ def _about_document(explanation: "Explanation") -> list[tuple[str, str]]:
         ("packed from", str(explanation.origin or "")),
         ("run", "" if explanation.finished else "not finished: no tokens and no rows yet"),
     ]
+
+
+def _about_cluster_weight(explanation: "Explanation") -> str:
+    weight = explanation.cluster_weight
+    if weight is None:
+        return ""
+    size = pluralise(1 + explanation.stands_for_total, "document")
+    times = "once" if weight == 1 else f"{weight:g} times"
+    return f"counts {times}, by mixture.cluster_weights for a cluster of {size}"
 
 
 def _about_cut(cut: "Cut") -> str:

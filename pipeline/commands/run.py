@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.commands import options
 from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
+from pipeline.core.ledger import MixtureLedger, sum_cluster_sizes
 from pipeline.core.words import format_bytes, format_duration, pluralise
 from pipeline.engine.progress import Progress
 from pipeline.runs import layout
@@ -213,6 +214,20 @@ def show_mixture(mixture: Mapping[str, Mapping[str, Any]]) -> None:
     )
     columns = ("source", *(f">{name}" for name in names))
     show_table(columns, rows, title="mixture of the training split")
+    _show_cluster_sizes(mixture)
+
+
+def _show_cluster_sizes(mixture: Mapping[str, Mapping[str, Any]]) -> None:
+    """The same by size of the clusters, all sources together; nothing without cluster weights."""
+    sums = sum_cluster_sizes({n: MixtureLedger.from_dict(row) for n, row in mixture.items()})
+    counts = ("documents", "tokens", "stream_documents", "stream_tokens")
+    rows = (
+        (size, f"{row.weight:g}", *(f"{getattr(row, name):,}" for name in counts))
+        for size, row in sums.items()
+    )
+    names = ("weight", "documents", "tokens", "in the stream", "tokens there")
+    columns = ("documents in the cluster", *(f">{name}" for name in names))
+    show_table(columns, rows, title="the same by size of the cluster")
 
 
 def describe_split(name: str, split: dict[str, Any]) -> str:

@@ -387,6 +387,16 @@ class Config(ConfigSection):
                 )
         return inputs
 
+    @field_validator("mixture")
+    @classmethod
+    def _clusters_are_found(cls, mixture: MixtureConfig, info: ValidationInfo) -> MixtureConfig:
+        dedup = info.data.get("dedup")
+        if mixture.cluster_weights is not None and dedup and dedup.preset == "none":
+            raise ValueError(
+                "expected no cluster_weights: dedup.preset is none, so no duplicates are looked for"
+            )
+        return mixture
+
     @field_validator("splits")
     @classmethod
     def _splits_fit(cls, splits: dict[str, float], info: ValidationInfo) -> dict[str, float]:

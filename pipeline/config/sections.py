@@ -1,6 +1,6 @@
 """Sections of the config with rules of their own. `inputs`: collections of raw shards, where a
 record holds its text, and templates that join several fields to one text. `mixture`: how often
-documents of each source are in the training split.
+documents are in the training split.
 """
 
 import re
@@ -162,9 +162,25 @@ MostEpochs = Annotated[float, Field(gt=0, le=MOST_EPOCHS, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, le=10**9, allow_inf_nan=False)]
 Count = Annotated[int, BeforeValidator(_count), Field(ge=1)]
 
+MOST_CLUSTER_WEIGHT = 50
+"""Times the most epochs it still counts copies in 16 bits."""
+
+
+def _cluster_size(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(r"[1-9][0-9]{0,9}", value):
+        return int(value)
+    if isinstance(value, int) and value > 0:
+        return value
+    raise ValueError("expected a number of documents such as 5")
+
+
+ClusterSize = Annotated[int, BeforeValidator(_cluster_size)]
+ClusterWeight = Annotated[float, Field(ge=0, le=MOST_CLUSTER_WEIGHT, allow_inf_nan=False)]
+
 
 class MixtureConfig(ConfigSection):
-    """Repeating and thinning out the training split by source: either `epochs` or `weights`."""
+    """Repeating and thinning out the training split: by source, either `epochs` or `weights`; by
+    the size of clusters of duplicates, `cluster_weights`."""
 
     epochs: dict[str, Epochs] | None = None
     """by source label: how often each of its documents occurs; 2.5: all of them twice, and half of
@@ -180,6 +196,12 @@ class MixtureConfig(ConfigSection):
     max_epochs: MostEpochs | None = None
     """with weights: most epochs of any source; more is an error [default: 1 without tokens, else no
     limit]"""
+    cluster_weights: dict[ClusterSize, ClusterWeight] | None = Field(
+        None, min_length=1, max_length=20
+    )
+    """by number of documents in a cluster of duplicates, from which on: how often the kept one
+    counts, such as {2: 2, 5: 3, 100: 1}, in addition to epochs or weights; smaller clusters, and
+    documents without duplicates, count once [default: all of them count once]"""
 
     @model_validator(mode="after")
     def _one_way(self) -> "MixtureConfig":

@@ -15,7 +15,7 @@ A ledger that does not balance stops the run with exit code 4.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from pipeline.core.errors import IntegrityError
@@ -109,14 +109,10 @@ class SplitLedger:
 
 
 @dataclass(kw_only=True)
-class MixtureLedger:
-    """One source in the training split before a mixture, as documents.parquet has it, and in its
-    stream, copy by copy; what was asked for, epochs or a share of the tokens (the other is None),
-    and the `epochs` that followed. `scattered_*`: what the shuffle counted before making copies."""
+class StreamLedger:
+    """Some documents in the training split before a mixture, as documents.parquet has them, and in
+    its stream, copy by copy. `scattered_*`: what the shuffle counted before making copies."""
 
-    asked_epochs: float | None
-    asked_share: float | None
-    epochs: float
     documents: int
     tokens: int
     scattered_documents: int
@@ -131,6 +127,67 @@ class MixtureLedger:
             ("tokens", self.tokens, self.scattered_tokens),
         )
         return _find_unequal(equations, "{:,} in train, {:,} shuffled")
+
+
+_STREAM_COUNTS = tuple(field.name for field in fields(StreamLedger))
+
+
+@dataclass(kw_only=True)
+class ClusterSizeLedger(StreamLedger):
+    """The documents of one source whose clusters have `least` documents or more, up to the next
+    size, and their cluster weight."""
+
+    least: int
+    weight: float
+
+
+@dataclass(kw_only=True)
+class MixtureLedger(StreamLedger):
+    """One source of a mixture: what was asked for, epochs or a share of the tokens (the other is
+    None), and the `epochs` that followed; what train has of it, and its stream; with cluster
+    weights the same by size of the clusters, in words."""
+
+    asked_epochs: float | None
+    asked_share: float | None
+    epochs: float
+    cluster_sizes: dict[str, ClusterSizeLedger] = field(default_factory=dict)
+
+    def problems(self) -> list[str]:
+        """Equations that do not hold, as text."""
+        problems = super().problems()
+        for size, account in self.cluster_sizes.items():
+            problems += [f"clusters of {size}: {problem}" for problem in account.problems()]
+        if self.cluster_sizes:
+            by_size = self.cluster_sizes.values()
+            sums = [
+                (name, getattr(self, name), sum(getattr(one, name) for one in by_size))
+                for name in _STREAM_COUNTS
+            ]
+            problems += _find_unequal(sums, "{:,}, {:,} by size of the cluster")
+        return problems
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> "MixtureLedger":
+        """What a source of ledger.json says."""
+        by_size = value.get("cluster_sizes", {})
+        sizes = {size: ClusterSizeLedger(**account) for size, account in by_size.items()}
+        return cls(**{**value, "cluster_sizes": sizes})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data; `cluster_sizes` are there only when there are some."""
+        value = asdict(self)
+        return value if self.cluster_sizes else _leave_out(value, "cluster_sizes")
+
+
+def sum_cluster_sizes(mixture: Mapping[str, MixtureLedger]) -> dict[str, ClusterSizeLedger]:
+    """Sizes in words -> the accounts of all sources together, by size; nothing without cluster
+    weights."""
+    sums: dict[str, ClusterSizeLedger] = {}
+    for size, one in (item for m in mixture.values() for item in m.cluster_sizes.items()):
+        so_far = sums.setdefault(size, replace(one, **dict.fromkeys(_STREAM_COUNTS, 0)))
+        for name in _STREAM_COUNTS:
+            setattr(so_far, name, getattr(so_far, name) + getattr(one, name))
+    return dict(sorted(sums.items(), key=lambda item: item[1].least))
 
 
 @dataclass
@@ -168,16 +225,21 @@ class Ledger:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for ledger.json; `mixture` is there only when there is one."""
-        value = asdict(self)
-        return value if self.mixture else {k: v for k, v in value.items() if k != "mixture"}
+        value = _leave_out(asdict(self), "mixture")
+        mixture = {name: source.as_dict() for name, source in self.mixture.items()}
+        return {**value, "mixture": mixture} if mixture else value
+
+
+def _leave_out(value: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: inner for key, inner in value.items() if key != name}
 
 
 def ledger_from_dict(value: Mapping[str, Any]) -> Ledger:
     """Rebuild a ledger from ledger.json."""
     ledger = Ledger(skipped_shards=value["skipped_shards"])
-    for name, fields in value["sources"].items():
+    for name, account in value["sources"].items():
         source = SourceLedger()
-        for key, content in fields.items():
+        for key, content in account.items():
             if key in ("bad", "dropped"):
                 setattr(source, key, {reason: Tally(**tally) for reason, tally in content.items()})
             elif isinstance(content, Mapping):
@@ -187,5 +249,5 @@ def ledger_from_dict(value: Mapping[str, Any]) -> Ledger:
         ledger.sources[name] = source
     ledger.splits = {name: SplitLedger(**fields) for name, fields in value["splits"].items()}
     mixture = value.get("mixture", {})
-    ledger.mixture = {name: MixtureLedger(**fields) for name, fields in mixture.items()}
+    ledger.mixture = {name: MixtureLedger.from_dict(source) for name, source in mixture.items()}
     return ledger

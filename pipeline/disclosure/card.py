@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from pipeline.core.ledger import sum_cluster_sizes
 from pipeline.core.words import format_percent, pluralise
 from pipeline.disclosure.about import Answer, Table, from_tables
 from pipeline.disclosure.audit import limits
@@ -90,6 +91,8 @@ def _describe_sample(facts: Facts) -> Answer:
     mixture = (
         "; a mixture repeats sources or leaves out part of them" if facts.ledger.mixture else ""
     )
+    if sum_cluster_sizes(facts.ledger.mixture):
+        mixture += ", and repeats documents by how many duplicates they stand for"
     return from_tables(
         f"all files of the inputs were read, except {skipped:,} skipped as damaged{mixture}"
     )

@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow.compute as pc
 
 from pipeline.core.errors import InputError
+from pipeline.core.manifest import read_manifest
+from pipeline.engine.runner import manifest_path
 from pipeline.explain.find import find_led_to
 from pipeline.lineage.shards import find_takedowns
 from pipeline.runs import layout
@@ -18,6 +20,8 @@ from pipeline.runs.generations import find_whole, list_begun, several_generation
 from pipeline.runs.held_texts import QUARANTINED
 from pipeline.runs.origin import Recipe, read_recipe, texts_home
 from pipeline.runs.records import RecordPlace, RunRecord, RunRecords
+from pipeline.runs.splits import TRAIN
+from pipeline.runs.views import MixtureOutput
 
 _NO_DOCUMENT = ("dropped", "bad_record")
 MOST_COMPUTED = 4_000_000
@@ -85,7 +89,8 @@ class Explanation:
     `stands_for` the first documents it stands for, of `stands_for_total`; `texts` are those of the
     kept document and of this one, where both are in documents/; `jaccard_now` is the exact
     similarity where none was recorded; `cuts` are the first spans that were cut from it, of
-    `cuts_total`.
+    `cuts_total`; `cluster_weight` is how often a kept document of train counts in the mixture for
+    the size of its cluster (None: it has no cluster weights).
     """
 
     record: RunRecord
@@ -105,6 +110,7 @@ class Explanation:
     jaccard_now: float | None
     cuts: tuple[Cut, ...]
     cuts_total: int
+    cluster_weight: float | None
 
 
 def explain_document(
@@ -165,7 +171,18 @@ def _explain(
         jaccard_now=_compute_jaccard(texts, recipe) if missing else None,
         cuts=cuts,
         cuts_total=cuts_total,
+        cluster_weight=_find_cluster_weight(directory, record, 1 + total),
     )
+
+
+def _find_cluster_weight(directory: Path, record: RunRecord, size: int) -> float | None:
+    """The weight of a cluster of so many documents, for a kept document of train."""
+    mixture = read_manifest(manifest_path(directory, "mixture"))
+    if mixture is None or record.state != "kept" or record.split != TRAIN:
+        return None
+    classes = MixtureOutput(mixture).cluster_sizes
+    weights = {one["least"]: one["weight"] for one in classes if one["least"] <= size}
+    return float(weights[max(weights)]) if weights else None
 
 
 def _read_cuts(records: RunRecords, key: bytes, most: int | None) -> tuple[tuple[Cut, ...], int]:

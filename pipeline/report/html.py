@@ -8,7 +8,7 @@ are inline SVG with fixed precision, coloured by style rules that follow dark mo
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pipeline.core.ledger import MixtureLedger
+from pipeline.core.ledger import MixtureLedger, sum_cluster_sizes
 from pipeline.core.words import pluralise
 from pipeline.report import page
 from pipeline.report.cluster_summary import Cluster, ClusterSummary, Matrix, SimilarityBin, SizeBin
@@ -48,6 +48,7 @@ def render_report(report: Report) -> bytes:
         ],
         cluster_page=layout.CLUSTER_REPORT,
         requested=_describe_request,
+        cluster_sizes=sum_cluster_sizes(report.mixture),
         mixture_tokens=sum(row.stream_tokens for row in report.mixture.values()),
         kinds=page.parts_of(report.clusters.kinds),
         bytes_chart=_chart_lengths(report.document_bytes, "bytes"),

@@ -422,32 +422,50 @@ class DocumentsOutput(_TableOutput):
     ends = _counter(list[Ends], "ends")
 
 
+class ClusterSizesOutput(StageOutput):
+    """The size of every cluster of several documents, each shard by document."""
+
+    sizes = _shards("cluster_sizes")
+
+
+class ClusterClassesOutput(StageOutput):
+    """The class of sizes of every kept document, parallel to the parts of documents.parquet;
+    `counts`: source, class, and the documents and tokens of train."""
+
+    classes = _shards("cluster_classes")
+    counts = _counter(list[tuple[str, int, int, int]], "counts")
+
+
 class QuotasOutput(StageOutput):
-    """[copies, bound] of every source of a mixture by weights."""
+    """[copies, bound] of every group of a mixture by weights."""
 
     _quotas = _counter(list[tuple[int, int]], "quotas")
 
     @property
     def quotas(self) -> list[tuple[int, int]]:
-        """Those of the sources by name."""
+        """Those of the sources by name, of each class of sizes."""
         return self._quotas[0]
 
 
 class MixtureOutput(StageOutput):
-    """Copies of every tokenized document; `sources`: what was asked for and found of each."""
+    """Copies of every tokenized document; `sources`: what was asked for and found of each;
+    `cluster_sizes`: the same of each source and class of sizes, with cluster weights."""
 
     copies = _shards("mixture")
     in_train = _counter(int, "in_train")
     sources = _setting(list[dict[str, Any]], "sources")
+    cluster_sizes = _optional_setting(list[dict[str, Any]](), "cluster_sizes")
 
 
 class ScatterOutput(StageOutput):
     """Tokens sorted by split and rank; `tokens` by split; `mixture`: rows of the number of a
-    source and what was counted of it."""
+    source and what was counted of it; `cluster_sizes`: the same of a row of that setting of the
+    mixture."""
 
     shards = _shards("shuffle")
     tokens = _counter(dict[str, int], "tokens")
     mixture = _optional_counter(list[list[int]](), "mixture")
+    cluster_sizes = _optional_counter(list[list[int]](), "cluster_sizes")
     seed = _setting(int, "seed")
 
 

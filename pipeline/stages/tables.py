@@ -38,7 +38,7 @@ from pipeline.runs.layout import KINDS, STATES
 from pipeline.runs.splits import TRAIN
 from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.document_rows import PLACE_SCHEMA
-from pipeline.stages.mixture import MixtureCounts, count_trained
+from pipeline.stages.mixture.copies import MixtureCounts, count_trained
 from pipeline.stages.plan import Reading
 from pipeline.stages.rows import split_streams
 from pipeline.tokenizers import arrangement
@@ -106,7 +106,8 @@ def _add_mixture(ledger: Ledger, job: AccountJob) -> None:
     trained = count_trained(job.ends)
     for name, counts in job.mixture.items():
         documents, tokens = trained.get(name, (0, 0))
-        ledger.mixture[name] = MixtureLedger(documents=documents, tokens=tokens, **counts)
+        account = {"documents": documents, "tokens": tokens, **counts}
+        ledger.mixture[name] = MixtureLedger.from_dict(account)
 
 
 def account_stage(

@@ -41,7 +41,7 @@ from pipeline.runs.run_directory import removed_directories
 from pipeline.screening.reviews import REVIEWS
 from pipeline.sources.files import InputFile, InputHashes
 from pipeline.stages.batches import Batch
-from pipeline.stages.mixture import source_documents
+from pipeline.stages.mixture.copies import source_documents
 from pipeline.stories import selection
 from pipeline.stories.earlier import load_batch
 from pipeline.stories.loop import StageRecord
@@ -118,6 +118,12 @@ def _check_config(config: Config) -> None:
         raise ConfigError(
             "pack.append: mixture.weights are shares of a whole data set, which new rows would "
             "change; give mixture.epochs, or weigh the generations in the mixture of `train`"
+        )
+    if config.mixture.cluster_weights is not None:
+        raise ConfigError(
+            "pack.append: mixture.cluster_weights go by the size of clusters, which new documents "
+            "would change for rows that stay as they are; leave them out, or give pack.append: "
+            "false, which packs all inputs again as one data set"
         )
 
 

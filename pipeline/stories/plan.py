@@ -22,7 +22,7 @@ from pipeline.filters.rules import has_rules
 from pipeline.runs import parts
 from pipeline.runs.catalogue import CAUSES, STAGES, STORIES, list_stages_left_out, list_unneeded
 from pipeline.sources.files import InputHashes
-from pipeline.stages.mixture import is_asked
+from pipeline.stages.mixture.quotas import is_asked
 from pipeline.stages.windows import WINDOW_MEMORY
 from pipeline.stories.loop import StageRecord
 from pipeline.stories.preparation import PREPARATION, Preparation, Story
@@ -160,10 +160,12 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
         "vsl": config.pack.format == "vsl",
         "mixture": is_asked(config.mixture),
         "mixture weights": config.mixture.weights is not None,
+        "cluster weights": config.mixture.cluster_weights is not None,
         "many runs": compares and _count_merges(-(-tasks // levels.shards_together(tasks))) > 0,
         "many routes": compares and _count_merges(text // memory) > 0,
         "many parts": compares and _count_merges(tasks // parts.TASKS) > 0,
         "many clusters": compares and _count_merges(text // memory) > 0,
+        "many sizes": config.mixture.cluster_weights and _count_merges(text // memory) > 0,
         "many lines": lines and of_shards > 0,
         "many seeds": substrings and of_shards > 0,
         "many blocks": substrings and _count_merges(WINDOW_MEMORY * text // memory) > 0,

@@ -18,15 +18,16 @@ from pipeline.stages.clean import clean_stage
 from pipeline.stages.cuts import cut_table_stage, cuts_stage, redactions_stage
 from pipeline.stages.keep import split_rules, split_stage
 from pipeline.stages.lines import LineRules, find_repeats, units_stage
-from pipeline.stages.mixture import (
+from pipeline.stages.mixture.copies import (
+    MixtureInputs,
     check_mixture,
-    check_sources,
-    is_asked,
     mixture_accounts,
     mixture_stage,
     quotas_stage,
     source_documents,
 )
+from pipeline.stages.mixture.quotas import check_sources, is_asked, size_classes
+from pipeline.stages.mixture.sizes import cluster_classes_stage, cluster_sizes_stage
 from pipeline.stages.pieces import make_reading, pieces_stage
 from pipeline.stages.plan import Reading, ReadPlan, plan_reading, plan_stage
 from pipeline.stages.report import report_stage
@@ -137,6 +138,7 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
     screened = selection.screening(prepared.screening, reading, clean, compiled, run, taken_down)
     keep = selection.deduplicate(config, prepared.earlier, clean, screened, run)
     check_survivors(keep, _NOTHING_NEW if prepared.number else "")
+    sizes = _cluster_sizes(prepared, run)
     verdicts = views.VerdictsOutput(run["verdicts"])
     run(quarantine_stage(clean, verdicts, config.screen.quarantine_days))
     tokenizer = views.TokenizerOutput(run(tokenizer_stage(prepared.tokenizer, prepared.fim)))
@@ -148,15 +150,7 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
     assigned = views.SplitsOutput(run(split_stage(config, clean.documents, keep)))
     table = documents_stage(clean, keep, verdicts, assigned, tokens)
     documents = views.DocumentsOutput(run(table))
-    mixture = None
-    if is_asked(config.mixture):
-        quotas = None
-        if config.mixture.weights is not None:
-            filling = quotas_stage(config.mixture, config.seed, clean, documents)
-            quotas = views.QuotasOutput(run(filling))
-        mixing = mixture_stage(config.mixture, config.seed, clean, tokens, documents, quotas)
-        mixture = views.MixtureOutput(run(mixing))
-        check_mixture(mixture)
+    mixture = _mix(config, clean, tokens, documents, sizes, run)
     scatter = views.ScatterOutput(run(scatter_stage(config, assigned, tokens, mixture)))
     gather = gather_streams(config, scatter, run)
     packed = pack_streams(config, prepared.tokenizer, clean, gather, run)
@@ -176,6 +170,45 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
 
 
 PREPARATION = Story("prepare", _preparation)
+
+
+def _cluster_sizes(prepared: Preparation, run: StageRecord) -> views.ClusterSizesOutput | None:
+    """The documents that each kept one stands for, where the mixture asks about them."""
+    if prepared.config.mixture.cluster_weights is None:
+        return None
+    clusters = views.ClustersOutput(run["clusters"])
+    first_new = sum(batch.total for batch in prepared.earlier)
+    return views.ClusterSizesOutput(run(cluster_sizes_stage(clusters, first_new)))
+
+
+def _mix(
+    config: Config,
+    clean: views.CleanOutput,
+    tokens: views.TokensOutput,
+    documents: views.DocumentsOutput,
+    sizes: views.ClusterSizesOutput | None,
+    run: StageRecord,
+) -> views.MixtureOutput | None:
+    """How often each document is in the stream; None where that is once."""
+    if not is_asked(config.mixture):
+        return None
+    classes = quotas = None
+    if sizes:
+        of_size = size_classes(config.mixture)
+        classified = cluster_classes_stage(of_size, clean, documents, sizes, run)
+        classes = views.ClusterClassesOutput(run(classified))
+    mixed = MixtureInputs(
+        config=config.mixture,
+        seed=config.seed,
+        clean=clean,
+        documents=documents,
+        classes=classes,
+    )
+    if config.mixture.weights is not None:
+        quotas = views.QuotasOutput(run(quotas_stage(mixed)))
+    mixture = views.MixtureOutput(run(mixture_stage(mixed, tokens, quotas)))
+    check_mixture(mixture)
+    return mixture
 
 
 def describe_unlabelled(config: Config, clean: views.CleanOutput) -> list[str]:

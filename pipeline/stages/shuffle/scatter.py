@@ -135,7 +135,10 @@ def _scatter(job: ScatterJob, inputs: Inputs) -> Result:
     }
     if mixed is not None:
         train = split == job.split_names.index(splits.TRAIN)
-        counters["mixture"] = _by_source(mixed["source"].to_numpy(), copies, lengths, train)
+        counters["mixture"] = _count_train(mixed["source"].to_numpy(), copies, lengths, train)
+        if "group" in mixed.column_names:
+            group = mixed["group"].to_numpy()
+            counters["cluster_sizes"] = _count_train(group, copies, lengths, train)
     cuts = [slice(None)] if mixed is None else pieces(in_order, job.piece_tokens)
     return Result(_placed_shards(job.index, table, placed, cuts), counters)
 
@@ -176,15 +179,15 @@ def pieces(sizes_M: I64, most: int) -> list[slice]:
     return parts or [slice(0, 0)]
 
 
-def _by_source(
-    source: npt.NDArray[np.uint32],
+def _count_train(
+    group: npt.NDArray[np.uint32],
     copies: npt.NDArray[np.uint16],
     tokens: I64,
     train: npt.NDArray[np.bool_],
 ) -> list[list[int]]:
-    """Of the training split, per source: its number, documents and tokens before the mixture,
-    documents and tokens of all copies."""
-    number, place = np.unique(source[train], return_inverse=True)
+    """Of the training split, per source or smaller group: its number, documents and tokens before
+    the mixture, documents and tokens of all copies."""
+    number, place = np.unique(group[train], return_inverse=True)
     copies, tokens = copies[train].astype(np.int64), tokens[train]
     counted = np.column_stack([np.ones(len(place), np.int64), tokens, copies, tokens * copies])
     sums = np.zeros((len(number), counted.shape[1]), np.int64)

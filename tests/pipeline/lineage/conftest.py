@@ -34,7 +34,10 @@ VARIANTS = {
         "hdf5.shard_bytes=65536",
     ),
     "vsl": ("pack.format=vsl",),
-    "vsl mixture": ("pack.format=vsl", "mixture={epochs: {Wiki: 2.5, Code: 0.5}}"),
+    "vsl mixture": (
+        "pack.format=vsl",
+        "mixture={epochs: {Wiki: 2.5, Code: 0.5}, cluster_weights: {2: 3}}",
+    ),
     "corpus": ("pack.format=corpus", "hdf5.shard_bytes=20000"),
 }
 Cells = set[tuple[int, int]]

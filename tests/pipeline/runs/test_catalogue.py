@@ -115,10 +115,13 @@ def every_run(
         + "decontaminate: {sets: [eval.jsonl], n: 5, min_words: 3}\n"
         + "filters: {c4: {min_sentences: 0}, action: report}\n"
         + "clean: {mask: [email]}\n"
+        + "mixture: {cluster_weights: {2: 2}}\n"
     )
     vsl = made.root / "vsl.yaml"
-    packed = made.config.read_text().replace(
-        "pack:\n", "mixture: {weights: {web: 2.0}, default: 1.0}\npack:\n  format: vsl\n"
+    packed = (
+        made.config.read_text()
+        .replace("mixture: {", "mixture: {weights: {web: 2.0}, default: 1.0, ")
+        .replace("pack:\n", "pack:\n  format: vsl\n")
     )
     vsl.write_text(packed)
     runs = {name: tmp_path / name for name in ("run", "vsl", "dedup", "clean", "screen", "export")}

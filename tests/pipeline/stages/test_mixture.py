@@ -17,13 +17,17 @@ from pipeline.config.sections import MixtureConfig
 from pipeline.core import rng
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.runs import splits
-from pipeline.stages.mixture import (
+from pipeline.stages.mixture.quotas import (
     ALL,
     DocumentTokens,
+    SizeClasses,
     check_sources,
     draw_copies,
     fill_quotas,
+    group_quotas,
+    group_targets,
     quota_of_epochs,
+    size_classes,
     targets,
 )
 from pipeline.stages.shuffle.scatter import places
@@ -169,6 +173,77 @@ def test_copies_spread() -> None:
     assert (gaps < 0.01).mean() < 0.03
 
 
+cluster_weights = st.dictionaries(
+    st.integers(1, 12), st.sampled_from([0, 0.25, 1, 1.5, 3]), min_size=1, max_size=4
+)
+
+
+@given(cluster_weights, st.lists(st.integers(1, 15), max_size=20))
+def test_classes_against_plain_python(weights: dict[int, float], sizes: list[int]) -> None:
+    classes = size_classes(MixtureConfig(cluster_weights=weights))
+    found = [classes.weights[c] for c in classes.find(np.array(sizes, np.int64))]
+    assert found == [plain_cluster_weight(weights, size) for size in sizes]
+    assert len(set(classes.labels)) == len(classes.weights)
+
+
+def plain_cluster_weight(weights: dict[int, float], size: int) -> float:
+    """From a size on, a weight; 1 below the first."""
+    below = [least for least in weights if least <= size]
+    return weights[max(below)] if below else 1.0
+
+
+@given(
+    cluster_weights, st.sampled_from([0, 0.5, 1, 2.25]),
+    st.lists(st.tuples(st.integers(0, 1), st.integers(1, 15)), min_size=1, max_size=30),
+)  # fmt: skip
+def test_epochs_and_cluster_weights_multiply(
+    weights: dict[int, float], epochs: float, rows: list[tuple[int, int]]
+) -> None:
+    config = MixtureConfig(epochs={"b": epochs}, cluster_weights=weights)
+    classes = size_classes(config)
+    source, size = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    group = source * len(classes.least) + classes.find(size)
+    part = DocumentTokens(keys(len(rows)), group, np.ones(len(rows), np.int64))
+    found = draw_copies(part, group_quotas(config, ("a", "b"), classes), SEED)
+    expected = [
+        plain_copies(
+            key,
+            Fraction(epochs if of == 1 else 1) * Fraction(plain_cluster_weight(weights, size)),
+        )
+        for key, (of, size) in zip(part.key_N2, rows, strict=True)
+    ]
+    assert found.tolist() == expected
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 500), st.integers(0, 500)), min_size=2, max_size=2),
+    st.sampled_from([0, 0.5, 1, 3]), st.integers(1, 100),
+)  # fmt: skip
+@example([(10, 30), (0, 7)], 3, 50)
+def test_targets_of_groups(tokens: list[tuple[int, int]], weight: float, wanted: int) -> None:
+    """A source's tokens are divided as cluster weights divide one epoch of it."""
+    classes = SizeClasses((1, 4), (1.0, weight))
+    totals = {name: [(1, t) for t in of] for name, of in zip("ab", tokens, strict=True)}
+    weighted = [a + Fraction(weight) * b for a, b in tokens]
+    config = MixtureConfig(weights={"a": 1.0, "b": 3.0}, tokens=wanted)
+    if not all(weighted) or wanted > 1000 * min(weighted):
+        return
+    found = group_targets(config, totals, classes)
+    for source, share in ((0, Fraction(1, 4)), (1, Fraction(3, 4))):
+        target = int(wanted * share)
+        for c, factor in ((0, Fraction(1)), (1, Fraction(weight))):
+            exact = target * tokens[source][c] * factor / weighted[source]
+            assert found[2 * source + c] == int(exact)
+
+
+def test_one_epoch_of_weights_is_what_cluster_weights_say() -> None:
+    """Without a number of tokens the source that has least of its share is there once as a whole,
+    each document as often as its cluster weight says."""
+    config = MixtureConfig(weights={"a": 1.0, "b": 1.0})
+    totals = {"a": [(1, 100), (1, 20)], "b": [(1, 1000), (1, 0)]}
+    assert group_targets(config, totals, SizeClasses((1, 4), (1.0, 3.0))) == [100, 60, 160, 0]
+
+
 def test_targets() -> None:
     tokens = {"a": 100, "b": 1000, "c": 50, "none": 0}
     config = MixtureConfig(weights={"a": 1.0, "b": 2.0}, default=1.0)
@@ -224,6 +299,16 @@ def test_unknown_sources() -> None:
         ("mixture: {weights: {a: 1}, tokens: 10Q}", "units k, M, B, T"),
         ("mixture: {epoch: {a: 1}}", "did you mean 'epochs'"),
         ("mixture: pile", "mixture: "),
+        ("mixture: {cluster_weights: {}}", "mixture.cluster_weights: expected at least 1 item"),
+        ("mixture: {cluster_weights: {0: 2}}", "a number of documents such as 5"),
+        ("mixture: {cluster_weights: {01: 2}}", "mixture.cluster_weights.01: expected a number"),
+        ("mixture: {cluster_weights: {2.5: 2}}", "a number of documents such as 5"),
+        ("mixture: {cluster_weights: {2: -1}}", "mixture.cluster_weights.2: expected greater"),
+        ("mixture: {cluster_weights: {2: 51}}", "less than or equal to 50"),
+        ("mixture: {cluster_weights: {2: .nan}}", "finite"),
+        ("mixture: {cluster_weights: 3}", "mixture.cluster_weights: expected"),
+        ("mixture: {cluster_weight: {2: 2}}", "did you mean 'cluster_weights'"),
+        ("mixture: {cluster_weights: {2: 2}}\ndedup: {preset: none}", "no cluster_weights: dedup"),
         ("splits: {train: 1 %}", "held-out splits only"),
         ("splits: {test: 60 %, more: 40 %}", "less than 1"),
         ("splits: {a-b: 1 %}", "splits.a-b"),

@@ -16,7 +16,7 @@ import pipeline
 from pipeline.core import rng
 from pipeline.core.errors import IntegrityError
 from pipeline.core.ledger import ledger_from_dict
-from pipeline.stages.mixture import ALL
+from pipeline.stages.mixture.quotas import ALL
 from pipeline.stories.verify import verify_run
 
 MIXED = (
