@@ -156,6 +156,29 @@ def test_weights_of_sources_and_clusters(families: Any, tmp_path: Path) -> None:
             assert wanted - longest < there <= wanted
 
 
+def test_documents_of_an_earlier_run_count_for_nobody(
+    mixed: Path, write_prose: Callable[..., str], tmp_path: Path
+) -> None:
+    """Clusters are those of the documents that are new."""
+    texts = [write_prose(70_006, 100)] * 3 + [write_prose(80_000 + i, 100) for i in (0, 1, 1, 1, 2)]
+    raw = tmp_path / "later.jsonl"
+    raw.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    config = {
+        "name": "later",
+        "inputs": [{"name": "later", "path": raw}],
+        "dedup": {"indexes": [mixed]},
+        "mixture": {"cluster_weights": {2: 4}},
+        "pack": {"validation_share": 0, "max_sequence_length": 64},
+    }
+    pipeline.run(config, tmp_path / "run", 0)
+    rows = pq.read_table(tmp_path / "run" / "documents.parquet").to_pylist()
+    assert [row["state"] for row in rows].count("duplicate") == 5
+    copies = stream(tmp_path / "run")
+    assert sorted(copies.values()) == [1, 1, 4]
+    (repeated,) = {row["representative"] for row in rows[4:7]}
+    assert copies[repeated] == 4
+
+
 def test_what_commands_answer(mixed: Path, prep: Callable[..., Any]) -> None:
     """`prep trace` has every copy of a document, `prep explain` says why there are so many."""
     rows = pq.read_table(mixed / "documents.parquet").to_pylist()
