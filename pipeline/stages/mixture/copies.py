@@ -43,33 +43,29 @@ _COLUMNS = ["doc_key", "source", "state", "split", "tokens"]
 
 
 @dataclass(frozen=True)
-class KeptPart:
-    """A part of documents.parquet; the class of each of its kept documents, None where all are of
-    one."""
+class ClassedPart:
+    """A part of documents.parquet, and the class of sizes of each of its kept documents."""
 
     documents: Shard
-    classes: Shard | None
-
-    @property
-    def shards(self) -> tuple[Shard, ...]:
-        """Both, or the one that is there."""
-        return tuple(shard for shard in (self.documents, self.classes) if shard is not None)
+    classes: Shard
 
 
-@dataclass(frozen=True)
-class Groups:
-    """The sources by name, and how many classes of sizes each of them has."""
+Part = Shard | ClassedPart
+"""What is read of kept documents: without cluster weights the part of documents.parquet alone, so
+that such a job is what it was before there were any."""
 
-    sources: tuple[str, ...]
-    classes: int
+
+def _list_shards(part: Part) -> tuple[Shard, ...]:
+    return (part.documents, part.classes) if isinstance(part, ClassedPart) else (part,)
 
 
 @dataclass(frozen=True)
 class QuotasJob:
-    """All kept documents; their groups, and the tokens that train has and is to have of each."""
+    """All kept documents, the sources by name, and the tokens that train has and is to have of each
+    group."""
 
-    parts: tuple[KeptPart, ...]
-    groups: Groups
+    documents: tuple[Part, ...]
+    sources: tuple[str, ...]
     tokens: tuple[int, ...]
     targets: tuple[int, ...]
     seed: int
@@ -77,10 +73,11 @@ class QuotasJob:
 
 def _quotas(job: QuotasJob, inputs: Inputs) -> Result:
     """One pass over the documents after the other, a part at a time: counters alone."""
+    classes = len(job.tokens) // len(job.sources)
 
     def read_train() -> Iterator[DocumentTokens]:
-        for part in job.parts:
-            documents, train = _read_kept(part, job.groups, inputs)
+        for part in job.documents:
+            documents, train = _read_kept(part, job.sources, classes, inputs)
             yield DocumentTokens(
                 documents.key_N2[train], documents.group[train], documents.tokens[train]
             )
@@ -106,11 +103,11 @@ class MixtureInputs:
         return size_classes(self.config)
 
     @property
-    def parts(self) -> tuple[KeptPart, ...]:
+    def parts(self) -> tuple[Part, ...]:
         """All kept documents."""
-        nothing = (None,) * len(self.documents.parts)
-        classes = self.classes.classes if self.classes else nothing
-        return tuple(map(KeptPart, self.documents.parts, classes))
+        if self.classes:
+            return tuple(map(ClassedPart, self.documents.parts, self.classes.classes))
+        return self.documents.parts
 
     def count_train(self) -> Totals:
         """Documents and tokens of train."""
@@ -127,12 +124,12 @@ def quotas_stage(mixed: MixtureInputs) -> Stage:
     totals = mixed.count_train()
     job = QuotasJob(
         mixed.parts,
-        Groups(tuple(totals), len(mixed.sizes.least)),
+        tuple(totals),
         tuple(tokens for of in totals.values() for _, tokens in of),
         tuple(group_targets(mixed.config, totals, mixed.sizes)),
         mixed.seed,
     )
-    shards = tuple(chain.from_iterable(part.shards for part in mixed.parts))
+    shards = tuple(chain.from_iterable(map(_list_shards, mixed.parts)))
     task = Task("quotas of sources", job, shards)
     return Stage(name="quotas", version=1, function=_quotas, tasks=(task,))
 
@@ -147,52 +144,57 @@ def count_trained(ends: Iterable[views.Ends]) -> dict[str, tuple[int, int]]:
     return trained
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class MixtureJob:
     """A part of the kept documents; the first of its clean tasks, and the kept documents of each;
-    the groups, with the quota of each."""
+    the groups by the name of their source, with the quota of each."""
 
-    part: KeptPart
+    documents: Part
     task: int
     kept: tuple[int, ...]
-    groups: Groups
-    quotas: Shared[tuple[Quota, ...]]
+    quotas: Shared[tuple[tuple[str, Quota], ...]]
     seed: int
 
 
 def _mixture(job: MixtureJob, inputs: Inputs) -> Result:
     """Per tokens shard and row-aligned with it: `source`, the number of its name, and `copies`;
     with cluster weights `group`, the number of source and class of sizes, too."""
-    documents, train = _read_kept(job.part, job.groups, inputs)
+    names, quotas = zip(*job.quotas.value, strict=True)
+    sources = tuple(dict.fromkeys(names))
+    classes = len(names) // len(sources)
+    documents, train = _read_kept(job.documents, sources, classes, inputs)
     if len(train) != sum(job.kept):
         raise IntegrityError(
-            f"{inputs.locate(job.part.documents)}: {len(train):,} kept documents; "
+            f"{inputs.locate(_list_shards(job.documents)[0])}: {len(train):,} kept documents; "
             f"{sum(job.kept):,} were tokenized"
         )
-    copies = np.where(train, draw_copies(documents, job.quotas.value, job.seed), 1)
+    copies = np.where(train, draw_copies(documents, quotas, job.seed), 1).astype(np.uint16)
     columns = {
-        "source": pa.array((documents.group // job.groups.classes).astype(np.uint32)),
-        "copies": pa.array(copies.astype(np.uint16)),
+        "source": pa.array((documents.group // classes).astype(np.uint32)),
+        "copies": pa.array(copies),
     }
-    if job.part.classes:
+    if isinstance(job.documents, ClassedPart):
         columns["group"] = pa.array(documents.group.astype(np.uint32))
     table = pa.table(columns)
-    ends = np.cumsum(job.kept)
+    ends = np.cumsum(job.kept).tolist()
     outputs = [
         arrow_output(layout.shard("mixture", task, "arrow"), table.slice(end - count, count))
-        for task, (end, count) in enumerate(zip(ends.tolist(), job.kept, strict=True), job.task)
+        for task, (end, count) in enumerate(zip(ends, job.kept, strict=True), job.task)
     ]
     return Result(tuple(outputs), {"in_train": int(copies[train].sum())})
 
 
-def _read_kept(part: KeptPart, groups: Groups, inputs: Inputs) -> tuple[DocumentTokens, Mask]:
+def _read_kept(
+    part: Part, sources: tuple[str, ...], classes: int, inputs: Inputs
+) -> tuple[DocumentTokens, Mask]:
     """The kept documents of a part; which of them are in train."""
-    table = pq.read_table(inputs.path(part.documents), columns=_COLUMNS)
+    shard, *of_classes = _list_shards(part)
+    table = pq.read_table(inputs.path(shard), columns=_COLUMNS)
     table = table.filter(pc.equal(table["state"], "kept"))
-    source = pc.index_in(table["source"], value_set=pa.array(groups.sources, pa.string()))
-    group: I64 = source.to_numpy().astype(np.int64) * groups.classes
-    if part.classes:
-        group += inputs.table(part.classes)["class"].to_numpy()
+    source = pc.index_in(table["source"], value_set=pa.array(sources, pa.string()))
+    group: I64 = source.to_numpy().astype(np.int64) * classes
+    for class_shard in of_classes:
+        group += inputs.table(class_shard)["class"].to_numpy()
     documents = DocumentTokens(
         ids.keys_as_u64(table["doc_key"]), group, table["tokens"].to_numpy().astype(np.int64)
     )
@@ -209,19 +211,14 @@ def mixture_stage(
         filled = group_quotas(mixed.config, tuple(totals), sizes)
     else:
         filled = tuple(Quota(copies, bound) for copies, bound in quotas.quotas)
-    groups, shared = Groups(tuple(totals), len(sizes.least)), Shared(filled)
+    names = (name for name in totals for _ in sizes.least)
+    shared = Shared(tuple(zip(names, filled, strict=True)))
     tasks = []
     of_parts = mixed.documents.tasks_of_parts(mixed.clean)
     for part, group in zip(mixed.parts, of_parts, strict=True):
-        job = MixtureJob(
-            part=part,
-            task=group.start,
-            kept=tuple(tokens.documents[group.start : group.stop]),
-            groups=groups,
-            quotas=shared,
-            seed=mixed.seed,
-        )
-        tasks.append(Task(f"mixture of {part.documents.path}", job, part.shards))
+        kept = tuple(tokens.documents[group.start : group.stop])
+        job, shards = MixtureJob(part, group.start, kept, shared, mixed.seed), _list_shards(part)
+        tasks.append(Task(f"mixture of {shards[0].path}", job, shards))
     settings = {"sources": _facts(mixed.config, totals, sizes, filled)}
     if mixed.classes:
         settings["cluster_sizes"] = _class_facts(sizes, totals)
