@@ -169,18 +169,18 @@ def _mixture(job: MixtureJob, inputs: Inputs) -> Result:
             f"{sum(job.kept):,} were tokenized"
         )
     copies = np.where(train, draw_copies(documents, quotas, job.seed), 1).astype(np.uint16)
-    columns = {
-        "source": pa.array((documents.group // classes).astype(np.uint32)),
-        "copies": pa.array(copies),
+    columns: dict[str, Any] = {
+        "source": (documents.group // classes).astype(np.uint32),
+        "copies": copies,
     }
     if isinstance(job.documents, ClassedPart):
-        columns["group"] = pa.array(documents.group.astype(np.uint32))
-    table = pa.table(columns)
-    ends = np.cumsum(job.kept).tolist()
-    outputs = [
-        arrow_output(layout.shard("mixture", task, "arrow"), table.slice(end - count, count))
-        for task, (end, count) in enumerate(zip(ends, job.kept, strict=True), job.task)
-    ]
+        columns["group"] = documents.group.astype(np.uint32)
+    outputs, stop = [], 0
+    for task, count in enumerate(job.kept, job.task):
+        start, stop = stop, stop + count
+        # Not slices of one table: Arrow writes them with other lengths of buffers.
+        table = pa.table({name: pa.array(values[start:stop]) for name, values in columns.items()})
+        outputs.append(arrow_output(layout.shard("mixture", task, "arrow"), table))
     return Result(tuple(outputs), {"in_train": int(copies[train].sum())})
 
 
