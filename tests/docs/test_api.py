@@ -23,7 +23,8 @@ NAMES = {
     "run search tokenize_texts trace verify",
     "pipeline.errors": "ConfigError InputError IntegrityError NondeterminismError PrepError "
     "ReadOnlyError ResourceError",
-    "pipeline.results": "Check CheckpointTrace ClusterSizeLedger DocumentEvidence Explanation Exposure ForwardTrace "
+    "pipeline.results": "Check CheckpointTrace ClusterSizeLedger DocumentEvidence Explanation "
+    "Exposure ForwardTrace "
     "FoundDocument FoundText Ledger Link Manifest MixtureLedger Period Preset Recipe RecordPlace "
     "RunRecord SearchAnswer SearchScope Shard ShardEnd Snippet SourceLedger SpanPart SplitLedger "
     "SplitShare StageForecast StageManifest Tally TaskRecord TokenSpan Total "
