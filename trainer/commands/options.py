@@ -231,12 +231,19 @@ def read_model(
     model_dir: Path | None, checkpoint: Path | None, tokenizer: Path | None, device: DeviceName
 ) -> tuple["LoadedModel", "TokenizerDefinition"]:
     """Load a model with its tokenizer. Raises ConfigError unless exactly one of `model_dir` and
-    `checkpoint` is given, and what `trainer.generation.loaded` raises."""
-    from trainer.generation.loaded import find_checkpoint, load_model, tokenizer_for
+    `checkpoint` is given, for an encoder, and what `trainer.generation.loaded` raises."""
+    from trainer.generation.loaded import (
+        check_decodes,
+        find_checkpoint,
+        load_model,
+        read_model_config,
+        tokenizer_for,
+    )
 
     if (model_dir is None) == (checkpoint is None):
         raise ConfigError("give --model_dir DIR or --checkpoint DIR")
     saved = find_checkpoint(checkpoint or model_dir or Path())
+    check_decodes(read_model_config(saved), saved.path)
     vocabulary = tokenizer_for(tokenizer, saved)
     return load_model(saved, device), vocabulary
 

@@ -84,7 +84,7 @@ ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
     "eval_input": {"data_subset": (None,), "num_samples": (None,)},
     "inference_input": {"data_subset": (None,), "num_samples": (None,)},
     "model": {
-        "use_position_embedding": (True,), "norm_first": (True,),
+        "use_position_embedding": (True,),
         "alibi_trainable_slopes": (False,), "fixed_sparse_attention": (None,),
         "scale_output_logits_by_d": (True,), "scale_qk_dot_by_layer_idx": (False,),
         "scale_by_layer_index": (False,), "position_embedding_offset": (0,),

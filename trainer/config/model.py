@@ -80,14 +80,14 @@ class ExpertsConfig(FrozenModel):
 
 class ModelConfig(FrozenModel):
     """Section `model`: a decoder, of which GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Mixtral,
-    Gemma 2, Qwen, MPT and BLOOM are forms."""
+    Gemma 2, Qwen, MPT and BLOOM are forms; or an encoder (BERT)."""
 
     vocab_size: Count = Field(description="size of the vocabulary; must equal that of the data set")
     max_position_embeddings: Count = Field(
         description="MSL in tokens; must equal that of the data set"
     )
     hidden_size: Count = Field(description="width of the residual stream")
-    num_hidden_layers: Count = Field(description="number of decoder blocks")
+    num_hidden_layers: Count = Field(description="number of blocks")
     num_heads: Count = Field(
         description="number of attention heads; must divide hidden_size or attention_inner_dim"
     )
@@ -118,14 +118,27 @@ class ModelConfig(FrozenModel):
     norm_type: Literal["layernorm", "biasless-layernorm", "rmsnorm"] = Field(
         "layernorm", description="norm in every block and before the read-out"
     )
+    norm_first: bool = Field(
+        True, description="false: a norm behind every sum of a block instead (BERT)"
+    )
     norm_first_sandwich: bool = Field(
         False, description="a norm behind every branch of a block too (Gemma 2)"
     )
     embedding_layer_norm: bool = Field(
-        False, description="a norm of norm_type on the embeddings (BLOOM)"
+        False, description="a norm of norm_type on the embeddings (BLOOM, BERT)"
     )
     share_embedding_weights: bool = Field(
         True, description="use the token embedding as the read-out matrix"
+    )
+    bidirectional: bool = Field(
+        False,
+        description="tokens attend to later ones of their document too: an encoder, which is "
+        "trained with data_transforms: mask_tokens (ours)",
+    )
+    mlm_head: bool = Field(
+        False,
+        description="a dense layer with the nonlinearity before the last norm; the head of BERT "
+        "(ours)",
     )
     attention_type: Literal["scaled_dot_product", "dot_product"] = Field(
         "scaled_dot_product", description="dot_product: logits are not scaled"
@@ -288,6 +301,7 @@ class ModelConfig(FrozenModel):
             )
         yield from self._scaling_problems()
         yield from self._window_problems()
+        yield from self._encoder_problems()
         if kind == "fixed" and self.hidden_size % 2:
             yield f"hidden_size {self.hidden_size} is odd; fixed positions need an even number"
         if self.mup_base_hidden_size is None:
@@ -325,6 +339,32 @@ class ModelConfig(FrozenModel):
             for key in ("sliding_window_every_other_decoder_layer", "attention_sink_tokens"):
                 if getattr(self, key):
                     yield f"{key} needs attention_sliding_window_length"
+
+    def _encoder_problems(self) -> Iterator[str]:
+        """Of what only encoders have, and what only decoders do."""
+        if self.mlm_head == self.norm_first:
+            yield (
+                f"norm_first: {str(self.norm_first).lower()} needs mlm_head: "
+                f"{str(not self.norm_first).lower()}: the last norm is that of the head, behind "
+                "blocks that end with a norm"
+            )
+        if self.mlm_head and not self.bidirectional:
+            yield "mlm_head: true needs bidirectional: true"
+        if self.mlm_head and self.is_gated:
+            yield f"mlm_head: true needs a plain nonlinearity, not {self.nonlinearity}"
+        if not self.norm_first and (self.norm_first_sandwich or self.parallel_block):
+            yield (
+                "norm_first: false needs norm_first_sandwich: false and parallel_block: false: a "
+                "norm follows each of two sums"
+            )
+        if not self.bidirectional:
+            return
+        if self.position_embedding_type == "alibi":
+            yield "bidirectional: true needs other positions than alibi, which looks back only"
+        if self.attention_sliding_window_length is not None:
+            yield "bidirectional: true needs attention_sliding_window_length: null"
+        if self.mup_base_hidden_size is not None:
+            yield "bidirectional: true needs mup_base_hidden_size: null"
 
     @property
     def precision(self) -> Precision:

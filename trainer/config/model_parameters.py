@@ -35,6 +35,8 @@ def shapes(config: ModelConfig) -> Shapes:
         named |= _norm(config, "embedding_norm")
     for index in range(config.num_hidden_layers):
         named |= _block(config, f"blocks.{index}.")
+    if config.mlm_head:
+        named |= _linear("head_dense", (width, width), True)
     named |= _norm(config, "final_norm")
     if not config.share_embedding_weights:
         named["read_out.weight"] = (vocabulary, width)
@@ -140,6 +142,7 @@ def gpt_shape(model: ModelConfig) -> GPTShape:
             output_bias=model.use_ffn_bias_in_attention,
             filter_bias=model.use_ffn_bias,
             read_out_bias=model.use_bias_in_output,
+            head_dense=model.mlm_head,
         ),
     )
 

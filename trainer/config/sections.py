@@ -45,6 +45,28 @@ class SinkTokens(FrozenModel):
     )
 
 
+class MaskTokens(FrozenModel):
+    """An entry of `data_transforms`: masked language modelling (BERT, arXiv 1810.04805). Chosen
+    tokens, which alone count in the loss, are hidden: four fifths become the mask token, a tenth
+    any token, a tenth stay. Other tokens are chosen each time that a row is read."""
+
+    name: Literal["mask_tokens"]
+    mask_token: str = Field(
+        "[MASK]", description="the token that hides others, by its string in the run's tokenizer"
+    )
+    mask_token_id: int | None = Field(
+        None,
+        ge=0,
+        description="by its id instead; a token that no text has. Of GPT-2: 187, the byte 0xff",
+    )
+    masked_lm_prob: float = Field(
+        0.15, gt=0, lt=1, description="share of the tokens of a row, special ones apart"
+    )
+
+
+DataTransform = Annotated[SinkTokens | MaskTokens, Field(discriminator="name")]
+
+
 class BatchSizeStep(FrozenModel):
     """One batch size of a schedule."""
 
@@ -69,12 +91,12 @@ class SampleInputConfig(FrozenModel):
     use_vsl: bool = Field(
         False, description="documents packed into one row do not attend to each other (VSL)"
     )
-    data_transforms: tuple[SinkTokens, ...] = Field(
+    data_transforms: tuple[DataTransform, ...] = Field(
         (),
         strict=False,
         max_length=1,
-        description="changes of rows as they are read: sink tokens before them, which "
-        "max_position_embeddings includes",
+        description="a change of rows as they are read: sink tokens before them, which "
+        "max_position_embeddings includes; or hidden tokens, which an encoder guesses",
     )
     batch_size: Count = Field(description="global batch in sequences, over all CS-2 systems")
     micro_batch_size: Count | Literal["auto"] = Field(
@@ -87,14 +109,19 @@ class SampleInputConfig(FrozenModel):
     def _one_source(self) -> "SampleInputConfig":
         if self.mixture and self.data_dir is not None:
             raise ValueError("give data_dir or mixture, not both")
-        if self.data_transforms and self.use_vsl:
+        if self.sinks and self.use_vsl:
             raise ValueError("add_sink_tokens needs use_vsl: false")
         return self
 
     @property
     def sinks(self) -> SinkTokens | None:
         """The tokens that are put before every row."""
-        return self.data_transforms[0] if self.data_transforms else None
+        return next((one for one in self.data_transforms if isinstance(one, SinkTokens)), None)
+
+    @property
+    def masking(self) -> MaskTokens | None:
+        """How tokens to guess are chosen."""
+        return next((one for one in self.data_transforms if isinstance(one, MaskTokens)), None)
 
 
 class TrainInput(SampleInputConfig):

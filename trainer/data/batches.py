@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dedup.arrays import I64
 from pipeline.core.errors import PrepError
 from pipeline.core.mirror import fetch, is_absent, locate
@@ -46,7 +48,11 @@ class TrainingData:
 
     def batch(self, step: int) -> Batch:
         """The global batch of 1-based `step`; each feature (B, S) int64."""
-        return to_batch(self.source.read(self._rows(step)))
+        rows_BCS, masking = self.source.read(self._rows(step)), self.source.masking
+        if masking is not None:
+            samples_B = samples_before_step(step, self.schedule) + np.arange(len(rows_BCS))
+            rows_BCS = masking.of_training(rows_BCS, self._seed, samples_B)
+        return to_batch(rows_BCS)
 
     def paths(self, step: int) -> list[Path]:
         """The shards that the batch of 1-based `step` is read from."""
@@ -66,6 +72,8 @@ class TrainingData:
         }
         if self.source.sinks is not None:
             fields["sinks"] = self.source.sinks.model_dump(mode="json")
+        if self.source.masking is not None:
+            fields["masking"] = self.source.masking.describe()
         return fields if self._name == "keyed" else {**fields, "order": self._name}
 
 
@@ -206,9 +214,9 @@ def activation_bytes(
     """Estimate from above of the activations one sequence keeps for backward, in bytes.
 
     "keep" holds all layers; "recompute" one, and the input of each; "evict" one; at the end come
-    logits, their softmax and gradient. Attention scores are not counted (fused attention), except
-    for ALiBi; with dropout, PyTorch keeps them on a CPU. `packed`: rows of several documents (VSL)
-    have a mask.
+    the head of an encoder, logits, their softmax and gradient. Attention scores are not counted
+    (fused attention), except for ALiBi; with dropout, PyTorch keeps them on a CPU. `packed`: rows
+    of several documents (VSL) have a mask.
     """
     size = _FP32_BYTES if model.precision in _IN_FP32 else _HALF_BYTES
     length, depth = model.max_position_embeddings, model.num_hidden_layers
@@ -221,7 +229,8 @@ def activation_bytes(
     norm = (
         2 * (_FP32_BYTES + size) * length * model.hidden_size if model.embedding_layer_norm else 0
     )
-    return layers[rule] + norm + 3 * size * length * model.vocab_size
+    head = 3 * size * length * model.hidden_size if model.mlm_head else 0
+    return layers[rule] + norm + head + 3 * size * length * model.vocab_size
 
 
 def _layer_bytes(model: ModelConfig, size: int) -> int:

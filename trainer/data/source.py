@@ -33,6 +33,7 @@ from pipeline.lineage.forward import NO_SOURCE, LabelSources, has_lineage
 from pipeline.runs.generations import list_split_directories
 from trainer.config import ModelConfig, SampleInputConfig
 from trainer.config.sections import SinkTokens, TrainInput
+from trainer.data.masking import TokenMasking, resolve_masking
 
 Batch = dict[str, torch.Tensor]
 _IDS, _LABELS = (SAMPLE_FEATURES.index(name) for name in ("input_ids", "labels"))
@@ -114,12 +115,14 @@ def to_batch(rows_BCS: npt.NDArray[np.int32]) -> Batch:
 class SampleSource:
     """Data sets one after the other. `parts`: rows of each, and samples of an epoch that read
     them. `joins`: of generations of one data set, the sample from which on each is read. `sinks`:
-    tokens before every row."""
+    tokens before every row. `masking`: how tokens to guess are chosen, which `read` does not do: it
+    depends on when a row is read."""
 
     datasets: tuple[SampleDataset, ...]
     parts: tuple[OrderPart, ...]
     joins: tuple[int, ...] | None = None
     sinks: SinkTokens | None = None
+    masking: TokenMasking | None = None
 
     @staticmethod
     def of(*datasets: SampleDataset) -> "SampleSource":
@@ -254,7 +257,9 @@ def _open(
         opened += datasets
         parts += [_make_part(dataset, weight) for dataset in datasets]
     _check_together(opened)
-    return SampleSource(tuple(opened), tuple(parts), sinks=sinks)
+    rule = section.masking
+    masking = None if rule is None else resolve_masking(rule, opened, model)
+    return SampleSource(tuple(opened), tuple(parts), sinks=sinks, masking=masking)
 
 
 def _make_part(dataset: SampleDataset, weight: float) -> OrderPart:

@@ -200,10 +200,16 @@ def find_known_labels(
     source: SampleSource, reference: TokenizerDefinition | None, say: Callable[[str], None]
 ) -> KnownLabels:
     """What the run directories of `source` record; says what they do not. Raises ConfigError
-    when there is a `reference` to compare with, but no tokenizer of the data."""
+    when there is a `reference` to compare with, but no tokenizer of the data, or tokens to guess,
+    which are no text."""
     text = None
+    if source.masking is not None and reference is not None:
+        raise ConfigError(
+            "--reference-tokenizer: the loss of an encoder is over hidden tokens here and there, "
+            "which are no text to count in another vocabulary; leave it out"
+        )
     try:
-        definition = tokenizer_of_data(source)
+        definition = None if source.masking is not None else tokenizer_of_data(source)
     except ConfigError as error:
         say(f"Bits per byte are not reported: {error}")
         definition = None

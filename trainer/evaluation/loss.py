@@ -29,11 +29,14 @@ from pipeline.hdf5.foreign.dataset import holds_shards, open_any
 from pipeline.hdf5.format import VSL
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 from trainer.config import EvalInput
+from trainer.config.sections import MaskTokens
 from trainer.data import Batch, SampleSource, open_evaluation, to_batch
+from trainer.data.masking import of_inputs
 from trainer.evaluation.labels import Amount, KnownLabels, find_known_labels
 from trainer.generation.loaded import find_checkpoint, load_model
 from trainer.model.decoder import LabelLosses
 from trainer.runs import console, metrics
+from trainer.runs.checkpoint import Checkpoint
 from trainer.runs.metrics import Events
 from wafer_backend.compiled import BackendConfig, CompiledModule, Target
 from wafer_backend.strict import on_host
@@ -198,6 +201,7 @@ class Evaluator:
         """Measure the mean loss. Raises InputError when no label counts, IntegrityError when
         lineage does not know one."""
         labels, rows, size = self._known, self.source.rows, self.batch_size
+        masking = self.source.masking
         if self.max_batches is not None:
             rows = min(rows, self.max_batches * size)
         sums = GroupSums(self.compiled, labels.groups)
@@ -208,6 +212,9 @@ class Evaluator:
                 console.doing(f"evaluating, row {first + 1:,} of {rows:,}")
                 rows_B = np.arange(first, min(first + size, rows), dtype=np.int64)
                 rows_BCS, group_BS = self.source.read(rows_B), labels.group_of(rows_B)
+                if masking is not None:
+                    group_BS = of_inputs(group_BS, rows_BCS)
+                    rows_BCS = masking.of_evaluation(rows_BCS, rows_B)
                 batch_loss, batch_counted = self.compiled.evaluate(
                     sums.tagged(to_batch(rows_BCS), group_BS),
                     micro_batch_size=self.micro_batch_size,
@@ -267,7 +274,12 @@ def evaluate_checkpoint(request: LossOptions, say: Callable[[str], None]) -> Los
     model = loaded.config
     dataset = open_any(directory, model.max_position_embeddings, model.vocab_size)
     is_vsl = dataset.layout is VSL
-    section = EvalInput(data_dir=directory, batch_size=request.batch_size, use_vsl=is_vsl)
+    section = EvalInput(
+        data_dir=directory,
+        batch_size=request.batch_size,
+        use_vsl=is_vsl,
+        data_transforms=(_masking_of(saved),) if model.bidirectional else (),
+    )
     source = open_evaluation(section, loaded.config)
     compiled = CompiledModule(
         loaded.model.requires_grad_(True),
@@ -296,6 +308,16 @@ def evaluate_checkpoint(request: LossOptions, say: Callable[[str], None]) -> Los
     )
     measured = evaluator.measure()
     return LossMeasurement(saved.step, saved.hash, source.datasets[0].dataset_hash, measured)
+
+
+def _masking_of(saved: Checkpoint) -> MaskTokens:
+    """How the tokens that an encoder was trained to guess were chosen; the default rule for one
+    whose training is not known."""
+    trained = saved.state.get("masking")
+    if trained is None:
+        return MaskTokens(name="mask_tokens")
+    given = {key: trained[key] for key in ("mask_token_id", "masked_lm_prob")}
+    return MaskTokens(name="mask_tokens", **given)
 
 
 def split_directory(data: Path, split: str) -> Path:

@@ -25,7 +25,7 @@ import torch
 from pipeline.core.errors import InputError, escape_text
 from pipeline.core.words import pluralise
 from pipeline.tokenizers.definition import TokenizerDefinition
-from trainer.generation.loaded import LoadedModel
+from trainer.generation.loaded import LoadedModel, check_decodes
 from trainer.generation.text import begin_text, encode_text
 
 Ids = Sequence[int]
@@ -47,8 +47,9 @@ def score_all(
     done: Callable[[int], object] = lambda texts: None,
 ) -> list[Score]:
     """Score every (context, continuation) of token ids, in the order given; `done` is called
-    with the size of each batch. Raises InputError for an empty context (give EOS) or
-    continuation, and for a continuation of more than MSL tokens."""
+    with the size of each batch. Raises ConfigError for an encoder, InputError for an
+    empty context (give EOS) or continuation, and for a continuation of more than MSL tokens."""
+    check_decodes(loaded.config, loaded.checkpoint.path)
     length = loaded.config.max_position_embeddings
     for context, continuation in texts:
         if not context or not continuation:

@@ -21,7 +21,13 @@ from pipeline.runs import layout
 from pipeline.tokenizers.definition import TokenizerDefinition
 from trainer.config import InferenceInput, Params
 from trainer.data.prepare import DataDirectories
-from trainer.generation.loaded import LoadedModel, load_model, read_model_config, tokenizer_for
+from trainer.generation.loaded import (
+    LoadedModel,
+    check_decodes,
+    load_model,
+    read_model_config,
+    tokenizer_for,
+)
 from trainer.generation.text import Prompt, PromptReader, decode_ids
 from trainer.model.forward_pass import KVCache
 from trainer.runs import console
@@ -169,8 +175,10 @@ class Inference:
 def prepare_inference(
     params: Params, directories: DataDirectories, saved: Checkpoint, target: Target
 ) -> Inference:
-    """What the params ask for, checked. Raises ConfigError where nothing names prompts, or keys,
-    tokenizer and model do not fit; InputError for a prompt that cannot be read or is too long."""
+    """What the params ask for, checked. Raises ConfigError for an encoder, where nothing names
+    prompts, or keys, tokenizer and model do not fit; InputError for a prompt that cannot be read or
+    is too long."""
+    check_decodes(params.model, saved.path)
     section = params.inference_input or InferenceInput()
     place = _place(section, directories)
     tokenizer = _tokenizer(directories, saved)

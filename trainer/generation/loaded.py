@@ -46,6 +46,16 @@ class LoadedModel:
         return self.model.token_embedding.weight.device
 
 
+def check_decodes(model: ModelConfig, place: Path) -> None:
+    """Raise ConfigError for an encoder, which has no token after the last one to tell."""
+    if model.bidirectional:
+        raise ConfigError(
+            f"{place}: an encoder (model.bidirectional: true), which guesses hidden tokens from "
+            "both sides: it cannot continue texts, nor score them token by token; `train evaluate` "
+            "measures its loss"
+        )
+
+
 def find_checkpoint(path: Path) -> Checkpoint:
     """A checkpoint directory, or the newest of a model directory. Raises ConfigError when there
     is none, IntegrityError when it is damaged."""

@@ -27,7 +27,7 @@ from pipeline.hdf5.read import SampleDataset
 from pipeline.hdf5.shard_file import ShardFile
 from pipeline.tokenizers.definition import TokenizerDefinition, decode_bytes, reference_tokenizer
 from trainer.config import InferenceInput, ModelConfig
-from trainer.generation.loaded import LoadedModel
+from trainer.generation.loaded import LoadedModel, check_decodes
 from trainer.model.forward_pass import KVCache
 
 
@@ -125,7 +125,9 @@ class GeneratedText:
 def generate_text(
     loaded: LoadedModel, tokenizer: TokenizerDefinition, prompt: str, wish: GenerationOptions
 ) -> GeneratedText:
-    """Continue `prompt`, or start a document where it is empty."""
+    """Continue `prompt`, or start a document where it is empty. Raises ConfigError for an
+    encoder."""
+    check_decodes(loaded.config, loaded.checkpoint.path)
     start = begin_text(tokenizer, encode_text(tokenizer, prompt))
     tokens = continuation(loaded, start, wish.sampling, seed=wish.seed, ids=tokenizer.vocab_size)
     ids: list[int] = []

@@ -1,6 +1,7 @@
-"""Causal self-attention: one, some or all heads of K and V; norms of Q and K; capped logits.
+"""Self-attention: one, some or all heads of K and V; norms of Q and K; capped logits.
 
-A token attends to earlier tokens of its document, and within a sliding window. Packed rows
+A token attends to earlier tokens of its document, in an encoder to later ones as well, and within a
+sliding window. Packed rows
 (variable sequence length) hold documents one after the other, each seeing only itself.
 `attention_span` (`pipeline.hdf5.format`) counts the tokens after this one in its segment, so it is
 0 at a segment's end.
@@ -33,12 +34,14 @@ from trainer.model.positions import alibi_bias, rotate
 class MaskRule:
     """What a mask is made by. `alibi_heads`: 0 without ALiBi. `window`: last tokens that a token
     attends to, itself included, or None for all; `sinks`: first tokens of a segment that it
-    attends to as well. `always`: a mask even where attention could do without."""
+    attends to as well. `always`: a mask even where attention could do without. `both_ways`: later
+    tokens are attended to too."""
 
     alibi_heads: int = 0
     window: int | None = None
     sinks: int = 0
     always: bool = False
+    both_ways: bool = False
 
     @classmethod
     def of(cls, config: ModelConfig, *, windowed: bool) -> "MaskRule":
@@ -47,7 +50,8 @@ class MaskRule:
             config.num_heads if config.position_embedding_type == "alibi" else 0,
             config.attention_sliding_window_length if windowed else None,
             config.attention_sink_tokens or 0 if windowed else 0,
-            always=config.attention_logit_softcapping is not None,
+            always=config.attention_logit_softcapping is not None and not config.bidirectional,
+            both_ways=config.bidirectional,
         )
 
     def needed(self, length: int) -> bool:
@@ -82,9 +86,10 @@ def segment_mask(attention_span_BS: Tensor) -> Tensor:
 def additive_mask(
     x_BSD: Tensor, span_BS: Tensor | None, positions: Tensor, rule: MaskRule
 ) -> Tensor | None:
-    """The mask for `x_BSD`: (1 or B, 1 or H, S, S). Left out are later tokens, with `span_BS` of
-    packed rows other segments, and what is outside a window. `positions`: (S,) or (B, S), places
-    in the segment. None where nothing but later tokens is left out."""
+    """The mask for `x_BSD`: (1 or B, 1 or H, S, S). Left out are later tokens, unless the rule is
+    for both ways, with `span_BS` of packed rows other segments, and what is outside a window.
+    `positions`: (S,) or (B, S), places in the segment. None where nothing but later tokens is left
+    out, or nothing at all."""
     length, device = x_BSD.shape[1], x_BSD.device
     if span_BS is None and not rule.needed(length):
         return None
@@ -94,6 +99,8 @@ def additive_mask(
         seen = (distance_SS >= 0).view(1, 1, length, length)
     else:
         seen = segment_mask(span_BS).unsqueeze(1)
+        if rule.both_ways:
+            seen = seen | seen.transpose(-1, -2)
     if rule.narrows(length):
         key_position = positions.view(-1, 1, 1, length)
         seen = seen & rule.within(distance_SS, key_position)
@@ -134,7 +141,7 @@ class WideLinear(nn.Linear):
 
 
 class Attention(nn.Module):
-    """Causal self-attention. In float16 everything from the QKV projection to the mixed values
+    """Self-attention. In float16 everything from the QKV projection to the mixed values
     is fp32, forward and backward: there the gradient of the softmax, and what follows from it
     for QK^T and the Q and K projections, underflows (Cerebras-GPT, arXiv 2304.03208, section
     A.2)."""
@@ -147,6 +154,7 @@ class Attention(nn.Module):
         self.dropout_rate = config.dropout_rate if rate is None else rate
         self.scale = logits_scale(config)
         self.cap = config.attention_logit_softcapping
+        self.causal = not config.bidirectional
         self.wide = config.precision == "float16"
         kind = WideLinear if self.wide else nn.Linear
         rows = (self.heads + 2 * self.kv_heads) * self.head_width
@@ -184,7 +192,7 @@ class Attention(nn.Module):
             v_BKSE,
             attn_mask=mask,
             dropout_p=self.dropout_rate if self.training else 0.0,
-            is_causal=mask is None and q_BHSE.shape[2] == k_BKSE.shape[2],
+            is_causal=self.causal and mask is None and q_BHSE.shape[2] == k_BKSE.shape[2],
             scale=self.scale,
             enable_gqa=self.kv_heads < self.heads,
         )

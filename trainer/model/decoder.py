@@ -1,8 +1,10 @@
 """The decoder family: GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Mixtral, Gemma 2, Qwen, MPT and BLOOM
-are configs of it; and the loss of every label.
+are configs of it; the encoder of BERT, which is the same blocks with another mask, place of norms
+and head; and the loss of every label.
 
 Shapes: B sequences, S tokens (MSL), N columns of a cached pass, D hidden size, V vocabulary.
-Sources: Cerebras-GPT (arXiv 2304.03208) section 2, Table 1 and, for muP, Table 14.
+Sources: Cerebras-GPT (arXiv 2304.03208) section 2, Table 1 and, for muP, Table 14; BERT (arXiv
+1810.04805), without its segments and next-sentence task, as RoBERTa (arXiv 1907.11692).
 """
 
 from collections.abc import Mapping
@@ -15,17 +17,18 @@ from trainer.config import ModelConfig, model_parameters
 from trainer.model.attention import Attention, MaskRule, additive_mask, mask_of_next
 from trainer.model.forward_pass import Geometry, KVCache, Routing, RoutingLog
 from trainer.model.initial_weights import initialize
-from trainer.model.layers import Experts, FeedForward, balancing_losses, make_norm
+from trainer.model.layers import Experts, FeedForward, HeadDense, balancing_losses, make_norm
 from trainer.model.positions import Rotation, rotation, sinusoids
 
 
 class Block(nn.Module):
     """x + attention(norm(x)), then x + feed_forward(norm(x)); parallel: both read the first x. A
-    parallel block may share one norm between its branches; a sandwich has a norm behind each."""
+    parallel block may share one norm between its branches; a sandwich has a norm behind each.
+    Without norm_first: norm(x + attention(x)), then norm(x + feed_forward(x))."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.parallel = config.parallel_block
+        self.parallel, self.norm_first = config.parallel_block, config.norm_first
         shared = self.parallel and not config.use_untied_layer_norm
         self.attention_norm = make_norm(config)
         self.attention = Attention(config)
@@ -40,18 +43,30 @@ class Block(nn.Module):
 
     def forward(self, x_BSD: Tensor, geometry: Geometry) -> Tensor:
         """(B, S, D) -> (B, S, D)."""
+        if not self.norm_first:
+            return self._norm_last(x_BSD, geometry)
         normed_BSD = self.attention_norm(x_BSD)
         branch_BSD = self.attention_output_norm(self.attention(normed_BSD, geometry))
         mixed_BSD = x_BSD + self.dropout(branch_BSD)
         if self.feed_forward_norm is not None:
             normed_BSD = self.feed_forward_norm(x_BSD if self.parallel else mixed_BSD)
-        if isinstance(self.feed_forward, Experts):
-            branch_BSD = self.feed_forward(normed_BSD, geometry.routed)
-        else:
-            branch_BSD = self.feed_forward(normed_BSD)
-        branch_BSD = self.feed_forward_output_norm(branch_BSD)
+        branch_BSD = self.feed_forward_output_norm(self._fed_forward(normed_BSD, geometry))
         total_BSD: Tensor = mixed_BSD + self.dropout(branch_BSD)
         return total_BSD
+
+    def _norm_last(self, x_BSD: Tensor, geometry: Geometry) -> Tensor:
+        branch_BSD = self.attention(x_BSD, geometry)
+        x_BSD = self.attention_norm(x_BSD + self.dropout(branch_BSD))
+        branch_BSD = self._fed_forward(x_BSD, geometry)
+        assert self.feed_forward_norm is not None, "only parallel blocks share a norm"
+        total_BSD: Tensor = self.feed_forward_norm(x_BSD + self.dropout(branch_BSD))
+        return total_BSD
+
+    def _fed_forward(self, x_BSD: Tensor, geometry: Geometry) -> Tensor:
+        layer = self.feed_forward
+        routed = (geometry.routed,) if isinstance(layer, Experts) else ()
+        out_BSD: Tensor = layer(x_BSD, *routed)
+        return out_BSD
 
 
 class LabelLosses(nn.Module):
@@ -66,8 +81,8 @@ class LabelLosses(nn.Module):
 
 
 class GPT(nn.Module):
-    """The decoder with its loss. Weights are a function of (config, seed, parameter name).
-    `gpt_shape`: as the performance model reads it."""
+    """The decoder, or encoder, with its loss. Weights are a function of (config, seed, parameter
+    name). `gpt_shape`: as the performance model reads it."""
 
     def __init__(self, config: ModelConfig, seed: int) -> None:
         super().__init__()
@@ -80,6 +95,7 @@ class GPT(nn.Module):
         rate = config.embedding_dropout_rate
         self.dropout = nn.Dropout(config.dropout_rate if rate is None else rate)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
+        self.head_dense = HeadDense(config) if config.mlm_head else nn.Identity()
         self.final_norm = make_norm(config)
         self.read_out = nn.Linear(width, vocabulary, bias=config.use_bias_in_output)
         if config.share_embedding_weights:
@@ -170,7 +186,8 @@ class GPT(nn.Module):
 
     def _read(self, x: Tensor) -> Tensor:
         """(..., D) -> logits (..., V)."""
-        logits = _scaled(self.read_out(self.final_norm(x)), self.config.output_logits_scale)
+        normed = self.final_norm(self.head_dense(x))
+        logits = _scaled(self.read_out(normed), self.config.output_logits_scale)
         cap = self.config.final_logit_softcapping
         return logits if cap is None else cap * torch.tanh(logits / cap)
 

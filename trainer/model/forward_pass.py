@@ -96,9 +96,9 @@ class RoutingLog:
 @dataclass(frozen=True)
 class Geometry:
     """What all layers of one forward pass share. `mask`: see `additive_mask`; None: every token
-    attends to itself and all earlier ones. `rotation`: of Q and K, or None. `past`: what the
-    layer has seen before, never in training. `routed`: where layers of experts tell what
-    their routers decided."""
+    attends to itself and all earlier ones, in an encoder to all. `rotation`: of Q and K, or None.
+    `past`: what the layer has seen before, never in training. `routed`: where layers of experts
+    tell what their routers decided."""
 
     mask: Tensor | None
     rotation: Rotation | None

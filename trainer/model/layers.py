@@ -66,6 +66,19 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+class HeadDense(nn.Linear):
+    """f(W x + b): what an encoder reads its tokens off with, before the last norm (BERT, arXiv
+    1810.04805; `transform` in its authors' code)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config.hidden_size, config.hidden_size)
+        self.activation = _ACTIVATIONS[config.nonlinearity]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., D)."""
+        return self.activation(super().forward(x))
+
+
 class FeedForward(nn.Module):
     """output(f(input(x))); of swiglu and the like output(f(gate(x)) * input(x)) (arXiv
     2002.05202)."""

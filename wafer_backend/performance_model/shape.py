@@ -38,8 +38,8 @@ class Variant:
     one, 4 where a norm follows each branch too. `embedding_norm`: whether embeddings have one.
     `head_norm`: of the heads of Q and K. `attention_width`: q, None for d. `experts`: feed-forward
     layers of a block; `active_experts`: of a token; `routed_experts`: what a router chooses from,
-    0 without one. `tied`: the read-out is the token embedding. Raises BackendConfigError
-    for a count below 1.
+    0 without one. `tied`: the read-out is the token embedding. `head_dense`: a dense layer with
+    the activation stands before the last norm. Raises BackendConfigError for a count below 1.
     """
 
     key_value_heads: int | None = None
@@ -59,6 +59,7 @@ class Variant:
     output_bias: bool = True
     filter_bias: bool = True
     read_out_bias: bool = False
+    head_dense: bool = False
 
     def __post_init__(self) -> None:
         for name in ("key_value_heads", "rotary_width", "norms_per_block"):
@@ -174,9 +175,15 @@ def _block_parameters(shape: GPTShape) -> int:
 
 
 def _read_out_parameters(shape: GPTShape) -> int:
-    """The last norm, and what the read-out does not share with the embeddings."""
+    """The dense layer of the head, the last norm, and what the read-out does not share with the
+    embeddings."""
     d, v, variant = shape.width, shape.vocabulary, shape.variant
-    return variant.norm_vectors * d + (0 if variant.tied else v * d) + variant.read_out_bias * v
+    return (
+        variant.head_dense * (d + 1) * d
+        + variant.norm_vectors * d
+        + (0 if variant.tied else v * d)
+        + variant.read_out_bias * v
+    )
 
 
 def list_layers(shape: GPTShape) -> tuple[Layer, ...]:
@@ -192,7 +199,7 @@ def list_layers(shape: GPTShape) -> tuple[Layer, ...]:
     embedding, block, read_out = (
         2 * s * v * d + positions + norm,
         _block_flops(shape),
-        2 * s * d * v,
+        2 * s * d * v + _head_flops(shape),
     )
     first = min(_embedding_parameters(shape), shape.parameters)
     last = min(_read_out_parameters(shape), shape.parameters - first)
@@ -202,6 +209,12 @@ def list_layers(shape: GPTShape) -> tuple[Layer, ...]:
         Layer("block", shape.layers, rest / shape.layers, block, 2 * block),
         Layer("read-out", 1, last, read_out, 2 * read_out),
     )
+
+
+def _head_flops(shape: GPTShape) -> int:
+    """Of the dense layer before the last norm, and its activation."""
+    s, d, variant = shape.sequence_length, shape.width, shape.variant
+    return variant.head_dense * (2 * s * d * d + ACTIVATION_FLOPS[variant.activation] * s * d)
 
 
 def _block_flops(shape: GPTShape) -> int:
