@@ -14,17 +14,18 @@ from pydantic import ValidationError
 from pipeline.core.errors import ConfigError
 from trainer.config import ModelConfig
 from trainer.convert.alibi_like import BLOOM, MPT
+from trainer.convert.bert_like import BERT
 from trainer.convert.family import HfKeys, Json, ModelFamily
 from trainer.convert.gpt_like import BTLM, FALCON, GPT2, GPTJ, JAIS, NEOX, STARCODER
 from trainer.convert.llama_like import GEMMA2, LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3
 
 _ALL = (
     GPT2, GPTJ, NEOX, LLAMA, BTLM, JAIS, STARCODER, FALCON, BLOOM, MPT, MISTRAL, MIXTRAL, QWEN2,
-    QWEN3, GEMMA2,
+    QWEN3, GEMMA2, BERT,
 )  # fmt: skip
 FAMILIES = {family.name: family for family in _ALL}
 
-PLANNED = ("t5",)
+PLANNED = ("t5", "roberta")
 """Families that Model Zoo converts and this does not yet."""
 
 

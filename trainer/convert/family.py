@@ -24,6 +24,9 @@ ACTIVATIONS = {
 """Activations of Hugging Face, and ours."""
 
 _PLAIN: Mapping[str, tuple[Any, ...]] = {
+    "bidirectional": (False,),
+    "norm_first": (True,),
+    "mlm_head": (False,),
     "embedding_layer_norm": (False,),
     "norm_first_sandwich": (False,),
     "pos_scaling_factor": (1.0,),
@@ -50,7 +53,9 @@ class ModelFamily:
     `base`: prefix of all tensors but the read-out. `keeps_mup`: muP factors stay factors.
     `scales_embeddings`: embeddings are multiplied by sqrt(hidden_size). `scales_attention`: it has
     a factor for attention logits. `offset_norms`: gains of norms are stored less 1. `verified`: how
-    well. `constants`: tensors of it that no parameter is.
+    well. `constants`: tensors of it that no parameter is. `copies`: tensors that are
+    written under a second name too. `segments`: the matrix of the
+    embeddings of two segments, of which we have the first alone, in the positions.
     """
 
     name: str
@@ -72,6 +77,8 @@ class ModelFamily:
     offset_norms: bool = False
     verified: str = "logits, both ways"
     constants: tuple[str, ...] = ()
+    copies: tuple[tuple[str, str], ...] = ()
+    segments: str | None = None
 
     def refusal(self, config: ModelConfig) -> str | None:
         """Why it cannot hold a model of this config, if so."""

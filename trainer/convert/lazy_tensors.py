@@ -86,6 +86,16 @@ def shift(lazy: LazyTensor, by: float) -> LazyTensor:
     return LazyTensor(lazy.shape, lazy.dtype, read)
 
 
+def add_row(lazy: LazyTensor, other: LazyTensor) -> LazyTensor:
+    """With row 0 of `other` added to every row, rounded once to its dtype."""
+
+    def read() -> Tensor:
+        total = lazy.read().to(torch.float64) + other.read()[0].to(torch.float64)
+        return total.to(lazy.dtype)
+
+    return LazyTensor(lazy.shape, lazy.dtype, read)
+
+
 def _times(tensor: Tensor, factor: float) -> Tensor:
     product = torch.empty_like(tensor)
     for start in range(0, len(tensor), _ROWS):

@@ -143,8 +143,9 @@ def write_mdl(out: Path, state: State, config: ModelConfig, step: int) -> Files:
 
 def write_params_yaml(out: Path, config: ModelConfig) -> Files:
     """A params.yaml that loads, with this section `model`."""
+    transforms = {"data_transforms": [{"name": "mask_tokens"}]} if config.bidirectional else {}
     sections = {
-        "train_input": {"batch_size": 8},
+        "train_input": {"batch_size": 8, **transforms},
         "model": config.model_dump(mode="json", exclude_defaults=True),
         "optimizer": {"learning_rate": 1e-5},
         "runconfig": {"max_steps": 100},

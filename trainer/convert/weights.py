@@ -278,6 +278,9 @@ def to_hf(
     tensors = to_layout(whole, config, family.layout)
     for name in family.constants:
         tensors[name] = lazy_tensors.of(torch.tensor(alibi_slopes(config.num_heads))[:, None])
+    tensors |= {second: tensors[name] for name, second in family.copies}
+    if family.segments is not None:
+        tensors[family.segments] = lazy_tensors.make_zeros((2, config.hidden_size), dtype)
     hf_config = to_hf_config(config, family)
     return tensors, hf_config | {"torch_dtype": str(dtype).removeprefix("torch.")}
 
@@ -298,10 +301,22 @@ def from_hf(
     if config.share_embedding_weights:
         named.pop("lm_head.weight", None)
         named.pop(family.layout.name("read_out.weight"), None)
+    if family.segments is not None:
+        named = _fold_segments(named, family.segments, family.layout)
     state, dropped = from_layout(named, config, family.layout, drop_unmatched)
     if family.offset_norms:
         state = _offset_norms(state, 1.0)
     return state, config, dropped
+
+
+def _fold_segments(tensors: State, name: str, layout: CheckpointLayout) -> dict[str, LazyTensor]:
+    """With the embedding of the first segment, which all tokens of a row are in, added to every
+    position."""
+    named = dict(tensors)
+    segments, where = named.pop(name, None), layout.name("position_embedding.weight")
+    if segments is not None and where in named:
+        named[where] = lazy_tensors.add_row(named[where], segments)
+    return named
 
 
 RELEASES = ("1.7", "1.8", "1.9", *(f"2.{minor}" for minor in range(10)))
@@ -309,7 +324,7 @@ RELEASES = ("1.7", "1.8", "1.9", *(f"2.{minor}" for minor in range(10)))
 
 def to_model_zoo(state: State, config: ModelConfig) -> dict[str, LazyTensor]:
     """Their tensors; tied ones are the same object under both names."""
-    _check_experts(config)
+    _check_model_zoo(config)
     whole = {name: state[name] for name in shapes(config)}
     named = to_layout(whole, config, parameters.MODEL_ZOO)
     for kind in ("weight", "bias"):
@@ -321,7 +336,11 @@ def to_model_zoo(state: State, config: ModelConfig) -> dict[str, LazyTensor]:
     return {parameters.PREFIX + name: tensor for name, tensor in named.items()}
 
 
-def _check_experts(config: ModelConfig) -> None:
+def _check_model_zoo(config: ModelConfig) -> None:
+    if config.bidirectional:
+        raise ConfigError(
+            "model.bidirectional: encoders are not converted from and to .mdl; --tgt-fmt hf can"
+        )
     if config.moe is not None:
         raise ConfigError(
             "model.moe: mixtures of experts are not converted from and to .mdl; --tgt-fmt hf can"
@@ -336,7 +355,7 @@ def from_model_zoo(
 ) -> tuple[dict[str, LazyTensor], list[str]]:
     """(our weights, names left out). NaN marks masked weights: read as 0, and counted in
     `masked` as tensors are read. Raises InputError for tensors that do not fit the config."""
-    _check_experts(config)
+    _check_model_zoo(config)
     named = {name.removeprefix(parameters.PREFIX): tensor for name, tensor in tensors.items()}
     embedding = "embedding_layer.word_embeddings.weight"
     if config.share_embedding_weights:

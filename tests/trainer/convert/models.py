@@ -73,11 +73,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "btlm": {"position_embedding_type": "alibi", "nonlinearity": "swiglu", **MUP},
 }  # fmt: skip
 
+ENCODERS: dict[str, dict[str, Any]] = {
+    "bert": {
+        "bidirectional": True, "norm_first": False, "embedding_layer_norm": True, "mlm_head": True,
+        "use_bias_in_output": True,
+    },
+}  # fmt: skip
+
 
 def make(family: str = "gpt2", **changes: Any) -> tuple[GPT, ModelConfig]:
     """A model whose weights, biases and norms are all random."""
     torch.set_num_threads(1)
-    config = ModelConfig.model_validate({**BASE, **FAMILIES[family], **changes})
+    config = ModelConfig.model_validate({**BASE, **(FAMILIES | ENCODERS)[family], **changes})
     model = GPT(config, seed=1).eval()
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():

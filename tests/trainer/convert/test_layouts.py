@@ -264,7 +264,7 @@ def test_a_family_refuses_what_it_cannot_hold(change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "bert"}, "model_type is 'bert'"),
+        ({"model_type": "mamba"}, "model_type is 'mamba'"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
         ({"activation_function": "mish"}, "activation_function is 'mish'"),
         ({"n_inner": 128}, r"shape \(48, 64\) does not fit the config"),
