@@ -34,6 +34,7 @@ UNITS = {
     "attention_logit_softcapping": "", "final_logit_softcapping": "", "attention_qk_norm_eps": "",
     "num_experts": "experts", "top_k": "experts", "num_shared_experts": "experts",
     "sink_token_id": "token id", "num_sink_tokens": "tokens",
+    "mask_token_id": "token id", "masked_lm_prob": "share",
     "load_balancing_loss_coef": "", "null_expert_bias": "",
     "attention_sliding_window_length": "tokens", "attention_sink_tokens": "tokens",
     "dropout_rate": "probability", "embedding_dropout_rate": "probability",

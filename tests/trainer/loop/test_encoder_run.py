@@ -11,9 +11,11 @@ import torch.nn.functional as F
 
 from pipeline.core.errors import ConfigError
 from trainer.config import load_params
+from trainer.convert import targets, wrap_tensors
 from trainer.data import open_training, to_batch
 from trainer.evaluation.loss import LossOptions, evaluate_checkpoint
 from trainer.generation.loaded import find_checkpoint, load_model
+from trainer.model import GPT
 
 MODEL = {"bidirectional": True, "norm_first": False, "embedding_layer_norm": True,
          "mlm_head": True, "use_bias_in_output": True}  # fmt: skip
@@ -73,4 +75,14 @@ def test_what_continues_texts_is_refused(encoder):
     place = encoder.root / "out"
     wish = LossOptions(path=place, data=encoder.data, reference_tokenizer=Path("gpt2"))
     with pytest.raises(ConfigError, match="over hidden tokens here and there"):
+        evaluate_checkpoint(wish, print)
+
+
+def test_an_encoder_of_unknown_training_needs_a_mask_token(encoder):
+    """As one that was converted, whose checkpoint has no rule."""
+    model = load_params(encoder.params).model
+    weights = wrap_tensors(dict(GPT(model, 3).named_parameters()))
+    targets.write_wafermill(encoder.root / "converted", weights, model)
+    wish = LossOptions(path=encoder.root / "converted", data=encoder.data)
+    with pytest.raises(ConfigError, match=r"mask_token is '\[MASK\]', but .* has no tokenizer"):
         evaluate_checkpoint(wish, print)
