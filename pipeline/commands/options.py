@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from pipeline.core.storage import check_local, open_place
+from pipeline.core.written_methods import reuse_written_methods
 from pipeline.engine.memory import check_address_space
 from pipeline.runs.references import read_number
 
@@ -67,7 +68,7 @@ def check_first(
     """Make every command of an app open the directories in buckets that it is given (`IN_BUCKET`),
     and refuse, before it does anything, a URL for what else is declared as a `Path` (what may be
     behind another URL is declared as text), and an address space that is too small. `errors` shows
-    the error."""
+    the error. The modules that a command imports find the methods of their dataclasses compiled."""
     for group in app.registered_groups:
         if group.typer_instance is not None:
             check_first(group.typer_instance, errors)
@@ -87,6 +88,7 @@ def _add_checks(
 
     @functools.wraps(callback)
     def call(*arguments: Any, **options: Any) -> Any:
+        reuse_written_methods()
         with errors():
             check_address_space()
             for name, value in options.items():
