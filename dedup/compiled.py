@@ -18,11 +18,9 @@ import fcntl
 import hashlib
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial, update_wrapper
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar, cast
@@ -110,7 +108,8 @@ class _Kernel:
 def _declare(function: Callable[..., Any]) -> Any:
     import numba
 
-    _import_arrays()
+    from dedup.kept_kernels import import_arrays, load_kernel
+
     directory = find_kernel_directory(Path(function.__code__.co_filename).parent)
     settings: Any = numba.config
     before = settings.CACHE_DIR
@@ -122,17 +121,10 @@ def _declare(function: Callable[..., Any]) -> Any:
         settings.CACHE_DIR = before
     kept: Any = getattr(made, "_cache", None)
     if hasattr(kept, "_load_overload"):
-        kept.load_overload = partial(_load, kept)
+        kept.load_overload = partial(load_kernel, kept)
+    else:
+        import_arrays()
     return made
-
-
-def _load(kept: Any, signature: Any, context: Any) -> Any:
-    """What numba kept of a kernel for these types; None where it has to compile it. Before it even
-    looks, numba itself would import and install all that it knows of compiling."""
-    from numba.core.runtime.nrt import rtsys
-
-    rtsys.initialize(context)
-    return kept._load_overload(signature, context)
 
 
 @contextlib.contextmanager
@@ -159,26 +151,6 @@ def _is_kept(function: Callable[..., Any], directory: Path) -> bool:
     qualified = re.sub("[<>]", "", function.__qualname__)  # as numba names its files
     name = f"{Path(function.__code__.co_filename).stem}.{qualified}-*.nbi"
     return next(directory.rglob(name), None) is not None
-
-
-@cache
-def _import_arrays() -> None:
-    """Import what numba knows of arrays, as it does at the first call of a kernel. It would import
-    all of scipy.linalg to see whether it is there; what multiplies matrices still does."""
-    linalg: Any = __import__("numba.np.linalg", fromlist=["linalg"])
-    before = getattr(linalg, "ensure_blas", None)
-    if before is None or "scipy.linalg" in sys.modules:
-        return
-    linalg.ensure_blas = _find_scipy
-    try:
-        __import__("numba.np.arraymath")
-    finally:
-        linalg.ensure_blas = before
-
-
-def _find_scipy() -> None:
-    if find_spec("scipy") is None:
-        raise ImportError("scipy is not installed")
 
 
 def kernel(function: Function) -> Function:

@@ -113,6 +113,57 @@ print(before, total(pair) == fmix64(pair[0]) ^ fmix64(pair[1]), first == fmix64(
     assert python(uses_it, tmp_path) == "False True True"
 
 
+KERNELS = """
+import numpy as np
+from dedup.compiled import kernel
+from dedup.polynomial import fmix64
+
+@kernel
+def mix_all(values):
+    mixed = np.sort(values)
+    for i in range(len(mixed)):
+        mixed[i] = fmix64(mixed[i])
+    return mixed
+
+@kernel
+def add_mixed(values):
+    return mix_all(values).sum() + np.uint64(len(values))
+"""
+LOADED = """
+import sys
+import numpy as np
+import dedup.kept_kernels
+from dedup.polynomial import fmix64
+from own.kernels import mix_all, add_mixed
+dedup.kept_kernels._IS_KNOWN = sys.modules["__main__"].IS_KNOWN
+values = np.array([3, 1, 2], np.uint64)
+expected = [fmix64(value) for value in np.sort(values)]
+assert mix_all(values).tolist() == expected
+print(sum(mix_all.stats.cache_hits.values()), "numba.np.arraymath" in sys.modules)
+(loaded,) = mix_all._made().overloads.values()
+wrapper = loaded.fndesc.llvm_cpython_wrapper_name
+assert loaded.library.get_pointer_to_function(wrapper)
+assert not loaded.library.get_pointer_to_function(wrapper + "_")
+is_parsed = [loaded.library._shared_module is not None]
+assert add_mixed(values) == sum(expected) + np.uint64(3)
+print(*is_parsed, loaded.library._shared_module is not None, "scipy.linalg" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(("is_known", "told"), [(True, "1 False False"), (False, "1 True True")])
+def test_a_kept_kernel_is_loaded_without_what_compiling_it_takes(
+    is_known: bool, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bitcode is parsed when another kernel is compiled that calls it. Of another numba than we
+    know it is loaded in numba's way."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "kernels.py").write_text(KERNELS)
+    code = f"import sys; sys.path.append({str(tmp_path)!r}); IS_KNOWN = {is_known}\n{LOADED}"
+    only_first = code[: code.index("(loaded,)")]
+    assert python(only_first, tmp_path / "cache") == "0 True"
+    assert " ".join(python(code, tmp_path / "cache").split()) == f"{told} True False"
+
+
 def test_import_is_light(tmp_path: Path) -> None:
     heavy = "{'numba', 'numpy', 'datasketch', 'pyarrow'}"
     code = f"import sys, dedup; dedup.PRESETS; print(sorted(set(sys.modules) & {heavy}))"

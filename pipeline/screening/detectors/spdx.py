@@ -145,6 +145,8 @@ def normalise_licence(value: str) -> SpdxLicence:
 @lru_cache(maxsize=4096)
 def parse_expression(expression: str) -> SpdxLicence:
     """An SPDX expression in its canonical form, or `UNKNOWN` if it is none."""
+    if expression in _load_categories():  # nothing to parse, and the parser takes long to make
+        return SpdxLicence(expression, _find_family_of(expression))
     tree = _parse(expression)
     return SpdxLicence(tree.render(), _find_family(tree)) if tree is not None else UNKNOWN
 
@@ -361,12 +363,13 @@ def _find_family(tree: Any) -> str:
     """Of a choice the family that asks least, of several licences together the one that asks most;
     "" where one part says nothing."""
     if not tree.args:
-        key = str(getattr(tree, "license_symbol", tree).key)
-        return licence_names.FAMILIES.get(key) or _CATEGORIES.get(
-            _load_categories().get(key, ""), ""
-        )
+        return _find_family_of(str(getattr(tree, "license_symbol", tree).key))
     families = [_find_family(part) for part in tree.args]
     if not all(families):
         return ""
     choose = min if tree.operator.strip() == "OR" else max
     return str(choose(families, key=lambda family: RANKS[family]))
+
+
+def _find_family_of(key: str) -> str:
+    return licence_names.FAMILIES.get(key) or _CATEGORIES.get(_load_categories().get(key, ""), "")

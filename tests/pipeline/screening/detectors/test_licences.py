@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from license_expression import get_spdx_licensing
 
 from pipeline.core import zstd
-from pipeline.screening.detectors import licences
+from pipeline.screening.detectors import licences, spdx
 from pipeline.screening.detectors.licence_names import FAMILIES
 from pipeline.screening.detectors.licences import GROUP, NEEDLES, detect_licences
 from pipeline.screening.detectors.spdx import (
     RANKS,
+    SpdxLicence,
     look_up_licences,
     normalise_licence,
+    parse_expression,
     read_licence_address,
 )
 from pipeline.screening.detectors.sweep import sweep_all
@@ -105,6 +107,14 @@ def test_any_value_is_unknown_or_a_valid_expression(parts: list[str]) -> None:
         keys = set(licensing.license_keys(licensing.parse(licence.spdx)))
         assert not keys - set(licensing.known_symbols) - set(FAMILIES)
         assert normalise_licence(licence.spdx) == licence
+
+
+def test_an_identifier_alone_is_what_the_parser_makes_of_it() -> None:
+    identifiers = spdx._load_categories()
+    for identifier in sorted(identifiers):
+        tree = spdx._parse(identifier)
+        assert parse_expression(identifier) == SpdxLicence(tree.render(), spdx._find_family(tree))
+    assert len(identifiers) > 1500
 
 
 def test_families_of_choices_and_of_sums() -> None:

@@ -1,0 +1,128 @@
+"""Loads what numba kept of a kernel without what only its compiler needs; imports numba.
+
+numba itself parses the bitcode of every kernel, from which others are compiled that call it, and
+imports its modules about arrays for the names in them, which only code in Python looks up. Both
+together take as long as the rest. Here bitcode is parsed when a kernel is compiled that needs it,
+and the modules are imported when the first kernel is.
+"""
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Iterator
+from functools import cache, partial
+from importlib.util import find_spec
+from typing import Any
+
+from llvmlite import binding
+from numba.core import environment
+from numba.core.codegen import JITCodeLibrary
+from numba.core.runtime.nrt import rtsys
+
+_NEEDED = (
+    "_unserialize",
+    "enable_object_caching",
+    "_set_compiled_object",
+    "_finalize_final_module",
+    "_get_module_for_linking",
+    "get_pointer_to_function",
+)
+_IS_KNOWN = hasattr(environment, "_rebuild_env") and all(
+    hasattr(JITCodeLibrary, name) for name in _NEEDED
+)
+"""Whether numba is made as the releases are that this file was written for; else it loads kernels
+in its own way."""
+
+
+class KeptLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """The machine code of a kernel, and its bitcode, which hardly any process parses."""
+
+    _machine_code: bytes
+    _bitcode: bytes
+
+    @classmethod
+    def _unserialize(cls, codegen: Any, state: tuple[str, str, Any]) -> Any:
+        name, kind, data = state
+        if kind != "object":
+            return JITCodeLibrary._unserialize(codegen, state)
+        library = cls(codegen, name)
+        library._machine_code, library._bitcode = data
+        library.enable_object_caching()
+        library._set_compiled_object(library._machine_code)
+        library._finalize_final_module()
+        return library
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """The address of a function; 0 where there is none. LLVM ends a process that asks for it
+        then, so the name must be among those of the machine code."""
+        if name.encode() + b"\0" not in self._machine_code:
+            return 0
+        return int(self.codegen._engine.get_function_address(name))
+
+    def _get_module_for_linking(self) -> Any:
+        if self._shared_module is None:
+            self._shared_module = binding.parse_bitcode(self._bitcode)
+            self.codegen._engine._load_defined_symbols(self._shared_module)
+        return self._shared_module
+
+
+def load_kernel(kept: Any, signature: Any, context: Any) -> Any:
+    """What is kept of a kernel for these types; None where it has to be compiled. `kept` is numba's
+    cache of the kernel."""
+    rtsys.initialize(context)
+    with _load_lightly(context.codegen()):
+        kernel = kept._load_overload(signature, context)
+    if kernel is None:
+        import_arrays()
+    return kernel
+
+
+@contextlib.contextmanager
+def _load_lightly(codegen: Any) -> Iterator[None]:
+    """numba's compiler lock is held meanwhile."""
+    if not _IS_KNOWN:
+        import_arrays()
+        yield
+        return
+    before = environment._rebuild_env
+    environment._rebuild_env = _restore_environment
+    codegen.unserialize_library = partial(KeptLibrary._unserialize, codegen)
+    try:
+        yield
+    finally:
+        del codegen.unserialize_library
+        environment._rebuild_env = before
+
+
+def _restore_environment(module: str, constants: list[Any], name: str) -> Any:
+    """The constants of a compiled function, and the names of its module, if it is not numba's."""
+    known = environment.lookup_environment(name)
+    if known is not None:
+        return known
+    is_numba = module.startswith("numba.")
+    names = {"__name__": module} if is_numba else vars(importlib.import_module(module))
+    made = environment.Environment(names)
+    made.consts[:] = constants
+    made.env_name = name
+    environment.Environment._memo[name] = made
+    return made
+
+
+@cache
+def import_arrays() -> None:
+    """Import what numba knows of arrays, as it does when it compiles a kernel. It would import all
+    of scipy.linalg to see whether it is there; what multiplies matrices still does."""
+    linalg: Any = importlib.import_module("numba.np.linalg")
+    before = getattr(linalg, "ensure_blas", None)
+    if before is None or "scipy.linalg" in sys.modules:
+        return
+    linalg.ensure_blas = _find_scipy
+    try:
+        importlib.import_module("numba.np.arraymath")
+    finally:
+        linalg.ensure_blas = before
+
+
+def _find_scipy() -> None:
+    if find_spec("scipy") is None:
+        raise ImportError("scipy is not installed")
