@@ -66,7 +66,7 @@ def test_the_list_imports_nothing_heavy() -> None:
     assert "takedown" in done.stdout
 
 
-RUN = ("dask", "distributed", "torch", "datasets", "scipy.linalg")
+RUN = ("dask", "distributed", "torch", "datasets", "scipy.linalg", "numba.np.arraymath")
 REPEATED = (*RUN, "numba", "h5py", "ftfy", "jinja2", "rapidfuzz", "fastokens")
 HELP = (*REPEATED, "numpy", "pyarrow", "tokenizers", "pydantic", "yaml", "importlib.metadata")
 IMPORTED = """
