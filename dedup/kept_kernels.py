@@ -34,8 +34,9 @@ _IS_KNOWN = hasattr(environment, "_rebuild_env") and all(
 in its own way."""
 
 
-class KeptLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """The machine code of a kernel, and its bitcode, which hardly any process parses."""
+class KeptLibrary(JITCodeLibrary):
+    """The machine code of a kernel, and its bitcode, which is parsed when one is compiled that
+    calls it."""
 
     _machine_code: bytes
     _bitcode: bytes
@@ -44,8 +45,8 @@ class KeptLibrary(JITCodeLibrary):  # type: ignore[misc]
     def _unserialize(cls, codegen: Any, state: tuple[str, str, Any]) -> Any:
         name, kind, data = state
         if kind != "object":
-            return JITCodeLibrary._unserialize(codegen, state)
-        library = cls(codegen, name)
+            return JITCodeLibrary._unserialize(codegen, state)  # type: ignore[no-untyped-call]
+        library: Any = cls(codegen, name)
         library._machine_code, library._bitcode = data
         library.enable_object_caching()
         library._set_compiled_object(library._machine_code)
@@ -53,8 +54,8 @@ class KeptLibrary(JITCodeLibrary):  # type: ignore[misc]
         return library
 
     def get_pointer_to_function(self, name: str) -> int:
-        """The address of a function; 0 where there is none. LLVM ends a process that asks for it
-        then, so the name must be among those of the machine code."""
+        """The address of a function; 0 where there is none. LLVM may end a process that asks for
+        one that is not there, so its name must be in the table of the machine code."""
         if name.encode() + b"\0" not in self._machine_code:
             return 0
         return int(self.codegen._engine.get_function_address(name))
@@ -96,7 +97,7 @@ def _load_lightly(codegen: Any) -> Iterator[None]:
 
 def _restore_environment(module: str, constants: list[Any], name: str) -> Any:
     """The constants of a compiled function, and the names of its module, if it is not numba's."""
-    known = environment.lookup_environment(name)
+    known = environment.Environment._memo.get(name)
     if known is not None:
         return known
     is_numba = module.startswith("numba.")
