@@ -5,14 +5,19 @@ what it lacks, from rules for families of licences and from `licence_names`. A v
 if every part of it is: nothing is guessed. A licence found is a statement found, not a title.
 """
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from dedup.compiled import source_digest
+from dedup.user_cache import keep_cached, read_cached
 from pipeline.screening.detectors import licence_names
 
 RANKS = {
@@ -287,21 +292,33 @@ def _read_public_domain(name: str) -> str:
 
 
 @cache
-def _load_index() -> tuple[Any, ...]:
+def _load_index() -> tuple[dict[str, str], dict[str, str]]:
+    """Plain name to SPDX identifier, and identifier to category. Kept in the user's cache: to read
+    the whole index and to fold its names takes longer than all else about a licence."""
+    name = f"{source_digest(Path(__file__).parent)}-{version('license-expression')}.json"
+    kept = read_cached("licences", name)
+    if kept is None:
+        kept = json.dumps(_read_index()).encode()
+        keep_cached(kept, "licences", name)
+    identifiers, categories = json.loads(kept)
+    return identifiers, categories
+
+
+def _read_index() -> tuple[dict[str, str], dict[str, str]]:
     from license_expression import get_license_index
 
-    return tuple(
+    index = [
         entry
         for entry in get_license_index()
         if entry["spdx_license_key"] and entry["category"] != "Unstated License"
-    )
+    ]
+    return _fold_names(index), {entry["spdx_license_key"]: entry["category"] for entry in index}
 
 
-@cache
-def _load_identifiers() -> dict[str, str]:
+def _fold_names(index: list[dict[str, Any]]) -> dict[str, str]:
     """Plain name to SPDX identifier; the index's own key comes before its aliases."""
     identifiers: dict[str, str] = {}
-    entries = [entry for entry in _load_index() if not entry["is_exception"]]
+    entries = [entry for entry in index if not entry["is_exception"]]
     for key in ("spdx_license_key", "license_key"):
         for entry in entries:
             identifiers.setdefault(fold_name(entry[key]), entry["spdx_license_key"])
@@ -311,9 +328,12 @@ def _load_identifiers() -> dict[str, str]:
     return {name: spdx for name, spdx in identifiers.items() if name}
 
 
-@cache
+def _load_identifiers() -> dict[str, str]:
+    return _load_index()[0]
+
+
 def _load_categories() -> dict[str, str]:
-    return {entry["spdx_license_key"]: entry["category"] for entry in _load_index()}
+    return _load_index()[1]
 
 
 @cache

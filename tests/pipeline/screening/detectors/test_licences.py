@@ -117,6 +117,17 @@ def test_an_identifier_alone_is_what_the_parser_makes_of_it() -> None:
     assert len(identifiers) > 1500
 
 
+def test_the_index_is_the_same_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAFERMILL_CACHE", str(tmp_path))
+    load = spdx._load_index.__wrapped__
+    made = load()
+    monkeypatch.setattr(spdx, "_read_index", None)
+    assert load() == made == (spdx._load_identifiers(), spdx._load_categories())
+    assert [list(part) for part in load()] == [list(part) for part in made]
+
+
 def test_families_of_choices_and_of_sums() -> None:
     assert normalise_licence("MIT OR GPL-2.0-only").family == "permissive"
     assert normalise_licence("MIT AND GPL-2.0-only").family == "share-alike"
