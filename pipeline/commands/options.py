@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from pipeline.core.storage import check_local, open_place
-from pipeline.core.written_methods import reuse_written_methods
 from pipeline.engine.memory import check_address_space
 from pipeline.runs.references import read_number
 
@@ -88,6 +87,8 @@ def _add_checks(
 
     @functools.wraps(callback)
     def call(*arguments: Any, **options: Any) -> Any:
+        from pipeline.core.written_methods import reuse_written_methods  # not for help
+
         reuse_written_methods()
         with errors():
             check_address_space()
