@@ -119,7 +119,8 @@ def sections(
 ) -> Iterator[str]:
     """A table of the model's own fields, then one for every model inside it, each once a section.
 
-    `common`: fields that the table above has in the same words.
+    `common`: fields that the table above has in the same words. A model inside that the model
+    extends has a table already.
     """
     seen = set() if seen is None else seen
     fields = config_model.described_fields(model).items()
@@ -131,8 +132,8 @@ def sections(
         yield "| key | type | unit | default | meaning |\n| --- | --- | --- | --- | --- |"
         yield "\n".join(plain) + "\n"
     for name, info in fields:
-        inner = models_in(info.annotation)
-        shown = f"{prefix}{name}[]" if is_list(info.annotation) else f"{prefix}{name}"
+        inner = [one for one in models_in(info.annotation) if not issubclass(model, one)]
+        shown = f"{prefix}{name}{of_each(info.annotation)}"
         shared = () if prefix else in_all(inner)
         for place, one in enumerate(inner):
             section = shown.partition(".")[0]
@@ -265,9 +266,11 @@ def models_in(annotation: Any) -> list[type[BaseModel]]:
     return [m for argument in get_args(annotation) for m in models_in(argument)]
 
 
-def is_list(annotation: Any) -> bool:
-    """Whether the models stand in a list."""
-    return get_origin(annotation) is tuple or any(is_list(a) for a in get_args(annotation))
+def of_each(annotation: Any) -> str:
+    """What stands between the key of models and theirs: where they are in a list, or by name."""
+    inside = (of_each(argument) for argument in get_args(annotation))
+    own = {tuple: "[]", dict: ".NAME"}.get(get_origin(annotation) or annotation, "")
+    return own or next(filter(None, inside), "")
 
 
 def write_or_compare(target: Path, text: str) -> int:

@@ -1,15 +1,26 @@
-"""The config section `filters`: which rules documents must pass, their thresholds, and functions of
-the user's own.
+"""The config section `filters`: which rules documents must pass, their thresholds, which a language
+may have of its own, and functions of the user's own.
 """
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, Strict
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    Strict,
+    model_validator,
+)
 
 from pipeline.config.model import ConfigSection, RelativePath, Share, Unit
+
+MAX_CHARACTERS = 2000
+"""Characters of a document from which its language is identified, unless a key says otherwise."""
 
 _FUNCTION = re.compile(r"(?P<place>.+):(?P<name>[^\W\d]\w*)")
 _PLUG_IN = re.compile(r"[\w.-]+")
@@ -80,73 +91,7 @@ class CustomFilterConfig(FunctionConfig):
     """true: it takes an Arrow batch of documents at a time, and no text and meta"""
 
 
-SignalName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,40}$")]
-
-
-class SignalFunctionConfig(FunctionConfig):
-    """A signal of your own: what a function of text and meta returns for each document."""
-
-    name: SignalName
-    """name of the signal"""
-    type: Literal["number", "label", "flag"] = "number"
-    """what it returns: a number, a label of at most 40 characters that is no text of the document,
-    or true or false; None where there is no value"""
-
-
-class ClassifierConfig(ConfigSection):
-    """The probability of a label by a fastText model; needs the extra `language`."""
-
-    name: SignalName
-    """name of the signal"""
-    model: Annotated[str, RelativePath()]
-    """the model, a .bin or .ftz file, relative to this config"""
-    label: str
-    """the label, such as __label__hq"""
-    max_characters: Annotated[int, Unit("characters")] = Field(10_000, ge=1)
-    """characters at the beginning of a document that it is given"""
-
-
-class PerplexityConfig(ConfigSection):
-    """The perplexity of a document by an n-gram model of words, which `prep ngram train` makes."""
-
-    model: Annotated[str, RelativePath()]
-    """the model, relative to this config"""
-    name: SignalName = "perplexity"
-    """name of the signal"""
-
-
-def _one_or_more(value: Any) -> Any:
-    """A mapping is a list of it; a list becomes a tuple."""
-    if isinstance(value, dict):
-        return (value,)
-    return tuple(value) if isinstance(value, list) else value
-
-
-class SignalsConfig(ConfigSection):
-    """What is measured of every document and kept in signals/, whether the document stays or not;
-    `filters.keep` decides by it. characters, text_bytes and lines are measured with any other."""
-
-    language: bool = False
-    """language and language_probability, by fastText's lid.176; needs the extra `language`"""
-    max_characters: Annotated[int, Unit("characters")] = Field(2000, ge=1)
-    """characters at the beginning of a document from which the language is identified"""
-    gopher: bool = False
-    """what Gopher's quality rules look at, such as word_count and mean_word_length"""
-    gopher_repetition: bool = False
-    """what Gopher's repetition rules look at, such as duplicate_lines"""
-    fineweb: bool = False
-    """what FineWeb's own rules look at: punctuated_lines, short_lines, repeated_line_characters,
-    newlines_per_word"""
-    c4: bool = False
-    """what C4's rules look at: terminal_lines, sentences, lorem_ipsum, curly_bracket"""
-    min_line_words: Annotated[int, Unit("words")] = Field(5, ge=0)
-    """with c4: fewest words in a line whose sentences count"""
-    classifiers: tuple[ClassifierConfig, ...] = ()
-    """fastText models of your own"""
-    perplexity: Annotated[tuple[PerplexityConfig, ...], BeforeValidator(_one_or_more)] = ()
-    """perplexity by an n-gram model, {model: FILE}, or by several, each with a name of its own"""
-    custom: tuple[SignalFunctionConfig, ...] = ()
-    """functions of your own"""
+StopWords = Annotated[tuple[str, ...], Strict(False), Field(max_length=63)]
 
 
 def _switch(value: Any) -> Any:
@@ -156,19 +101,50 @@ def _switch(value: Any) -> Any:
     return value
 
 
+Limits = TypeVar("Limits", bound=ConfigSection)
+
+
+def _dump_given(languages: dict[str, ConfigSection]) -> dict[str, Any]:
+    return {code: own.model_dump(exclude_unset=True) for code, own in languages.items()}
+
+
+ByLanguage = Annotated[
+    dict[str, Limits], PlainSerializer(_dump_given), Field(exclude_if=lambda value: not value)
+]
+"""Keys of a family that have other values for documents of a language, by its code: of these alone
+it is known that they were given, so nothing else is written out."""
+
+Probability = Annotated[float, Unit("probability"), Field(ge=0, le=1)]
+
+
+class LanguageLimits(ConfigSection):
+    """What may differ for a language."""
+
+    min_probability: Probability
+    """lowest probability of this language"""
+
+
 class LanguageConfig(ConfigSection):
     """The language of the text, by fastText's lid.176; needs the extra `language`."""
 
     keep: tuple[str, ...] = Field(min_length=1)
     """languages to keep, as ISO 639 codes such as en and ar"""
-    min_probability: Annotated[float, Unit("probability")] = Field(0.65, ge=0, le=1)
+    min_probability: Probability = 0.65
     """lowest probability of that language; FineWeb uses 0.65"""
-    max_characters: Annotated[int, Unit("characters")] = Field(2000, ge=1)
+    max_characters: Annotated[int, Unit("characters")] = Field(MAX_CHARACTERS, ge=1)
     """characters at the beginning of a document from which the language is identified"""
+    languages: ByLanguage[LanguageLimits] = Field({})
+    """by code, other values for documents of a language, such as {ar: {min_probability: 0.5}}"""
+
+    @model_validator(mode="after")
+    def _languages_are_kept(self) -> Self:
+        if others := sorted(self.languages.keys() - set(self.keep)):
+            raise ValueError(f"expected languages of keep alone; {others[0]} is not kept")
+        return self
 
 
-class GopherConfig(ConfigSection):
-    """Gopher's quality rules (Rae et al. 2021, A1.1); words are separated by white space."""
+class GopherLimits(ConfigSection):
+    """What Gopher's quality rules allow."""
 
     min_words: Annotated[int, Unit("words")] = Field(50, ge=0)
     """fewest words"""
@@ -190,15 +166,21 @@ class GopherConfig(ConfigSection):
     """smallest share of words with an alphabetic character"""
     min_stop_words: Annotated[int, Unit("words")] = Field(2, ge=0)
     """fewest different stop words"""
-    stop_words: Annotated[tuple[str, ...], Strict(False)] = Field(
-        ("the", "be", "to", "of", "and", "that", "have", "with"), max_length=63
-    )
+    stop_words: StopWords = ("the", "be", "to", "of", "and", "that", "have", "with")
     """the stop words, compared by their letters and digits, without case; add those of your
     languages"""
 
 
-class GopherRepetitionConfig(ConfigSection):
-    """Gopher's repetition rules (Rae et al. 2021, table A1): the largest shares allowed."""
+class GopherConfig(GopherLimits):
+    """Gopher's quality rules (Rae et al. 2021, A1.1); words are separated by white space."""
+
+    languages: ByLanguage[GopherLimits] = Field({})
+    """by code, other values of these keys for documents of a language, such as {fr: {stop_words:
+    [le, la, et, les]}}; needs the extra `language`"""
+
+
+class RepetitionLimits(ConfigSection):
+    """What Gopher's repetition rules allow."""
 
     duplicate_lines: Annotated[Share, Unit("share of lines")] = 0.30
     """lines that are duplicates"""
@@ -228,8 +210,16 @@ class GopherRepetitionConfig(ConfigSection):
     """characters in duplicate runs of 10 words"""
 
 
-class C4Config(ConfigSection):
-    """C4's rules (Raffel et al. 2020, 2.2) for whole documents: no line is cut."""
+class GopherRepetitionConfig(RepetitionLimits):
+    """Gopher's repetition rules (Rae et al. 2021, table A1): the largest shares allowed."""
+
+    languages: ByLanguage[RepetitionLimits] = Field({})
+    """by code, other values of these keys for documents of a language, such as {ja: {top_2_gram:
+    0.3}}; needs the extra `language`"""
+
+
+class C4Limits(ConfigSection):
+    """What C4's rules allow."""
 
     min_terminal_lines: Annotated[Share, Unit("share of lines")] = 0.12
     """smallest share of lines that end a sentence; FineWeb uses 0.12"""
@@ -241,9 +231,17 @@ class C4Config(ConfigSection):
     """drop documents that contain "lorem ipsum\""""
     curly_bracket: bool = True
     """drop documents that contain a {"""
+
+
+class C4Config(C4Limits):
+    """C4's rules (Raffel et al. 2020, 2.2) for whole documents: no line is cut."""
+
     bad_words: Annotated[str | None, RelativePath()] = None
     """a text file of words or phrases, one per line, relative to this config: documents that
     contain one are dropped [default: none]"""
+    languages: ByLanguage[C4Limits] = Field({})
+    """by code, other values of the keys above but bad_words for documents of a language, such as
+    {th: {min_terminal_lines: 0}}; needs the extra `language`"""
 
 
 class FiltersConfig(ConfigSection):
@@ -265,3 +263,23 @@ class FiltersConfig(ConfigSection):
     keep: str | None = Field(None, min_length=1, max_length=10_000)
     """an SQL expression over `signals`, source and licence, true for documents that stay, such as
     language = 'en' and word_count > 50; needs the extra `signals`"""
+
+    @property
+    def families(self) -> dict[str, Any]:
+        """The families of rules that are on, by key."""
+        names = ("language", "gopher", "gopher_repetition", "c4")
+        return {name: family for name in names if (family := getattr(self, name)) is not None}
+
+    @property
+    def named_languages(self) -> tuple[str, ...]:
+        """The codes of languages for which a family has other values, in order."""
+        return tuple(sorted({code for own in self.families.values() for code in own.languages}))
+
+    def of_language(self, code: str) -> Self:
+        """The rules for documents of a language: keys that are not given for it stay."""
+        changed = {}
+        for name, family in self.families.items():
+            if (own := family.languages.get(code)) is not None:
+                given = {key: getattr(own, key) for key in own.model_fields_set}
+                changed[name] = family.model_copy(update=given)
+        return self.model_copy(update=changed)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from pipeline.config.cluster import LOCAL, Cluster
-from pipeline.config.filters import FiltersConfig, SignalsConfig
+from pipeline.config.filters import FiltersConfig
 from pipeline.config.model import (
     Bytes,
     ConfigSection,
@@ -26,6 +26,7 @@ from pipeline.config.sections import (
     column_name,
     field_path,
 )
+from pipeline.config.signals import SignalsConfig
 from pipeline.config.yaml import YamlDocument, load_yaml
 from pipeline.core.shipped import find_config
 

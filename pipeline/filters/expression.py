@@ -6,7 +6,7 @@ clock.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -62,6 +62,15 @@ def check_expression(expression: str, schema: pa.Schema, key: str = KEY) -> tupl
         )
     used = {name for node in nodes for name in node.get("column_names", ())}
     return tuple(name for name in schema.names if name in used)
+
+
+def describe_used(row: Mapping[str, Any], used: Sequence[str]) -> str:
+    """The values that an expression looked at.
+
+    >>> describe_used({"language": "en", "word_count": 3.0, "lines": 1}, ["language", "word_count"])
+    'language = "en", word_count = 3.0'
+    """
+    return ", ".join(f"{name} = {json.dumps(row[name], ensure_ascii=False)}" for name in used)
 
 
 def expression_software() -> dict[str, str]:

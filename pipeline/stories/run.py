@@ -13,8 +13,8 @@ from pathlib import Path
 
 from dedup import compiled
 from pipeline.config.cluster import Cluster
-from pipeline.config.filters import SignalsConfig
 from pipeline.config.prep import Config, LoadedConfig, load_config
+from pipeline.config.signals import SignalsConfig
 from pipeline.core.errors import InputError, ReadOnlyError
 from pipeline.core.journal import Journal, hold_lock
 from pipeline.core.manifest import StageManifest, read_sealed

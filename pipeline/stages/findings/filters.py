@@ -9,7 +9,7 @@ measured and the limit.
 import json
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -84,19 +84,26 @@ def _findings(failures: Failures, table: pa.Table) -> tuple[list[Row], list[Row]
     evidence: list[Row] = []
     decisions: list[Row] = []
     about = table.select(["doc_id", "doc_key"]).take(pa.array(failures.row)).to_pylist()
-    columns = (failures.reason, failures.target, failures.value.tolist(), failures.limit.tolist())
-    for row, reason, target, value, limit in zip(about, *columns, strict=True):
+    columns = (failures.reason, failures.target, _measured(failures))
+    for row, reason, target, measured in zip(about, *columns, strict=True):
         doc_id, key = row["doc_id"], row["doc_key"]
         if not decisions or decisions[-1][0] != doc_id:
             ids: list[str] = []
             decisions.append((doc_id, key, reason, RULES[reason], ids, None))
         ids.append(f"{key.hex()}-f{len(ids)}")
         family = reason.partition("_")[0]
-        is_measured = value == value
-        measured = encode_attributes({"value": value, "limit": limit}) if is_measured else ""
         head = (ids[-1], doc_id, key, family, reason, "", target)
         evidence.append((*head, "", "", 0, 0, None, measured))
     return evidence, decisions
+
+
+def _measured(failures: Failures) -> Iterator[str]:
+    """Attributes of the evidence: what was measured and allowed, and for which language."""
+    columns = (failures.value.tolist(), failures.limit.tolist(), failures.language)
+    for value, limit, language in zip(*columns, strict=True):
+        attributes = {"value": value, "limit": limit} if value == value else {}
+        attributes |= {"language": language} if language else {}
+        yield encode_attributes(attributes) if attributes else ""
 
 
 def filters_stage(clean: CleanOutput, filters: Filters) -> Stage:

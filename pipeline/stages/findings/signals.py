@@ -19,8 +19,13 @@ from pipeline.engine.stage import (
     parquet_output,
 )
 from pipeline.filters.custom_calls import document_batches
-from pipeline.filters.expression import KEY, evaluate_expression, expression_software
-from pipeline.filters.signals import ABOUT, Signals, describe_used, measure_signals
+from pipeline.filters.expression import (
+    KEY,
+    describe_used,
+    evaluate_expression,
+    expression_software,
+)
+from pipeline.filters.signals import ABOUT, Signals, measure_signals
 from pipeline.runs import layout
 from pipeline.runs.views import CleanOutput, SignalsOutput
 from pipeline.screening.evidence import encode_attributes
@@ -70,6 +75,8 @@ def signals_stage(clean: CleanOutput, reading: Reading, signals: Signals) -> Sta
     }
     if signals.perplexity:
         settings["perplexity"] = {own.name: own.file_hash for own in signals.perplexity}
+    if signals.stop_words:
+        settings["stop_words"] = dict(signals.stop_words)
     return Stage(
         name="signals",
         version=1,

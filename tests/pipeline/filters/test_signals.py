@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipeline
-from pipeline.config.filters import ClassifierConfig, GopherConfig, SignalsConfig
+from pipeline.config.filters import GopherConfig
+from pipeline.config.signals import ClassifierConfig, SignalsConfig
 from pipeline.core.errors import ConfigError, FunctionError
 from pipeline.filters import c4, gopher, repetition
 from pipeline.filters.expression import check_expression, evaluate_expression
