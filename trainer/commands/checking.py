@@ -32,8 +32,7 @@ def check(
     docs/strict.md.
     """
     with one_line_errors():
-        from wafer_backend.cstorch.check import check_script
-        from wafer_backend.cstorch.check_report import report_lines
+        from wafer_backend.cstorch.check import check_script, report_lines
 
         findings = check_script(script, arguments or [], steps)
         for line in report_lines(findings, all_operations=ops):

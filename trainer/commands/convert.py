@@ -159,7 +159,7 @@ def push(
     command goes on after an interruption. A token comes from `hf auth login` or HF_TOKEN.
     """
     from pipeline.core.hub import Repository, read_name
-    from trainer.convert.push import push_model
+    from trainer.convert.targets import push_model
 
     with one_line_errors():
         repository = Repository(

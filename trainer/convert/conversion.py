@@ -25,13 +25,12 @@ from trainer.config.model_parameters import shapes
 from trainer.convert import gguf_file, sources, targets
 from trainer.convert.families import FAMILIES, PLANNED, family_of
 from trainer.convert.lazy_tensors import LazyTensor
-from trainer.convert.targets import find_tokenizer
+from trainer.convert.targets import CONVERSION_FILE, find_tokenizer
 from trainer.convert.weights import RELEASES, from_hf, from_model_zoo, to_hf
 from trainer.data.prepare import TOKENIZER_FILES
 from trainer.runs import checkpoint
 from trainer.runs.console import Say
 
-CONVERSION_FILE = "conversion.json"
 FORMAT = 1
 
 

@@ -3,9 +3,11 @@ directory of ours, a `.mdl` file.
 
 One tensor is in memory at a time. Each function returns the files it published, as paths inside
 `out`.
+
+`push_model` uploads such a directory to a repository of the Hugging Face Hub.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +15,22 @@ import torch
 import yaml
 
 from pipeline.core import storage
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.hub import CARD, Repository, Upload, upload_files
 from pipeline.core.shipped import gpt2_vocabulary
 from pipeline.core.storage import WrittenFile
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 from trainer.config import ModelConfig, load_params
 from trainer.convert import lazy_tensors
 from trainer.convert.lazy_tensors import State
-from trainer.convert.sources import INDEX
+from trainer.convert.sources import INDEX, read_json_object
 from trainer.convert.weights import to_model_zoo
 from trainer.runs import checkpoint, record
 from wafer_backend.storage import checkpoint as mdl_storage
 from wafer_backend.storage.checkpoint import DeferredTensor
+
+CONVERSION_FILE = "conversion.json"
+"""What a conversion was made of, and the hashes of its files; written last."""
 
 
 def find_tokenizer(name: str | None, config: ModelConfig) -> TokenizerDefinition | None:
@@ -162,3 +168,34 @@ def _shard_name(index: int, count: int) -> str:
     return (
         "model.safetensors" if count == 1 else f"model-{index + 1:05d}-of-{count:05d}.safetensors"
     )
+
+
+def push_model(
+    directory: Path, to: Repository, dry_run: bool, say: Callable[[str], None]
+) -> list[Upload]:
+    """Upload the files of a conversion, verified by their hashes, and a README.md that is beside
+    them; with `dry_run` only list them, which needs no network. Raises InputError for a directory
+    without a finished conversion, IntegrityError for damage, ConfigError for what the Hub
+    refuses."""
+    uploads = list_model(directory)
+    if uploads[-1].path != CARD:
+        say(f"no {directory / CARD}: `train card MODEL_DIR --out {directory / CARD}` writes one")
+    if not dry_run:
+        upload_files(to, uploads, say)
+    return uploads
+
+
+def list_model(directory: Path) -> list[Upload]:
+    """The files of a conversion, its record, and the card at last, if there is one."""
+    record = directory / CONVERSION_FILE
+    files = read_json_object(record).get("files") if record.is_file() else None
+    if not isinstance(files, dict):
+        raise InputError(
+            f"{directory}: no finished {CONVERSION_FILE}: expected a directory written by `train "
+            "convert MODEL_DIR --src-fmt wafermill --tgt-fmt hf --out DIR`"
+        )
+    for name, entry in files.items():
+        storage.verify_file(directory / name, entry["hash"])
+    names = [*sorted(set(files) - {CARD}), CONVERSION_FILE]
+    names += [CARD] if (directory / CARD).is_file() else []
+    return [Upload(name, directory / name, (directory / name).stat().st_size) for name in names]

@@ -7,8 +7,7 @@ import pytest
 
 import wafer_backend
 from wafer_backend import backends
-from wafer_backend.cstorch.check import Findings, check_script
-from wafer_backend.cstorch.check_report import NO_CS_3, report_lines
+from wafer_backend.cstorch.check import NO_CS_3, Findings, check_script, report_lines
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.performance_model import predict
 
