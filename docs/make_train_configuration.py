@@ -125,6 +125,8 @@ Falcon), which was a model of its own, and so do the keys of GPT-J: `residual_dr
 - An initializer may be just a name, and then has the defaults of Model Zoo; without `a` and `b` a
   truncated normal distribution is cut at two deviations. Keys of other initializers have no effect.
   Which matrix has which initializer follows the paper (Cerebras-GPT, 2.3).
+- `model.name: bert` has Model Zoo's defaults of BERT, without its next-sentence task. What only
+  this task and CSV files need has no effect; `masked_lm_prob` becomes `data_transforms`.
 - Names of optimizers and schedulers may have any case. A scheduler without `total_iters` has no
   end, so none can follow it. The last one continues by its formula.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from trainer.config import legacy_values, sections
+from trainer.config import encoder_keys, legacy_values, sections
 from trainer.config.model import ModelConfig
 from trainer.config.optimizer import OptimizerConfig, find_optimizer_config
 from trainer.config.params_file import Draft
@@ -158,6 +158,7 @@ def modernize(draft: Draft) -> None:
     """Bring all sections to R2.2 keys. Raises ConfigError for an unknown key, or a value that
     asks for what is not there."""
     kind = _optimizer_type(draft)
+    encoder_keys.modernize_encoder(draft)
     for section in SECTIONS:
         allowed = known_keys(section)
         if section == "optimizer":

@@ -234,15 +234,15 @@ def override(params: Params, **options: Any) -> Params:
 
 
 def _check(params: Params, draft: Draft) -> None:
-    """Refuse an encoder that is not trained to guess hidden tokens, and a decoder that is; a loss
-    scale where gradients have the range of fp32 anyway, cbfloat16 without the
-    dynamic one that Model Zoo asks for, and muP, whose learning rates are for updates of the size
-    of the rate, with an optimizer that needs others."""
+    """Refuse an encoder that does not guess hidden tokens, and a decoder that does; a loss scale
+    where gradients have the range of fp32 anyway, cbfloat16 without the dynamic one that Model Zoo
+    asks for, and muP, whose learning rates are for updates of the size of the rate, with an
+    optimizer that needs others."""
     for name, section in (("train_input", params.train_input), ("eval_input", params.eval_input)):
         if section is not None and params.model.bidirectional != (section.masking is not None):
             reason = (
-                "[], but with model.bidirectional: true a token sees its label, the next one; give "
-                "[{name: mask_tokens}]"
+                "expected [{name: mask_tokens}]: with model.bidirectional: true a token sees the "
+                "next one, which would be its label"
                 if params.model.bidirectional
                 else "mask_tokens is for encoders: set model.bidirectional: true"
             )

@@ -105,6 +105,7 @@ MODELS = (
     "mixtral",
     "santacoder",
     "starcoder",
+    "bert",
     *PARALLEL_MODELS,
 )
 NORMAL = ("truncated_normal", "normal")

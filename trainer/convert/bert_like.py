@@ -86,7 +86,6 @@ BERT = ModelFamily(
         "position_embedding_type": ("learned",),
         "norm_type": ("layernorm",),
         "nonlinearity": ("gelu", "gelu_new", "relu"),
-        "attention_type": ("scaled_dot_product",),
         **{key: (value,) for key, value in _FORM.items()},
     },
     biases=("use_projection_bias_in_attention", "use_ffn_bias_in_attention", "use_ffn_bias"),

@@ -53,9 +53,9 @@ class ModelFamily:
     `base`: prefix of all tensors but the read-out. `keeps_mup`: muP factors stay factors.
     `scales_embeddings`: embeddings are multiplied by sqrt(hidden_size). `scales_attention`: it has
     a factor for attention logits. `offset_norms`: gains of norms are stored less 1. `verified`: how
-    well. `constants`: tensors of it that no parameter is. `copies`: tensors that are
-    written under a second name too. `segments`: the matrix of the
-    embeddings of two segments, of which we have the first alone, in the positions.
+    well. `constants`: tensors of it that no parameter is. `copies`: tensors that are written
+    under a second name too. `segments`: the matrix of the embeddings of two segments, of which we
+    have the first alone, in the positions.
     """
 
     name: str

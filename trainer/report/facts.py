@@ -203,8 +203,8 @@ class RunFacts:
 
     @property
     def prediction(self) -> LossPrediction | None:
-        """None for a run without a step."""
-        if not self.samples:
+        """None for a run without a step, and for an encoder, whose loss is of hidden tokens."""
+        if not self.samples or self.model.bidirectional:
             return None
         low, high = FITTED_FLOPS
         return LossPrediction(

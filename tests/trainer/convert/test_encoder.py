@@ -43,8 +43,9 @@ def load(directory: Path):
         {"share_embedding_weights": False},
         {"nonlinearity": "relu", "layer_norm_epsilon": 1e-12},
         {"use_ffn_bias": False},
+        {"attention_type": "dot_product", "embeddings_scale": 3.0, "output_logits_scale": 0.5},
     ],
-    ids=["plain", "untied", "relu", "few biases"],
+    ids=["plain", "untied", "relu", "few biases", "factors"],
 )
 def test_logits_of_an_export_are_ours(changes, tmp_path):
     model, config = make("bert", **changes)

@@ -94,6 +94,6 @@ def test_an_encoder_and_hidden_tokens_need_each_other(encoder):
     if not encoder:
         values["model"] = {key: BERT[key] for key in list(BERT)[:6]}
         values["train_input"]["data_transforms"] = [{"name": "mask_tokens"}]
-    expected = "a token sees its label" if encoder else "mask_tokens is for encoders"
+    expected = "a token sees the next one" if encoder else "mask_tokens is for encoders"
     with pytest.raises(ConfigError, match=f"train_input.data_transforms: .*{expected}"):
         load_params(values)
