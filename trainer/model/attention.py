@@ -2,8 +2,8 @@
 
 A token attends to earlier tokens of its document, in an encoder to later ones as well, and within
 a sliding window. Packed rows (variable sequence length) hold documents one after the other, each
-seeing only itself. `attention_span` (`pipeline.hdf5.format`) counts the tokens after this one in its
-segment, so it is 0 at a segment's end.
+seeing only itself. `attention_span` (`pipeline.hdf5.format`) counts the tokens after this one in
+its segment, so it is 0 at a segment's end.
 
 Cached texts of different lengths end in the same column: pads come before the shorter ones.
 

@@ -125,13 +125,23 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "position_embedding_type": "alibi",
     },
 }
-"""Between them every option of the family, by the model that has them."""
+"""Between them every option of the decoder family, by the model that has them."""
+
+ENCODERS: dict[str, dict[str, Any]] = {
+    "bert": {
+        "bidirectional": True,
+        "norm_first": False,
+        "embedding_layer_norm": True,
+        "mlm_head": True,
+        "use_bias_in_output": True,
+    },
+}
 
 
 def tiny_config(name: str = "gpt2", **changes: Any) -> ModelConfig:
     base = {"vocab_size": VOCABULARY, "max_position_embeddings": LENGTH, "hidden_size": 16,
             "num_hidden_layers": 2, "num_heads": 4, "filter_size": 24}  # fmt: skip
-    return ModelConfig(**{**base, **OPTIONS[name], **changes})
+    return ModelConfig(**{**base, **(OPTIONS | ENCODERS)[name], **changes})
 
 
 def packed_rows(segments_of_rows: Sequence[Sequence[int]], seed: int = 0) -> dict[str, Tensor]:
@@ -164,9 +174,9 @@ def make_packed() -> Callable[..., dict[str, Tensor]]:
     return packed_rows
 
 
-@pytest.fixture(params=OPTIONS)
+@pytest.fixture(params=OPTIONS | ENCODERS)
 def family(request: pytest.FixtureRequest) -> str:
-    """The name of every kind of decoder, one after the other."""
+    """The name of every kind of decoder and encoder, one after the other."""
     return request.param
 
 

@@ -11,6 +11,12 @@ from trainer.config import ModelConfig
 from trainer.model import GPT
 
 
+@pytest.fixture(params=OPTIONS)
+def family(request: pytest.FixtureRequest) -> str:
+    """Of decoders alone; transformers is the reference of encoders."""
+    return request.param
+
+
 def norm(x: Tensor, weights: dict, name: str, config: ModelConfig) -> Tensor:
     return normed(x, weights, name, config.norm_type, config.layer_norm_epsilon)
 
