@@ -212,7 +212,8 @@ def show_mixture(mixture: Mapping[str, Mapping[str, Any]]) -> None:
         )
         for source, row in mixture.items()
     )
-    columns = ("source", *(f">{name}" for name in names))
+    is_grouped = any("group" in row for row in mixture.values())
+    columns = ("group" if is_grouped else "source", *(f">{name}" for name in names))
     show_table(columns, rows, title="mixture of the training split")
     _show_cluster_sizes(mixture)
 

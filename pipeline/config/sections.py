@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from pipeline.config.model import ConfigSection, RelativePath
+from pipeline.core.words import did_you_mean
 
 Path = tuple[str, ...]
 """A field: its name, or the names on the way down, such as ("meta", "title")."""
@@ -178,9 +179,17 @@ ClusterSize = Annotated[int, BeforeValidator(_cluster_size)]
 ClusterWeight = Annotated[float, Field(ge=0, le=MOST_CLUSTER_WEIGHT, allow_inf_nan=False)]
 
 
+def _as_sql(value: Any) -> Any:
+    """YAML's `true` is that of SQL."""
+    return "true" if value is True else value
+
+
+GroupExpression = Annotated[str, BeforeValidator(_as_sql), Field(min_length=1, max_length=10_000)]
+
+
 class MixtureConfig(ConfigSection):
-    """Repeating and thinning out the training split: by source, either `epochs` or `weights`; by
-    the size of clusters of duplicates, `cluster_weights`."""
+    """Repeating and thinning out the training split: by source or by group, either `epochs` or
+    `weights`; by the size of clusters of duplicates, `cluster_weights`."""
 
     epochs: dict[str, Epochs] | None = None
     """by source label: how often each of its documents occurs; 2.5: all of them twice, and half of
@@ -196,12 +205,39 @@ class MixtureConfig(ConfigSection):
     max_epochs: MostEpochs | None = None
     """with weights: most epochs of any source; more is an error [default: 1 without tokens, else no
     limit]"""
+    groups: dict[Name, GroupExpression] | None = Field(
+        None, min_length=1, exclude_if=lambda value: not value
+    )
+    """groups that the keys above name instead of source labels: by name, an SQL expression over
+    `signals`, source, licence, tokens and typed columns, such as {good: quality > 0.8, rest:
+    true}; a document is in the first group whose expression is true; needs the extra `signals`"""
     cluster_weights: dict[ClusterSize, ClusterWeight] | None = Field(
         None, min_length=1, max_length=20
     )
     """by number of documents in a cluster of duplicates, from which on: how often the kept one
     counts, such as {2: 2, 5: 3, 100: 1}, in addition to epochs or weights; smaller clusters, and
     documents without duplicates, count once [default: all of them count once]"""
+
+    @property
+    def of(self) -> Literal["source", "group"]:
+        """What epochs and weights are given for."""
+        return "source" if self.groups is None else "group"
+
+    @model_validator(mode="after")
+    def _groups_are_there(self) -> "MixtureConfig":
+        if self.groups is None:
+            return self
+        if self.cluster_weights is not None:
+            raise ValueError("expected either groups or cluster_weights, not both")
+        named = (self.epochs if self.weights is None else self.weights) or {}
+        for name in named:
+            if name not in self.groups:
+                hint = did_you_mean(name, list(self.groups))
+                raise ValueError(f"expected groups alone; {name!r} is none of them{hint}")
+        bare = [name for name in self.groups if name not in named]
+        if self.weights is not None and self.default is None and bare:
+            raise ValueError(f"expected a weight for each group, or default; {bare[0]} has none")
+        return self
 
     @model_validator(mode="after")
     def _one_way(self) -> "MixtureConfig":

@@ -150,6 +150,8 @@ class MixtureLedger(StreamLedger):
     asked_epochs: float | None
     asked_share: float | None
     epochs: float
+    group: str = ""
+    """The expression, where groups are mixed and no sources."""
     cluster_sizes: dict[str, ClusterSizeLedger] = field(default_factory=dict)
 
     def problems(self) -> list[str]:
@@ -174,9 +176,9 @@ class MixtureLedger(StreamLedger):
         return cls(**{**value, "cluster_sizes": sizes})
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data; `cluster_sizes` are there only when there are some."""
-        value = asdict(self)
-        return value if self.cluster_sizes else _leave_out(value, "cluster_sizes")
+        """Plain data; `cluster_sizes` and `group` are there only when there are some."""
+        absent = [name for name in ("cluster_sizes", "group") if not getattr(self, name)]
+        return _leave_out(asdict(self), *absent)
 
 
 def sum_cluster_sizes(mixture: Mapping[str, MixtureLedger]) -> dict[str, ClusterSizeLedger]:
@@ -230,8 +232,8 @@ class Ledger:
         return {**value, "mixture": mixture} if mixture else value
 
 
-def _leave_out(value: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: inner for key, inner in value.items() if key != name}
+def _leave_out(value: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {key: inner for key, inner in value.items() if key not in names}
 
 
 def ledger_from_dict(value: Mapping[str, Any]) -> Ledger:

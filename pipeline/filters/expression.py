@@ -1,6 +1,6 @@
-"""`filters.keep`: an expression of SQL over the signals of a document, by DuckDB.
+"""Expressions of SQL over the signals of a document, by DuckDB: `filters.keep`, `mixture.groups`.
 
-It may use the columns it is given, constants, operators and scalar functions that always return
+One may use the columns it is given, constants, operators and scalar functions that always return
 the same for the same values: no queries, aggregates or windows, and nothing that reads files or a
 clock.
 """
@@ -22,11 +22,22 @@ _REFUSED = {"SUBQUERY": "a query", "WINDOW": "a window", "STAR": "*", "PARAMETER
 _LONGEST = 500
 
 
-def evaluate_expression(expression: str, columns: pa.Table) -> npt.NDArray[np.bool_]:
-    """For which rows the expression is true; not where it is NULL. (N,) bool."""
+def evaluate_expression(
+    expression: str, columns: pa.Table, key: str = KEY
+) -> npt.NDArray[np.bool_]:
+    """For which rows the expression is true; not where it is NULL. (N,) bool. Raises ConfigError,
+    which names the expression by `key`, where it cannot be computed of some row."""
+    import duckdb
+
     connection = _connect()
     connection.register(_TABLE, columns)
-    connection.execute(f"select coalesce((\n{expression}\n), false) from {_TABLE}")
+    try:
+        connection.execute(f"select coalesce((\n{expression}\n), false) from {_TABLE}")
+    except duckdb.Error as error:
+        raise ConfigError(
+            f"{_show(expression, key)}: {_describe(error)}; expected an expression that can be "
+            "computed of every document, such as try_cast(...) where cast fails"
+        ) from None
     return np.fromiter((row[0] for row in connection.fetchall()), np.bool_, len(columns))
 
 
@@ -35,7 +46,7 @@ def check_expression(expression: str, schema: pa.Schema, key: str = KEY) -> tupl
     which names the expression by `key`, where it is none that can decide about documents."""
     import duckdb
 
-    shown = f"{key}: {escape_text(expression, 100)}"
+    shown = _show(expression, key)
     connection = _connect()
     connection.register(_TABLE, schema.empty_table())
     query = f"select (\n{expression}\n) from {_TABLE}"
@@ -50,11 +61,8 @@ def check_expression(expression: str, schema: pa.Schema, key: str = KEY) -> tupl
         kind = str(connection.description[0][1])
         connection.fetchall()
     except duckdb.Error as error:
-        message = " ".join(str(error).split())[:_LONGEST].partition(" LINE ")[0]
         names = ", ".join(schema.names)
-        raise ConfigError(
-            f"{shown}: {escape_text(message, _LONGEST)} (it may use {names})"
-        ) from None
+        raise ConfigError(f"{shown}: {_describe(error)} (it may use {names})") from None
     if kind != "BOOLEAN":
         raise ConfigError(
             f"{shown}: is of type {kind}; expected true or false, such as language = 'en' and "
@@ -70,16 +78,19 @@ def describe_used(row: Mapping[str, Any], used: Sequence[str]) -> str:
     >>> describe_used({"language": "en", "word_count": 3.0, "lines": 1}, ["language", "word_count"])
     'language = "en", word_count = 3.0'
     """
-    return ", ".join(f"{name} = {json.dumps(row[name], ensure_ascii=False)}" for name in used)
+    return ", ".join(
+        f"{name} = {json.dumps(row[name], ensure_ascii=False, default=str)}" for name in used
+    )
 
 
-def expression_software() -> dict[str, str]:
-    """The version that the answers depend on. Raises ConfigError when it is not installed."""
+def expression_software(key: str = KEY) -> dict[str, str]:
+    """The version that the answers depend on. Raises ConfigError, which names the config key that
+    needs it, when it is not installed."""
     try:
         return {"duckdb": version("duckdb")}
     except PackageNotFoundError:
         raise ConfigError(
-            f"{KEY}: needs duckdb, which is not installed; pip install 'wafermill[signals]'"
+            f"{key}: needs duckdb, which is not installed; pip install 'wafermill[signals]'"
         ) from None
 
 
@@ -87,6 +98,16 @@ def _connect() -> Any:
     import duckdb
 
     return duckdb.connect(config={"enable_external_access": "false", "threads": 1})
+
+
+def _show(expression: str, key: str) -> str:
+    return f"{key}: {escape_text(expression, 100)}"
+
+
+def _describe(error: Exception) -> str:
+    """What DuckDB says is wrong, in a line."""
+    message = " ".join(str(error).split())[:_LONGEST].partition(" LINE ")[0]
+    return escape_text(message, _LONGEST)
 
 
 def _say(parsed: dict[str, Any]) -> str:

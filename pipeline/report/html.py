@@ -49,6 +49,7 @@ def render_report(report: Report) -> bytes:
         cluster_page=layout.CLUSTER_REPORT,
         requested=_describe_request,
         cluster_sizes=sum_cluster_sizes(report.mixture),
+        mixture_of="Group" if any(row.group for row in report.mixture.values()) else "Source",
         mixture_tokens=sum(row.stream_tokens for row in report.mixture.values()),
         kinds=page.parts_of(report.clusters.kinds),
         bytes_chart=_chart_lengths(report.document_bytes, "bytes"),

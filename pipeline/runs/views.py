@@ -422,6 +422,15 @@ class DocumentsOutput(_TableOutput):
     ends = _counter(list[Ends], "ends")
 
 
+class GroupsOutput(DocumentsOutput):
+    """The kept documents with the group of each in the place of the source; how many of each part
+    are in none, and the first of these in words, if there is one."""
+
+    parts = _shards("groups")
+    left_over = _counter(int, "left_over")
+    examples = _counter(list[str], "example")
+
+
 class ClusterSizesOutput(StageOutput):
     """The size of every cluster of several documents, each shard by document."""
 

@@ -213,10 +213,10 @@ def _documents(job: DocumentsJob, inputs: Inputs) -> Result:
     table = pa.concat_tables(tables).combine_chunks()
     path = parts.part(layout.DOCUMENTS, job.part)
     output = parquet_output(path, table, ENCODINGS, ROWS_PER_GROUP)
-    return Result((output,), {"tasks": list(job.tasks), "ends": _count_ends(table)})
+    return Result((output,), {"tasks": list(job.tasks), "ends": count_ends(table)})
 
 
-def _count_ends(table: pa.Table) -> list[list[Any]]:
+def count_ends(table: pa.Table) -> list[list[Any]]:
     """`views.Ends` of some documents."""
     keys = ["source", "state", "reason", "split"]
     sums = table.group_by(keys, use_threads=False).aggregate(

@@ -158,6 +158,7 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
         "substrings": substrings,
         "rows": config.pack.format != "corpus",
         "vsl": config.pack.format == "vsl",
+        "mixture groups": config.mixture.groups,
         "mixture": is_asked(config.mixture),
         "mixture weights": config.mixture.weights is not None,
         "cluster weights": config.mixture.cluster_weights is not None,

@@ -26,6 +26,12 @@ from pipeline.stages.mixture.copies import (
     quotas_stage,
     source_documents,
 )
+from pipeline.stages.mixture.groups import (
+    MixtureGroups,
+    check_groups,
+    groups_stage,
+    load_groups,
+)
 from pipeline.stages.mixture.quotas import check_sources, is_asked, size_classes
 from pipeline.stages.mixture.sizes import cluster_classes_stage, cluster_sizes_stage
 from pipeline.stages.pieces import make_reading, pieces_stage
@@ -63,6 +69,7 @@ class Preparation:
     earlier: tuple[Batch, ...]
     tokenizer: TokenizerDefinition
     fim: FillInMiddle | None
+    groups: MixtureGroups | None
     out: Path
     takedowns: TakedownState
     number: int = 0
@@ -104,6 +111,7 @@ def prepare(loaded: LoadedConfig, out: Path | None) -> Preparation:
         earlier=earlier,
         tokenizer=replace(definition, engine=tokenize.engine),
         fim=_make_fim(config, definition),
+        groups=load_groups(config, request.signals),
         out=out,
         takedowns=read_takedown_state(out),
     )
@@ -131,7 +139,7 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
     config = prepared.config
     compiled = selection.compile_screening(prepared.screening, run)
     reading, clean = read_inputs(prepared, run, unchanged)
-    if is_asked(config.mixture):
+    if is_asked(config.mixture) and prepared.groups is None:
         before = dict.fromkeys(prepared.known_sources, 0)
         check_sources(config.mixture, {**before, **source_documents(clean)})
     taken_down = prepared.takedowns.dropped
@@ -150,7 +158,10 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
     assigned = views.SplitsOutput(run(split_stage(config, clean.documents, keep)))
     table = documents_stage(clean, keep, verdicts, assigned, tokens)
     documents = views.DocumentsOutput(run(table))
-    mixture = _mix(config, clean, tokens, documents, sizes, run)
+    mixed_by = documents
+    if prepared.groups is not None:
+        mixed_by = _find_groups(prepared.groups, clean, documents, run)
+    mixture = _mix(config, clean, tokens, mixed_by, sizes, run)
     scatter = views.ScatterOutput(run(scatter_stage(config, assigned, tokens, mixture)))
     gather = gather_streams(config, scatter, run)
     packed = pack_streams(config, prepared.tokenizer, clean, gather, run)
@@ -179,6 +190,19 @@ def _cluster_sizes(prepared: Preparation, run: StageRecord) -> views.ClusterSize
     clusters = views.ClustersOutput(run["clusters"])
     first_new = sum(batch.total for batch in prepared.earlier)
     return views.ClusterSizesOutput(run(cluster_sizes_stage(clusters, first_new)))
+
+
+def _find_groups(
+    groups: MixtureGroups,
+    clean: views.CleanOutput,
+    documents: views.DocumentsOutput,
+    run: StageRecord,
+) -> views.GroupsOutput:
+    """The documents that a mixture of groups reads."""
+    measured = views.SignalsOutput(run["signals"]) if groups.signals else None
+    found = views.GroupsOutput(run(groups_stage(groups, clean, documents, measured)))
+    check_groups(found)
+    return found
 
 
 def _mix(

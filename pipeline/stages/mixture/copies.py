@@ -89,7 +89,8 @@ def _quotas(job: QuotasJob, inputs: Inputs) -> Result:
 @dataclass(frozen=True, kw_only=True)
 class MixtureInputs:
     """What a mixture is made of: the config of it, the seed of the run, and what was cleaned and
-    kept; `classes` are those of a mixture with cluster weights."""
+    kept; with groups, `documents` are GroupsOutput; `classes` are those of a mixture with cluster
+    weights."""
 
     config: MixtureConfig
     seed: int
@@ -111,7 +112,7 @@ class MixtureInputs:
 
     def count_train(self) -> Totals:
         """Documents and tokens of train."""
-        names = sorted(source_documents(self.clean))
+        names = list(self.config.groups or sorted(source_documents(self.clean)))
         if self.classes:
             return class_totals(self.classes.counts, names, len(self.sizes.least))
         trained = count_trained(chain.from_iterable(self.documents.ends))
@@ -241,6 +242,7 @@ def _facts(
             "documents": sum(documents for documents, _ in of),
             "tokens": sum(tokens for _, tokens in of),
             "epochs": _find_epochs(quotas[number * count :][:count], of, sizes),
+            **({"group": config.groups[name]} if config.groups else {}),
         }
         for number, (name, of) in enumerate(totals.items())
     ]
@@ -287,6 +289,9 @@ def check_mixture(mixture: views.MixtureOutput) -> None:
 MixtureCounts = dict[str, Any]
 """What a mixture made of one source: the fields of a MixtureLedger that the stages counted."""
 
+_ASKED = ("asked_epochs", "asked_share", "epochs")
+_OF_GROUP = ("documents", "tokens", "group")
+"""What the ledger cannot count again by source."""
 _COUNTED = ("scattered_documents", "scattered_tokens", "stream_documents", "stream_tokens")
 
 
@@ -298,7 +303,7 @@ def mixture_accounts(
     counts = _sum_rows(scatter.mixture, len(facts))
     accounts = {
         fact["source"]: {
-            **{name: fact[name] for name in ("asked_epochs", "asked_share", "epochs")},
+            **{name: fact[name] for name in (*_ASKED, *(_OF_GROUP if "group" in fact else ()))},
             **dict(zip(_COUNTED, row.tolist(), strict=True)),
         }
         for fact, row in zip(facts, counts, strict=True)

@@ -4,7 +4,8 @@ fraction of an epoch takes.
 Copy c of a document (0, 1, ...) is there when c + u < e, with e the epochs of its group and u in
 [0, 1) a function of (seed, document, c) alone: other documents never change its copies, and more
 epochs only add some. A group is the documents of one source whose clusters are of one class of
-sizes; without cluster weights there is one class. With `epochs`, e is what was asked for; with
+sizes; without cluster weights there is one class. The groups of `mixture.groups` stand for
+sources here. With `epochs`, e is what was asked for; with
 `weights`, a group gets most documents, in the order of their draws, that stay within its part of
 the tokens. N documents, S sources, C classes, G = S * C groups.
 """
@@ -158,13 +159,14 @@ def targets(config: MixtureConfig, tokens: Mapping[str, int | Fraction]) -> dict
     for name, weight in (config.weights or {}).items():
         if weight and not tokens.get(name):
             raise InputError(
-                f"mixture.weights: source {escape_text(name)!r} has no document left in train that "
-                "could be repeated; give it weight 0"
+                f"mixture.weights: {config.of} {escape_text(name)!r} has no document left in train "
+                "that could be repeated; give it weight 0"
             )
     share = shares(config, tokens)
     if not share:
         raise InputError(
-            "mixture.weights: no document is left in train from any source with a weight above 0"
+            f"mixture.weights: no document is left in train from any {config.of} with a weight "
+            "above 0"
         )
     most = Fraction(config.max_epochs or (MOST_EPOCHS if config.tokens else 1))
     largest = min(most * tokens[name] / share[name] for name in share)
@@ -173,7 +175,7 @@ def targets(config: MixtureConfig, tokens: Mapping[str, int | Fraction]) -> dict
         name = min(share, key=lambda name: tokens[name] / share[name])
         epochs = float(total * share[name] / tokens[name])
         raise InputError(
-            f"mixture.tokens: {config.tokens:,} tokens need {epochs:,.2f} epochs of source "
+            f"mixture.tokens: {config.tokens:,} tokens need {epochs:,.2f} epochs of {config.of} "
             f"{escape_text(name)!r}, more than {float(most):g}; ask for {int(largest):,} at most"
         )
     return {name: int(total * share.get(name, Fraction(0))) for name in tokens}
