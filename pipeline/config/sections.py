@@ -227,8 +227,6 @@ class MixtureConfig(ConfigSection):
     def _groups_are_there(self) -> "MixtureConfig":
         if self.groups is None:
             return self
-        if self.cluster_weights is not None:
-            raise ValueError("expected either groups or cluster_weights, not both")
         named = (self.epochs if self.weights is None else self.weights) or {}
         for name in named:
             if name not in self.groups:

@@ -34,11 +34,12 @@ from pipeline.engine.stage import (
     parquet_output,
 )
 from pipeline.runs import layout, parts, views
+from pipeline.runs.ends import count_ends, count_trained
 from pipeline.runs.layout import KINDS, STATES
 from pipeline.runs.splits import TRAIN
 from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.document_rows import PLACE_SCHEMA
-from pipeline.stages.mixture.copies import MixtureCounts, count_trained
+from pipeline.stages.mixture.copies import MixtureCounts
 from pipeline.stages.plan import Reading
 from pipeline.stages.rows import split_streams
 from pipeline.tokenizers import arrangement
@@ -214,17 +215,6 @@ def _documents(job: DocumentsJob, inputs: Inputs) -> Result:
     path = parts.part(layout.DOCUMENTS, job.part)
     output = parquet_output(path, table, ENCODINGS, ROWS_PER_GROUP)
     return Result((output,), {"tasks": list(job.tasks), "ends": count_ends(table)})
-
-
-def count_ends(table: pa.Table) -> list[list[Any]]:
-    """`views.Ends` of some documents."""
-    keys = ["source", "state", "reason", "split"]
-    sums = table.group_by(keys, use_threads=False).aggregate(
-        [([], "count_all"), ("text_bytes", "sum"), ("tokens", "sum")]
-    )
-    columns = [*keys, "count_all", "text_bytes_sum", "tokens_sum"]
-    rows = sums.select(columns).sort_by([(name, "ascending") for name in keys])
-    return [list(row.values()) for row in rows.to_pylist()]
 
 
 def _one_task(inputs: Inputs, shards: TaskShards, split_names: tuple[str, ...]) -> pa.Table:

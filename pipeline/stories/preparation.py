@@ -26,12 +26,7 @@ from pipeline.stages.mixture.copies import (
     quotas_stage,
     source_documents,
 )
-from pipeline.stages.mixture.groups import (
-    MixtureGroups,
-    check_groups,
-    groups_stage,
-    load_groups,
-)
+from pipeline.stages.mixture.groups import MixtureGroups, check_groups, groups_stage, load_groups
 from pipeline.stages.mixture.quotas import check_sources, is_asked, size_classes
 from pipeline.stages.mixture.sizes import cluster_classes_stage, cluster_sizes_stage
 from pipeline.stages.pieces import make_reading, pieces_stage
@@ -158,10 +153,7 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
     assigned = views.SplitsOutput(run(split_stage(config, clean.documents, keep)))
     table = documents_stage(clean, keep, verdicts, assigned, tokens)
     documents = views.DocumentsOutput(run(table))
-    mixed_by = documents
-    if prepared.groups is not None:
-        mixed_by = _find_groups(prepared.groups, clean, documents, run)
-    mixture = _mix(config, clean, tokens, mixed_by, sizes, run)
+    mixture = _mix(prepared, clean, tokens, documents, sizes, run)
     scatter = views.ScatterOutput(run(scatter_stage(config, assigned, tokens, mixture)))
     gather = gather_streams(config, scatter, run)
     packed = pack_streams(config, prepared.tokenizer, clean, gather, run)
@@ -192,21 +184,8 @@ def _cluster_sizes(prepared: Preparation, run: StageRecord) -> views.ClusterSize
     return views.ClusterSizesOutput(run(cluster_sizes_stage(clusters, first_new)))
 
 
-def _find_groups(
-    groups: MixtureGroups,
-    clean: views.CleanOutput,
-    documents: views.DocumentsOutput,
-    run: StageRecord,
-) -> views.GroupsOutput:
-    """The documents that a mixture of groups reads."""
-    measured = views.SignalsOutput(run["signals"]) if groups.signals else None
-    found = views.GroupsOutput(run(groups_stage(groups, clean, documents, measured)))
-    check_groups(found)
-    return found
-
-
 def _mix(
-    config: Config,
+    prepared: Preparation,
     clean: views.CleanOutput,
     tokens: views.TokensOutput,
     documents: views.DocumentsOutput,
@@ -214,18 +193,21 @@ def _mix(
     run: StageRecord,
 ) -> views.MixtureOutput | None:
     """How often each document is in the stream; None where that is once."""
+    config = prepared.config
     if not is_asked(config.mixture):
         return None
-    classes = quotas = None
+    grouped = classes = quotas = None
+    if prepared.groups is not None:
+        grouped = _find_groups(prepared.groups, clean, documents, run)
     if sizes:
         of_size = size_classes(config.mixture)
-        classified = cluster_classes_stage(of_size, clean, documents, sizes, run)
+        classified = cluster_classes_stage(of_size, clean, documents, grouped, sizes, run)
         classes = views.ClusterClassesOutput(run(classified))
     mixed = MixtureInputs(
         config=config.mixture,
         seed=config.seed,
         clean=clean,
-        documents=documents,
+        documents=grouped or documents,
         classes=classes,
     )
     if config.mixture.weights is not None:
@@ -246,6 +228,19 @@ def describe_unlabelled(config: Config, clean: views.CleanOutput) -> list[str]:
         for source in config.inputs
         if counts[source.name]
     ]
+
+
+def _find_groups(
+    groups: MixtureGroups,
+    clean: views.CleanOutput,
+    documents: views.DocumentsOutput,
+    run: StageRecord,
+) -> views.GroupsOutput:
+    """The documents that a mixture of groups reads."""
+    measured = views.SignalsOutput(run["signals"]) if groups.signals else None
+    found = views.GroupsOutput(run(groups_stage(groups, clean, documents, measured)))
+    check_groups(found)
+    return found
 
 
 def _cuts(

@@ -22,6 +22,7 @@ from pipeline.core.manifest import Shard
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
 from pipeline.runs import layout, views
+from pipeline.runs.ends import count_trained
 from pipeline.runs.splits import TRAIN
 from pipeline.stages.mixture.quotas import (
     DocumentTokens,
@@ -89,8 +90,7 @@ def _quotas(job: QuotasJob, inputs: Inputs) -> Result:
 @dataclass(frozen=True, kw_only=True)
 class MixtureInputs:
     """What a mixture is made of: the config of it, the seed of the run, and what was cleaned and
-    kept; with groups, `documents` are GroupsOutput; `classes` are those of a mixture with cluster
-    weights."""
+    kept. With groups `documents` are GroupsOutput; `classes` are those of cluster weights."""
 
     config: MixtureConfig
     seed: int
@@ -112,7 +112,7 @@ class MixtureInputs:
 
     def count_train(self) -> Totals:
         """Documents and tokens of train."""
-        names = list(self.config.groups or sorted(source_documents(self.clean)))
+        names = tuple(self.config.groups or sorted(source_documents(self.clean)))
         if self.classes:
             return class_totals(self.classes.counts, names, len(self.sizes.least))
         trained = count_trained(chain.from_iterable(self.documents.ends))
@@ -133,16 +133,6 @@ def quotas_stage(mixed: MixtureInputs) -> Stage:
     shards = tuple(chain.from_iterable(map(_list_shards, mixed.parts)))
     task = Task("quotas of sources", job, shards)
     return Stage(name="quotas", version=1, function=_quotas, tasks=(task,))
-
-
-def count_trained(ends: Iterable[views.Ends]) -> dict[str, tuple[int, int]]:
-    """Source -> documents and tokens of train."""
-    trained: dict[str, tuple[int, int]] = {}
-    for source, state, _, split, count, _, tokens in ends:
-        if state == "kept" and split == TRAIN:
-            documents, before = trained.get(source, (0, 0))
-            trained[source] = documents + count, before + tokens
-    return trained
 
 
 @dataclass(frozen=True)
@@ -231,7 +221,8 @@ def mixture_stage(
 def _facts(
     config: MixtureConfig, totals: Totals, sizes: SizeClasses, quotas: Sequence[Quota]
 ) -> list[dict[str, Any]]:
-    """Per source: what was asked for, what train has of it, and its epochs."""
+    """Per source, or per group with its expression: what was asked for, what train has of it, and
+    its epochs."""
     asked_shares = shares(config, weigh_tokens(totals, sizes))
     count = len(sizes.least)
     return [
@@ -298,7 +289,7 @@ _COUNTED = ("scattered_documents", "scattered_tokens", "stream_documents", "stre
 def mixture_accounts(
     mixture: views.MixtureOutput, scatter: views.ScatterOutput
 ) -> dict[str, MixtureCounts]:
-    """What was asked for and what was shuffled, per source, as the scatter counted it."""
+    """What was asked for and what was shuffled, per source or group, as the scatter counted it."""
     facts = mixture.sources
     counts = _sum_rows(scatter.mixture, len(facts))
     accounts = {

@@ -28,8 +28,8 @@ from pipeline.filters.expression import (
 )
 from pipeline.filters.signals import ABOUT, Signals
 from pipeline.runs import layout, views
+from pipeline.runs.ends import count_ends
 from pipeline.sources.record import COLUMN_TYPES, typed_columns
-from pipeline.stages.tables import count_ends
 
 KEY = "mixture.groups"
 _KEPT = ["doc_key", "source", "state", "reason", "split", "text_bytes", "tokens"]

@@ -4,10 +4,12 @@ fraction of an epoch takes.
 Copy c of a document (0, 1, ...) is there when c + u < e, with e the epochs of its group and u in
 [0, 1) a function of (seed, document, c) alone: other documents never change its copies, and more
 epochs only add some. A group is the documents of one source whose clusters are of one class of
-sizes; without cluster weights there is one class. The groups of `mixture.groups` stand for
-sources here. With `epochs`, e is what was asked for; with
+sizes; without cluster weights there is one class. With `epochs`, e is what was asked for; with
 `weights`, a group gets most documents, in the order of their draws, that stay within its part of
 the tokens. N documents, S sources, C classes, G = S * C groups.
+
+Where the config has `groups`, the one that a document is in (`pipeline.stages.mixture.groups`)
+stands for its source.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +33,8 @@ _NAMED = 50
 _NONE = np.zeros(0, np.int64)
 
 Totals = Mapping[str, Sequence[tuple[int, int]]]
-"""Source -> documents and tokens of train, of each class of sizes; for all sources by name."""
+"""Source -> documents and tokens of train, of each class of sizes; for all sources by name, or for
+all groups of the config in order."""
 
 
 @dataclass(frozen=True)

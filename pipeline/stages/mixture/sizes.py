@@ -77,9 +77,16 @@ class ClusterClassesJob:
     classes: SizeClasses
 
 
+@dataclass(frozen=True, kw_only=True)
+class GroupedClassesJob(ClusterClassesJob):
+    """The same where the config has groups: which of them each kept document is in."""
+
+    groups: Shard
+
+
 def _cluster_classes(job: ClusterClassesJob, inputs: Inputs) -> Result:
-    """`class` of every kept document of the part, in order; per source and class, how many are in
-    train and their tokens."""
+    """`class` of every kept document of the part, in order; per source (or group) and class, how
+    many are in train and their tokens."""
     path = inputs.path(job.documents)
     names = ["source", "state", "split", "tokens", "representative"]
     table = pq.read_table(path, columns=names)
@@ -90,7 +97,10 @@ def _cluster_classes(job: ClusterClassesJob, inputs: Inputs) -> Result:
         )
     is_kept = pc.equal(documents["state"], "kept").to_numpy()
     of_kept = job.classes.find(_sizes(job, inputs)[is_kept])
-    counts = _count_train(documents.filter(pa.array(is_kept)), of_kept)
+    kept = documents.filter(pa.array(is_kept))
+    if isinstance(job, GroupedClassesJob):
+        kept = pq.read_table(inputs.path(job.groups), columns=["source", "split", "tokens"])
+    counts = _count_train(kept, of_kept)
     output = pa.table({"class": pa.array(of_kept)})
     path_of_part = layout.shard("cluster_classes", job.part, "arrow")
     return Result((arrow_output(path_of_part, output),), {"counts": counts})
@@ -119,11 +129,12 @@ def cluster_classes_stage(
     classes: SizeClasses,
     clean: views.CleanOutput,
     documents: views.DocumentsOutput,
+    grouped: views.GroupsOutput | None,
     sizes: views.ClusterSizesOutput,
     run: RunStage,
 ) -> Stage:
-    """One task per part of documents.parquet; what merges `cluster_sizes/` for them runs at
-    once."""
+    """One task per part of documents.parquet, which counts by group where there are some; what
+    merges `cluster_sizes/` for them runs at once."""
     of_tasks = [sum(by_source.values()) for by_source in clean.documents_by_source]
     of_parts = [sum(of_tasks[g.start : g.stop]) for g in documents.tasks_of_parts(clean)]
     bounds = tuple(accumulate(of_parts, initial=0))
@@ -139,7 +150,10 @@ def cluster_classes_stage(
             sizes=of_part,
             classes=classes,
         )
-        tasks.append(Task(f"clusters of {shard.path} by size", job, (shard, of_part)))
+        groups = grouped.parts[part : part + 1] if grouped else ()
+        if groups:
+            job = GroupedClassesJob(**vars(job), groups=groups[0])
+        tasks.append(Task(f"clusters of {shard.path} by size", job, (shard, of_part, *groups)))
     return Stage(
         name="cluster_classes",
         version=1,

@@ -156,6 +156,59 @@ def test_weights_of_sources_and_clusters(families: Any, tmp_path: Path) -> None:
             assert wanted - longest < there <= wanted
 
 
+GROUPS = "groups: {wiki: source = 'Wiki', odd: tokens % 2 = 1, rest: true}"
+
+
+def group_of(row: dict[str, Any]) -> str:
+    if row["source"] == "Wiki":
+        return "wiki"
+    return "odd" if row["tokens"] % 2 else "rest"
+
+
+@pytest.mark.parametrize("most_shards", [4, 512])
+def test_groups_take_the_place_of_sources(
+    most_shards: int, families: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Epochs of a group times the weight of the cluster; the books by group and size."""
+    monkeypatch.setattr(levels, "MOST_SHARDS", most_shards)
+    epochs = {"wiki": Fraction(2), "odd": Fraction(1, 2), "rest": Fraction(1)}
+    given = "epochs: {wiki: 2, odd: 0.5}, cluster_weights: {4: 2.5, 2: 2, 6: 0, 10: 3}"
+    mixture = f"mixture={{{GROUPS}, {given}}}"
+    pipeline.run(families.config, tmp_path, 0, overrides=(mixture, *MIXED[1:]))
+    verify_run(tmp_path)
+    rows = pq.read_table(tmp_path / "documents.parquet").to_pylist()
+    sizes, copies = sizes_of_clusters(rows), stream(tmp_path)
+    train = [row for row in rows if row["state"] == "kept" and row["split"] == "train"]
+    expected: Counter[bytes] = Counter()
+    for row in train:
+        wanted = epochs[group_of(row)] * plain_weight(sizes[row["doc_key"]])
+        expected[row["doc_key"]] = plain_copies(row["doc_key"], wanted, seed=7)
+    assert copies == +expected
+    found = json.loads((tmp_path / "ledger.json").read_bytes())["mixture"]
+    assert set(found) == set(epochs)
+    for name, account in found.items():
+        few = [r for r in train if group_of(r) == name and sizes[r["doc_key"]] in (2, 3)]
+        assert account["cluster_sizes"]["2 to 3"]["documents"] == len(few) > 0
+        assert account["cluster_sizes"]["2 to 3"]["stream_tokens"] == sum(
+            row["tokens"] * copies[row["doc_key"]] for row in few
+        )
+        assert account["epochs"] == epochs[name]
+
+
+def test_weights_of_groups_and_clusters(families: Any, tmp_path: Path) -> None:
+    """Groups that are the sources are mixed as the sources are, cluster by cluster."""
+    groups = "groups: {Wiki: source = 'Wiki', Code: source = 'Code', web: true}"
+    runs = {"sources": WEIGHED[0], "groups": WEIGHED[0].replace("{", f"{{{groups}, ", 1)}
+    for name, mixture in runs.items():
+        pipeline.run(families.config, tmp_path / name, 0, overrides=(mixture,))
+    assert stream(tmp_path / "groups") == stream(tmp_path / "sources")
+    by_source, by_group = (
+        json.loads((tmp_path / name / "ledger.json").read_bytes())["mixture"] for name in runs
+    )
+    for name, expression in (("Wiki", "source = 'Wiki'"), ("Code", "source = 'Code'")):
+        assert by_group[name] == {**by_source[name], "group": expression}
+
+
 def test_documents_of_an_earlier_run_count_for_nobody(
     mixed: Path, write_prose: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -154,7 +154,6 @@ def test_groups_of_sources_are_a_mixture_of_sources(corpus: Any, tmp_path: Path)
         ("{groups: {a: tokens > 1}, epochs: {b: 1}}", 2, "'b' is none of them"),
         ("{groups: {a: tokens > 1}, weights: {}}", 2, "a weight for each group, or default; a has"),
         ("{groups: {}}", 2, "at least 1 item"),
-        ("{groups: {a: true}, cluster_weights: {2: 2}}", 2, "either groups or cluster_weights"),
         ("{groups: {a: source = 'Wiki'}}", 3, "mixture.groups: in no group: "),
         ("{groups: {a: source = 'Wiki'}}", 3, '(source = "'),
         ("{groups: {a: cast(source as int) > 1}}", 2, "Conversion Error: Could not convert string"),
