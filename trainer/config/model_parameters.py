@@ -291,6 +291,10 @@ def to_mup(config: ModelConfig, base_width: int = MUP.base_hidden_size) -> Model
             "model.attention_type is dot_product: muP divides attention logits by the width of a "
             "head; expected scaled_dot_product"
         )
+    if config.bidirectional:
+        raise ConfigError(
+            "model.bidirectional is true: muP is not there for encoders; expected a decoder"
+        )
     rule = TruncatedNormal(std=MUP.std)
     return _changed(
         config,
