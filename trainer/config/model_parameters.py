@@ -279,8 +279,8 @@ _PARAMETRIZATION = (
 
 def to_mup(config: ModelConfig, base_width: int = MUP.base_hidden_size) -> ModelConfig:
     """The same decoder in muP, with the paper's tuned sigma and m_emb, for the learning rate of
-    `trainer.recipe.MUP`. Raises ConfigError when it has muP already, or attention logits that
-    are not scaled."""
+    `trainer.recipe.MUP`. Raises ConfigError for an encoder, when it has muP already, and for
+    attention logits that are not scaled."""
     if config.mup_base_hidden_size is not None:
         raise ConfigError(
             f"model.mup_base_hidden_size is {config.mup_base_hidden_size}: this model has muP "
