@@ -3,7 +3,7 @@ an expression over them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ KINDS = {"number": pa.float64(), "label": pa.string(), "flag": pa.bool_()}
 """Types that a function of the user's may return."""
 LONGEST_LABEL = 40
 """Characters: signals stay when a takedown removes the texts of documents."""
+StopWordsByCode = tuple[tuple[str, tuple[str, ...]], ...]
 _EXPECTED = dict.fromkeys(KINDS, "") | {"label": f" of at most {LONGEST_LABEL} characters"}
 ABOUT = (pa.field("source", pa.string()), pa.field("licence", pa.string()))
 """Columns of `documents/` that an expression may use too."""
@@ -80,11 +81,14 @@ class Signals:
     functions: tuple[CustomFilter, ...]
     """Functions with the name and the type of the signal of each."""
     perplexity: tuple[PerplexityModel, ...] = ()
-    stop_words: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Those of documents in a language, by its code."""
     keep: str = ""
     used: tuple[str, ...] = ()
     """Columns that the expression uses."""
+
+    @property
+    def stop_words(self) -> StopWordsByCode:
+        """Those of documents in a language, by its code."""
+        return ()
 
     @property
     def on(self) -> bool:
@@ -116,6 +120,14 @@ class Signals:
         return {**versions, "unicode": unicodedata.unidata_version}
 
 
+@dataclass(frozen=True, kw_only=True)
+class SignalsByLanguage(Signals):
+    """Signals with stop words of languages. A class of its own, so that the jobs of other signals,
+    and so their fingerprints, are what they were without it."""
+
+    stop_words: StopWordsByCode = ()
+
+
 def load_signals(config: SignalsConfig, keep: str | None, base: Path) -> Signals:
     """The signals with the files they name, relative to `base`, and the expression over them.
     Raises ConfigError when something is not there, a name is taken, or the expression is none."""
@@ -131,7 +143,9 @@ def load_signals(config: SignalsConfig, keep: str | None, base: Path) -> Signals
         load_function_of(own, base, f"signals.custom.{number}")
         for number, own in enumerate(config.custom)
     )
-    signals = Signals(
+    words = tuple(sorted(config.stop_words.items()))
+    make = partial(SignalsByLanguage, stop_words=words) if words else Signals
+    signals = make(
         families=tuple(family for family in _COLUMNS if getattr(config, family)),
         max_characters=config.max_characters,
         min_line_words=config.min_line_words,
@@ -140,7 +154,6 @@ def load_signals(config: SignalsConfig, keep: str | None, base: Path) -> Signals
         types=tuple(own.type for own in config.custom),
         functions=functions,
         perplexity=tuple(_load_perplexity(own, base / own.model) for own in config.perplexity),
-        stop_words=tuple(sorted(config.stop_words.items())),
     )
     names = [*(field.name for field in ABOUT), *signals.schema().names]
     taken = next((name for name in names if names.count(name) > 1), None)

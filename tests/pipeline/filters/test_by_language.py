@@ -17,6 +17,7 @@ from pipeline.config.filters import FiltersConfig
 from pipeline.config.prep import load_config
 from pipeline.config.signals import SignalsConfig
 from pipeline.core.errors import ConfigError
+from pipeline.engine.shared import identify
 from pipeline.filters import gopher, language
 from pipeline.filters.rules import Filters, find_failures, load_filters
 from pipeline.filters.signals import load_signals, measure_signals
@@ -225,3 +226,14 @@ def test_a_run(tmp_path: Path, prep: Prep) -> None:
     assert "] filters: 1/1 task" in again.err, again.err
     kept = pipeline.open_run(tmp_path / "run").documents()
     assert [row["reason"] for row in kept.to_pylist()] == ["", "", "gopher_stop_words"]
+
+
+def test_signals_without_stop_words_are_identified_as_before_there_were_any() -> None:
+    """Else existing runs would measure once more, and refuse to grow."""
+    signals = load_signals(SignalsConfig(gopher=True, c4=True), None, Path())
+    assert identify({"signals": signals}) == "71535895d4a0c5cb7f9f94449bc79e47"
+    words = SignalsConfig(gopher=True, c4=True, stop_words={"fr": ("le",)})
+    assert (
+        identify({"signals": load_signals(words, None, Path())})
+        != "71535895d4a0c5cb7f9f94449bc79e47"
+    )
