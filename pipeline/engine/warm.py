@@ -41,12 +41,25 @@ def warm_workers() -> Iterator[dict[str, object]]:
         f"distributed.nanny.pre-spawn-environ.{name}": size
         for name, (_, size) in _KEPT_MEMORY.items()
     }
+    settings["distributed.worker.preload"] = [__name__]
     with contextlib.ExitStack() as stack:
         if _KNOWN and _is_alone():
             with contextlib.suppress(OSError):  # no process, memory or socket to spare
                 stack.enter_context(_server())
                 settings |= {_METHOD: "forkserver"}
         yield settings
+
+
+def dask_setup(worker: Any) -> None:
+    """What Dask calls in a worker before it starts: one that is told to leave twice, by its nanny
+    and by the scheduler, raises in the second, which its process would print as a traceback."""
+    close = worker.close
+
+    async def close_quietly(*args: Any, **settings: Any) -> Any:
+        with contextlib.suppress(RuntimeError):
+            return await close(*args, **settings)
+
+    worker.close = close_quietly
 
 
 _forks: list[int] = []

@@ -39,6 +39,26 @@ if __name__ == "__main__":
         sys.stdin.read()
 """
 
+LEAVING = """
+import os, time
+import pipeline.commands
+from distributed.core import Status
+from pipeline.engine.executor import executor
+
+def leave(dask_worker):
+    dask_worker.rpc.status = Status.closed
+    dask_worker.loop.add_callback(dask_worker._event_finished.set)
+    return os.getpid()
+
+if __name__ == "__main__":
+    with executor(1, 0) as workers:
+        [pid] = workers.start()._client.run(leave).values()
+        deadline = time.monotonic() + 60
+        while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
+            time.sleep(0.05)
+    print("left")
+"""
+
 
 def start(folder: Path, kind: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
     program = folder / "program.py"
@@ -112,3 +132,12 @@ def test_nothing_is_left_of_a_killed_program(tmp_path: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     wait_for_end_of({pid for each in told["seen"] for pid in (each["pid"], each["parent"])})
     process.communicate()
+
+
+def test_a_worker_told_twice_to_leave_prints_no_traceback(tmp_path: Path) -> None:
+    """Its second leave finds its connections closed, which Dask raises as a RuntimeError."""
+    program = tmp_path / "program.py"
+    program.write_text(LEAVING)
+    command = [sys.executable, str(program)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (ended.stdout, ended.stderr) == ("left\n", "")
