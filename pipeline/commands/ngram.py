@@ -12,7 +12,7 @@ from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import group
 
 if TYPE_CHECKING:
-    from pipeline.stories.ngram import SourcePerplexity
+    from pipeline.stories.tokenizer import SourcePerplexity
 
 SampleOption = Annotated[int, typer.Option(parser=parse_size)]
 SeedOption = Annotated[int, typer.Option(min=0)]
@@ -43,7 +43,7 @@ def train(
     prep ngram train runs/wiki --source 'Wikipedia (en)' --order 5 --out wiki.ngram
     Then set `signals.perplexity: {model: wiki.ngram}` in the config of a run.
     """
-    from pipeline.stories.ngram import NgramSettings, train_ngrams_on_run
+    from pipeline.stories.tokenizer import NgramSettings, train_ngrams_on_run
 
     settings = NgramSettings(order=order, min_count=min_count)
     show_perplexity(
@@ -67,7 +67,7 @@ def measure(
 
     Example: prep ngram measure runs/quickstart --model web.ngram
     """
-    from pipeline.stories.ngram import measure_perplexity_of_run
+    from pipeline.stories.tokenizer import measure_perplexity_of_run
 
     show_perplexity(
         measure_perplexity_of_run(directory, model, sample, seed, source or ()), as_json
@@ -89,7 +89,7 @@ register = group(
 
 def show_perplexity(rows: "Sequence[SourcePerplexity]", as_json: bool) -> None:
     """Print a row per source, and a column per quantile."""
-    from pipeline.stories.ngram import QUANTILES
+    from pipeline.stories.tokenizer import QUANTILES
 
     if as_json:
         return print_json([asdict(row) for row in rows])

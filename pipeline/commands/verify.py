@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from pipeline.hdf5.foreign.check import ForeignReport
     from pipeline.hdf5.foreign.rows import FileFinding
     from pipeline.runs.events import Event
-    from pipeline.stories.run_log import Session
-    from pipeline.stories.status import WorkStatus
+    from pipeline.stories.status import Session, WorkStatus
 
 
 def status(directory: RunArgument, as_json: JsonOption = False) -> None:
@@ -85,7 +84,7 @@ def log(directory: RunArgument, as_json: JsonOption = False) -> None:
 
     Example: prep log runs/quickstart
     """
-    from pipeline.stories.run_log import Session, read_run_log
+    from pipeline.stories.status import Session, read_run_log
 
     begun = list_begun(directory)
     entries = [(entry, g) for g in begun for entry in read_run_log(g.directory)]

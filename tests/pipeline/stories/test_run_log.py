@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.core.errors import IntegrityError
-from pipeline.stories.run_log import Session, read_run_log
+from pipeline.stories.status import Session, read_run_log
 from tests.forked import prep_in_fork
 
 Prep = Callable[..., Any]
