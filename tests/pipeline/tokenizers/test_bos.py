@@ -23,7 +23,9 @@ from pipeline.tokenizers.definition import (
 from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer, tokenize_documents
 from pipeline.tokenizers.engines import build_engine
 
-S, E, X = 50257, 50258, 50259
+MERGES = 2_000
+EOS = 256 + MERGES
+S, E, X = EOS + 1, EOS + 2, EOS + 3
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}
 
 
@@ -65,10 +67,14 @@ STEPS: dict[str, Any] = {
 def write(
     gpt2: TokenizerDefinition, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
-    """GPT-2 with three more special tokens and a post-processor."""
+    """The first merges of GPT-2, with three more special tokens and a post-processor."""
+    model = json.loads(gpt2.json)["model"]
+    model["merges"] = model["merges"][:MERGES]
+    model["vocab"] = {token: n for token, n in model["vocab"].items() if n < EOS}
 
     def call(step: dict[str, Any] | None) -> Path:
-        content = json.loads(gpt2.json)
+        content = json.loads(gpt2.json) | {"model": model}
+        content["added_tokens"][0]["id"] = EOS
         flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
         for number, token in ((S, "<s>"), (E, "</s>"), (X, "<x>")):
             added = {"id": number, "content": token, **flags, "special": True}
@@ -158,5 +164,5 @@ def test_a_text_that_yields_it_is_named(write: Callable[..., Path]) -> None:
     engine = build_engine("tokenizers", definition)
     engine.tokenizer.encode_special_tokens = False  # type: ignore[attr-defined]
     tokenizer = TextTokenizer(definition, "tokenizers", "for this test", engine)
-    with pytest.raises(InputError, match=r"text 1 yields the id 50257 of '<s>'.*another bos"):
+    with pytest.raises(InputError, match=rf"text 1 yields the id {S} of '<s>'.*another bos"):
         tokenize_documents(pa.array(["a", "b<s>"]), tokenizer)

@@ -52,6 +52,8 @@ OTHERS = {
 def test_bits_are_the_same_however_a_module_runs(
     make: Make, run: Train, samples: int, micro_batch: int, steps: int, precision: str
 ):
+    if precision == "cbfloat16":  # emulated operation by operation: a hundred times slower
+        samples, steps = 4 * micro_batch + samples % micro_batch, 2
     changes = {"micro_batch_size": micro_batch, "precision": precision}
     one = run(make, CONFIG, samples, steps, **changes)
     assert len(set(one.losses)) == steps
