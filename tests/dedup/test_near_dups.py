@@ -25,6 +25,7 @@ import pipeline
 from dedup.presets import PRESETS, detection_probability
 from pipeline.config.prep import Config
 from pipeline.core import zstd
+from tests.slow import mark_slow
 
 pytestmark = pytest.mark.shared_data
 
@@ -160,13 +161,13 @@ def lines(shared_data: Path) -> list[bytes]:
     return data.rstrip(b"\n").split(b"\n")
 
 
-@pytest.mark.parametrize("verify", ["none", "exact"])
+@pytest.mark.parametrize("verify", mark_slow(["none", "exact"], "none"))
 def test_decisions_quick(lines: list[bytes], tmp_path: Path, verify: str) -> None:
     """Whole families stand together in the file, so a stretch of it has its duplicates."""
     assert check(lines[:QUICK], tmp_path, verify) > 40
 
 
-@pytest.mark.parametrize("prefer", ["longest", "shortest"])
+@pytest.mark.parametrize("prefer", mark_slow(["longest", "shortest"], "shortest"))
 def test_preferences_quick(lines: list[bytes], tmp_path: Path, prefer: str) -> None:
     assert check(lines[:QUICK], tmp_path, "exact", prefer) > 40
 

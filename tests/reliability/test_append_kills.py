@@ -12,6 +12,7 @@ import pytest
 from pipeline.core.storage import hash_file
 from tests.forked import Ended, forked, load_everything, prep_in_fork
 from tests.reliability.conftest import WORDS
+from tests.slow import mark_slow
 
 pytestmark = pytest.mark.crash
 CONFIG = """\
@@ -74,9 +75,7 @@ def whole(start: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     return place, len(log.read_text().splitlines())
 
 
-@pytest.mark.parametrize(
-    "number", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 40))]
-)
+@pytest.mark.parametrize("number", mark_slow(range(40), *range(1, 40)))
 def test_killed_while_a_generation_is_made(
     start: Path, whole: tuple[Path, int], tmp_path: Path, rng: random.Random, number: int
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from pipeline.core import storage
 from pipeline.stories.run import run_preparation
 from tests.forked import prep_in_fork
+from tests.slow import mark_slow
 from tests.stages import stages_by_default
 
 STAGES = stages_by_default()
@@ -142,7 +143,7 @@ def test_an_interrupted_clean_up_is_finished_by_either_command(
         assert storage.tree_hash(directory) == storage.tree_hash(lean)
 
 
-@pytest.mark.parametrize("k", [1, 3, 6])
+@pytest.mark.parametrize("k", mark_slow([1, 3, 6], 3))
 def test_a_stopped_rebuild_of_a_cleaned_up_run_ends_as_an_undisturbed_one(
     collection: Any, clean: Any, tmp_path: Path, prep: Any, k: int
 ) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import pipeline
 from pipeline.cleaning import clean, clean_array
 from pipeline.core.errors import ConfigError
+from tests.slow import mark_slow
 
 Broken = Callable[[int, int], list[str]]
 OFF = [name for name, value in ftfy.TextFixerConfig._field_defaults.items() if value is True]
@@ -49,7 +50,11 @@ def test_any_pieces(text: str, chosen: dict[str, Any]) -> None:
     assert not differing([text, f"first line\n{text}\nlast"], chosen)
 
 
-@pytest.mark.parametrize("chosen", [{"uncurl_quotes": False}, {"unescape_html": True}], ids=str)
+@pytest.mark.parametrize(
+    "chosen",
+    mark_slow([{"uncurl_quotes": False}, {"unescape_html": True}], {"uncurl_quotes": False}),
+    ids=str,
+)
 def test_lines_beyond_a_million_characters(chosen: dict[str, Any]) -> None:
     long = "a" * 999_999 + "“&lt;”" + "b" * 1_000_000 + "<&gt;\n‘&amp;’"
     assert not differing([long], chosen)

@@ -22,6 +22,7 @@ from pipeline.commands import app
 from pipeline.config.model import RelativePath, _models_in
 from pipeline.config.prep import Config, load_config
 from tests.forked import prep_in_fork
+from tests.slow import mark_slow
 
 SHIPPED = ("pile", "quickstart")
 SEED = int(os.environ.get("MUTATION_SEED", "22"))
@@ -193,7 +194,7 @@ def check(plan: Plan, value: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", mark_slow(range(8), *range(4, 8)))
 def test_mutations(plan: Plan, name: str, number: int) -> None:
     draw = random.Random(f"{SEED} {name} {number}")
     codes = [check(plan, mutated(draw, shipped(name))) for _ in range(18)]

@@ -18,6 +18,7 @@ from pipeline.core.errors import ConfigError, InputError, ResourceError
 from pipeline.core.storage import tree_hash
 from tests.forked import forked
 from tests.pipeline.convert.conversions import stream, to, write_texts
+from tests.slow import mark_slow
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ STEP = {"hdf5": 1, "jsonl": 9, "corpus": 5, "bin": 1, "tokens": 5, "mds": 5}
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("form", CASES)
+@pytest.mark.parametrize("form", mark_slow(CASES, "jsonl", "tokens", "mds"))
 def test_killed_at_every_fault_point(texts: Path, tmp_path: Path, form: str) -> None:
     np.array(stream(), "<u2").tofile(tmp_path / "a.bin")
     source = texts if form == "hdf5" else tmp_path / "a.bin"

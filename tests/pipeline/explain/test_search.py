@@ -16,6 +16,7 @@ from pipeline.engine.progress import Progress
 from pipeline.explain.find import LEAST_PART, find_text
 from pipeline.explain.search import FoundText, scan_run, search_run
 from pipeline.stories.repack import RepackOptions, repack_run
+from tests.slow import mark_slow
 
 QUIET = Progress(quiet=True)
 
@@ -49,7 +50,7 @@ def changed_typography(text: str, rng: random.Random) -> str:
     return broken.replace("'", "\N{RIGHT SINGLE QUOTATION MARK}").upper()
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 10, 20, 30, 50])
+@pytest.mark.parametrize("size", mark_slow([1, 2, 5, 10, 20, 30, 50], 2, 10, 30))
 def test_every_excerpt_is_found(small_run: Any, texts: dict[bytes, str], size: int) -> None:
     """Random words of random documents: as they are, and with another typography."""
     rng = random.Random(size)

@@ -5,7 +5,7 @@ import io
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from pipeline.stages.tables import sources_stage
 from pipeline.stories.preparation import Story, read_inputs
 from pipeline.stories.run import run_preparation
 from tests.pipeline.packed import PACKED
+from tests.slow import mark_slow
 
 TEXTS = 300
 CONFIG = """\
@@ -76,10 +77,6 @@ FAR: dict[str, Callable[[list[str]], bytes]] = {
     "a.parquet": lambda texts: as_parquet(TEXTS, texts),
     "a.feather": as_feather,
 }
-
-
-def mark_slow(names: Iterable[str], *slow: str) -> list[Any]:
-    return [pytest.param(n, marks=pytest.mark.slow if n in slow else ()) for n in names]
 
 
 @pytest.fixture(scope="module")

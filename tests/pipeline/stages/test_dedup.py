@@ -16,6 +16,7 @@ from pipeline.core.errors import ConfigError, InputError
 from pipeline.engine import levels
 from pipeline.runs import parts
 from pipeline.stages import candidates, components
+from tests.slow import mark_slow
 
 Record = dict[str, Any]
 WORDS = [f"{a}{b}" for a in "bcdfgklmnprst" for b in ("ara", "ino", "ule", "ova", "ek", "ist")]
@@ -89,7 +90,7 @@ def test_kinds(tmp_path: Path) -> None:
             assert 0.8 <= row["jaccard"] < 1
 
 
-@pytest.mark.parametrize("verify", ["exact", "estimate", "none"])
+@pytest.mark.parametrize("verify", mark_slow(["exact", "estimate", "none"], "exact", "none"))
 def test_budgets_change_nothing(
     verify: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +110,10 @@ def test_budgets_change_nothing(
     assert len(clusters(plain)) > 40
 
 
-@pytest.mark.parametrize(("verify", "together"), [("exact", 2), ("exact", 64), ("none", 2)])
+@pytest.mark.parametrize(
+    ("verify", "together"),
+    mark_slow([("exact", 2), ("exact", 64), ("none", 2)], ("exact", 64), ("none", 2)),
+)
 def test_merging_changes_nothing(
     verify: str, together: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from pipeline.core.storage import tree_hash
 from pipeline.engine import levels
 from pipeline.stages import components
 from pipeline.stories.verify import verify_run
+from tests.slow import mark_slow
 
 SIZES = (1, 2, 3, 4, 5, 7, 12)
 WEIGHTS = {2: 2, 4: 2.5, 6: 0, 10: 3}
@@ -165,7 +166,7 @@ def group_of(row: dict[str, Any]) -> str:
     return "odd" if row["tokens"] % 2 else "rest"
 
 
-@pytest.mark.parametrize("most_shards", [4, 512])
+@pytest.mark.parametrize("most_shards", mark_slow([4, 512], 512))
 def test_groups_take_the_place_of_sources(
     most_shards: int, families: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from pipeline.core import storage
 from pipeline.core.manifest import read_manifest, write_sealed
 from pipeline.stories.verify import verify_run
 from tests.forked import prep_in_fork
+from tests.slow import mark_slow
 
 Prep = Callable[..., Any]
 SHARDS = 4
@@ -234,7 +235,7 @@ POINTS = ("storage.publish.renamed@1", "task.start.clean@1", "task.start.bands@4
           "*@60")  # fmt: skip
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", mark_slow(POINTS, *POINTS[1::2]))
 def test_an_add_killed_anywhere_goes_on(
     point: str, own: Path, shards: list[Path], grown: Path, prep: Prep
 ) -> None:

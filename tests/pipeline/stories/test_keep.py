@@ -16,6 +16,7 @@ from pipeline.engine.progress import Progress
 from pipeline.engine.runner import RemovedInputError
 from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES, SCRATCH, STAGES, list_unneeded
 from pipeline.runs.run_directory import hold_and_run
+from tests.slow import mark_slow
 
 Prep = Callable[..., Any]
 
@@ -43,7 +44,7 @@ def run(corpus: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., 
     return make
 
 
-@pytest.mark.parametrize("form", ["sample", "vsl", "corpus"])
+@pytest.mark.parametrize("form", mark_slow(["sample", "vsl", "corpus"], "vsl"))
 def test_the_same_run_without_its_scratch(form: str, run: Callable[..., Path], prep: Prep) -> None:
     least = run(f"pack.format={form}", "keep=minimal")
     assert files(least) == files(run(f"pack.format={form}"))

@@ -25,6 +25,7 @@ from pipeline.stories.verify import verify_run
 from pipeline.takedown.quarantine import list_quarantined, release_quarantined
 from pipeline.takedown.quarantine_store import restore_texts
 from tests.forked import forked
+from tests.slow import mark_slow
 
 ALLOW_ALL = "version: 1\nrules: []\n"
 OTHER = """\
@@ -175,7 +176,10 @@ def fresh(small_run: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     return hash_of
 
 
-@pytest.mark.parametrize("change", REUSED)
+@pytest.mark.parametrize(
+    "change",
+    mark_slow(REUSED, "nothing quarantined", "another seed", "a registry", "repeated lines"),
+)
 def test_a_changed_run_equals_a_fresh_one(
     change: str, run: Path, small_run: Any, tmp_path: Path, fresh: Callable[[str], str]
 ) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from pipeline.core import failpoint, storage
+from tests.slow import mark_slow
 from tests.trainer.data.test_training_run import corpus_and_vsl, parts
 
 from ..conftest import Trainer
@@ -178,7 +179,9 @@ def ways(count: int) -> Iterator[str]:
         yield kinds[number % len(kinds)]
 
 
-@pytest.mark.parametrize(("scenario", "kills"), [("epochs", 4), ("vsl", 3), ("mixture", 3)])
+@pytest.mark.parametrize(
+    ("scenario", "kills"), mark_slow([("epochs", 4), ("vsl", 3), ("mixture", 3)], ("mixture", 3))
+)
 def test_killed_again_and_again(drill: Prepare, scenario: str, kills: int) -> None:
     """The first attempt with 4 systems, all others with 2."""
     prepared, story = drill(scenario), []

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import ConfigError
 from pipeline.core.order import samples_before_step
+from tests.slow import mark_slow
 from trainer.config import RunConfig
 from trainer.loop.options import last_step
 from trainer.runs import checkpoint
@@ -63,7 +64,7 @@ def test_evaluations_of_later_steps_are_cut_back_wherever_they_stand(trainer):
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("number", [16, 25, 34])
+@pytest.mark.parametrize("number", mark_slow([16, 25, 34], 16, 34))
 def test_killed_across_the_batch_size_step_and_the_end_of_an_epoch(trainer, number):
     """Steps 1 to 3 read 7 rows, later ones 12, of 50: step 6 crosses into the second epoch."""
     params = trainer.configure(train_input=SCHEDULE)

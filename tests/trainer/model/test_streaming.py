@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.slow import mark_slow
 from trainer.config import AdamWConfig
 from trainer.model import GPT, optimizer
 from wafer_backend.cluster.precision import LossScale
@@ -77,7 +78,10 @@ def test_a_mixture_of_experts_has_the_bits_of_any_number_of_systems(
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("name", ["gptj", "llama", "btlm", "gemma2", "qwen3", "mixtral"])
+@pytest.mark.parametrize(
+    "name",
+    mark_slow(["gptj", "llama", "btlm", "gemma2", "qwen3", "mixtral"], "gptj", "btlm", "qwen3"),
+)
 def test_half_precision(name, precision, make_config, make_packed):
     config = make_config(name, **PRECISIONS[precision], num_hidden_layers=1)
     check_bits(config, make_packed(ROWS), {"num_csx": 3}, {"target": "CPU"})

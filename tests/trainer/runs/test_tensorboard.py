@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import ResourceError
+from tests.slow import mark_slow
 from trainer.runs import metrics
 from wafer_backend.utils.tensorboard import SummaryReader
 
@@ -51,7 +52,7 @@ def test_log_steps_thin_out_the_events(trainer):
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("number", [9, 17, 26])
+@pytest.mark.parametrize("number", mark_slow([9, 17, 26], 9, 26))
 def test_no_step_has_two_points_after_a_kill(trainer, number):
     assert trainer.train_forked("whole", mode="train_and_eval") == 0
     assert trainer.train_forked("out", f"*@{number}=kill", mode="train_and_eval") != 0

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.slow import mark_slow
 from trainer.errors import TrainingError
 from trainer.loop import build
 from trainer.stability import StepFindings, Watch
@@ -206,7 +207,7 @@ def test_scalars_are_numbers_with_names():
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("number", [7, 16, 24, 33])
+@pytest.mark.parametrize("number", mark_slow([7, 16, 24, 33], 16, 33))
 def test_a_killed_run_resumes_with_the_same_figures(trainer, number):
     still = {"learning_rate": 1e-4}
     trainer.configure(

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.slow import mark_slow
 from tests.wafer_backend.modules import GPT2, Llama, Mixed, Trained, tokens, train
 from wafer_backend.cluster.wafer import leaf_seed
 from wafer_backend.compiled import BackendConfig
@@ -56,7 +57,7 @@ def plain_loop(make: Callable[[], nn.Module], reduce: Callable, steps: int) -> T
     return Trained(losses, module.state_dict())
 
 
-@pytest.mark.parametrize("make", [GPT2, Llama, Mixed])
+@pytest.mark.parametrize("make", mark_slow([GPT2, Llama, Mixed], Llama))
 @pytest.mark.parametrize(
     "steps", [20, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
 )
@@ -66,7 +67,7 @@ def test_bits_equal_a_plain_loop_over_the_documented_tree(
     assert train(make, CONFIG, SAMPLES, steps) == plain_loop(make, tree_sum, steps)
 
 
-@pytest.mark.parametrize("make", [GPT2, Llama])
+@pytest.mark.parametrize("make", mark_slow([GPT2, Llama], Llama))
 def test_a_running_sum_agrees_in_loss_to_1e6_for_10_steps(make: Callable[[], nn.Module]):
     plain = plain_loop(make, running_sum, 20).losses
     ours = train(make, CONFIG, SAMPLES, 20).losses

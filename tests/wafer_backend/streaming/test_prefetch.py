@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from tests.slow import mark_slow
 from tests.wafer_backend.modules import (
     GPT2,
     Classifier,
@@ -161,7 +162,7 @@ def test_values_are_right_and_bytes_bounded_whatever_leaves_take(
 
 
 @pytest.mark.parametrize(("make", "run", "samples", "micro_batch"), CASES)
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("precision", mark_slow(["float32", "bfloat16", "float16"], "float16"))
 def test_bits_are_those_without_prefetch(
     make: Callable[[], nn.Module],
     run: Train,

@@ -7,6 +7,7 @@ import pytest
 
 import wafer_backend
 from tests.scripts import load
+from tests.slow import mark_slow
 from wafer_backend import backends
 from wafer_backend.strict import StrictWatch
 
@@ -26,7 +27,7 @@ def run(name: str, directory: Path) -> Any:
     return script.main(num_csx=2, **writes)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", mark_slow(NAMES, *NAMES[1::2]))
 def test_an_example_passes_strictly(name: str, tmp_path: Path) -> None:
     plain = run(name, tmp_path / "plain")
     watch = StrictWatch()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.slow import mark_slow
 from tests.wafer_backend.transports.bits_program import MODULES, PRECISIONS, digest, run
 from tests.wafer_backend.transports.processes import finish, start
 
@@ -24,7 +25,9 @@ def check_simulated(case: str, number: int, steps: int) -> None:
         assert run(f"{case}:{num_csx}", "simulated", steps) == one, num_csx
 
 
-@pytest.mark.parametrize(("number", "case"), list(enumerate(EVERYDAY)))
+@pytest.mark.parametrize(
+    ("number", "case"), mark_slow(enumerate(EVERYDAY), *list(enumerate(EVERYDAY))[4:])
+)
 def test_simulated(number: int, case: str):
     check_simulated(case, number, steps=2)
 
