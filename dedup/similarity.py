@@ -126,16 +126,33 @@ class PairJaccard:
 
         The buffers are those of `dedup.text.Texts`.
         """
-        pair = Texts.one(data_a, start_a, end_a), Texts.one(data_b, start_b, end_b)
-        if end_a - start_a + end_b - start_b > self._most_slots // 2:
-            pair = without_sigma(pair[0]), without_sigma(pair[1])
-        most = 2 * (end_a - start_a + end_b - start_b)
+        union, both = self._compare(
+            Texts.one(data_a, start_a, end_a), Texts.one(data_b, start_b, end_b)
+        )
+        return both / union if union else 0.0
+
+    def containment(self, a: U8, b: U8) -> tuple[float, float]:
+        """The share of the shingles of text `a` that text `b` has, too, and their similarity.
+
+        >>> text = np.frombuffer(b"the same words, and others", np.uint8)
+        >>> PairJaccard().containment(text[:14], text)
+        (1.0, 0.05555555555555555)
+        """
+        first, second = (Texts.one(text, 0, len(text)) for text in (a, b))
+        union, both = self._compare(first, second)
+        own, _ = self._compare(first, Texts.one(a, 0, 0))
+        return (both / own, both / union) if own else (0.0, 0.0)
+
+    def _compare(self, a: Texts, b: Texts) -> tuple[int, int]:
+        """Sizes of union and intersection."""
+        size = int(sum(text.offsets[-1] - text.offsets[0] for text in (a, b)))
+        pair = (without_sigma(a), without_sigma(b)) if size > self._most_slots // 2 else (a, b)
+        most = 2 * size
         while len(self._keys) < min(most, self._most_slots):
             self._make_table(2 * len(self._keys))
         while (sizes := self._sizes(pair, most)) is None:
             self._make_table(2 * len(self._keys))
-        union, both = sizes
-        return both / union if union else 0.0
+        return sizes
 
     def _sizes(self, pair: tuple[Texts, Texts], most: int) -> tuple[int, int] | None:
         """Sizes of union and intersection; None when too many hashes fall into one part."""

@@ -32,6 +32,7 @@ UNITS = {
     "dedup.permutations": "", "dedup.threshold": "Jaccard similarity",
     "dedup.max_source_share": "share", "dedup.memory": "bytes",
     "dedup.substrings.min_bytes": "bytes of UTF-8",
+    "dedup.containment.min_share": "share",
     "lines.min_characters": "characters", "lines.min_documents": "documents",
     "screen.quarantine_days": "days",
     "decontaminate.n": "words", "decontaminate.min_words": "words",

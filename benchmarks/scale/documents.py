@@ -45,9 +45,9 @@ from pipeline.engine.runner import Runner
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
 from pipeline.runs import layout, views
 from pipeline.runs.run_directory import removed_directories
-from pipeline.stages.keep import split_stage
 from pipeline.stages.report import count_tables
 from pipeline.stages.shuffle.scatter import scatter_stage
+from pipeline.stages.splits import split_stage
 from pipeline.stages.tables import documents_stage
 from pipeline.stages.tokenize import token_lists
 from pipeline.stories.selection import deduplicate

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound="BaseModel")
 PRESETS = ("slimpajama", "slimpajama_exact", "fineweb", "strict", "exact")
-_KINDS = ("exact", "near", "key", "chain")
+_KINDS = ("exact", "near", "key", "chain", "contained")
 _SHOWN = 40
 
 FilesArgument = Annotated[
@@ -85,6 +85,7 @@ def dedup(
     threshold: float = 0.8,
     text_key: str = "text",
     key: str | None = None,
+    containment: float | None = None,
     substrings: int | None = None,
     index: list[str] | None = None,
     name: str | None = None,
@@ -102,6 +103,8 @@ def dedup(
     an interrupted run. `prep dedup index` keeps an index for documents that come later.
 
     --out DIR: run directory; the kept records go to OUT/records
+    --containment SHARE: also remove records of whose shingles a longer one has this share and more,
+        for instance 0.9
     --substrings BYTES: also cut passages of so many bytes and more from all kept texts but the
         first that has them; 200 are about 50 tokens
     --index DIR: an index, or the OUT of an earlier run, to compare with; repeatable
@@ -129,6 +132,7 @@ def dedup(
         threshold=threshold,
         key=key,
         indexes=tuple(index or ()),
+        containment={} if containment is None else {"drop": True, "min_share": containment},
         substrings={} if substrings is None else {"cut": True, "min_bytes": substrings},
     )
     reading = _reading(max_bad_share)

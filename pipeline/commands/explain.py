@@ -179,6 +179,7 @@ def _about_link(explanation: "Explanation", link: "Link") -> list[tuple[str, str
         ("kept", f"{link.key}  {describe_place(link.place, link.index)}{state}"),
         ("kind", link.kind + shared),
         ("similarity", values or "not computed"),
+        ("contained", f"{100 * link.share:.1f} % of its shingles" if link.share else ""),
         ("recipe", explanation.recipe.words if explanation.recipe else ""),
         ("texts", "" if explanation.texts else _why_no_texts(explanation, link)),
     ]

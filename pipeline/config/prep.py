@@ -139,6 +139,15 @@ class SubstringsConfig(ConfigSection):
     """source labels that are searched for repeats [default: all]; leave out sources of code"""
 
 
+class ContainmentConfig(ConfigSection):
+    """Documents that a longer one contains: most of their shingles are in its text, too."""
+
+    drop: bool = False
+    """whether contained documents are removed, as duplicates of the longer one"""
+    min_share: float = Field(0.9, ge=0.5, le=1)
+    """least share of a document's distinct shingles that the longer one must have"""
+
+
 class DedupConfig(ConfigSection):
     """Duplicate removal. A preset fixes shingles, bands and signature scheme; `custom` takes the
     keys from `unit` to `permutations`, which other presets refuse."""
@@ -185,6 +194,7 @@ class DedupConfig(ConfigSection):
     with fewer than 100 documents are not checked"""
     memory: Bytes = Field(1 << 30, ge=16 << 20)
     """working memory of one join or verification task"""
+    containment: ContainmentConfig = ContainmentConfig()
     substrings: SubstringsConfig = SubstringsConfig()
 
 

@@ -42,6 +42,8 @@ class Link:
     bands: tuple[int, ...]
     estimate: float | None
     jaccard: float | None
+    share: float | None = None
+    """Of a contained document: the share of its shingles that the longer one has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,6 +276,7 @@ def _make_link(row: dict[str, Any], other: bytes, others: dict[bytes, RunRecord]
         bands=tuple(row["bands"]),
         estimate=row["estimate"],
         jaccard=row["jaccard"],
+        share=row.get("share"),
     )
 
 

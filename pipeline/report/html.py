@@ -91,6 +91,7 @@ KINDS = {
     "near": "near: much of the text is the same",
     "key": "key: the same key",
     "chain": "chain: linked through other documents, not verified",
+    "contained": "contained: a longer document has most of it",
 }
 
 

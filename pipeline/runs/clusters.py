@@ -3,9 +3,9 @@ edges tie together.
 
 All rows of one kept document are in one part. A document kept in an earlier index has no source
 here: `kept_source` is null, `index` names that index. An edge is verified when the pair was
-compared: `exact`, or `near` with a similarity. A common key or, without verification, a chain of
-candidates says nothing about the text: a question about lineage follows such edges too, a takedown
-only reports them.
+compared: `exact`, `contained`, or `near` with a similarity. A common key or, without verification,
+a chain of candidates says nothing about the text: a question about lineage follows such edges too,
+a takedown only reports them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from pipeline.core import ids
 from pipeline.runs.generations import is_generation_name
+from pipeline.runs.layout import CONTAINED
 from pipeline.runs.parts import find_rows_by_key, wrap_read_errors
 
 NOT_RECORDED = "not recorded"
@@ -49,18 +50,22 @@ def read_rows_by_key(path: Path, column: str, keys: Sequence[bytes]) -> pa.Table
 @dataclass(frozen=True)
 class Sibling:
     """A document (its key) and the one that leads to it; `index`: the earlier index that has
-    it, empty for this run; `similarity` is None where none was computed."""
+    it, empty for this run; `similarity` is None where none was computed, and of one of which the
+    other is a part, or that is a part of the other, the share of the part that is in the whole."""
 
     key: bytes
     via: bytes
     kind: str
     similarity: float | None
     index: str
+    is_container: bool = False
+    """Whether it is a longer document that has most of the other."""
 
     @property
     def is_verified(self) -> bool:
         """Whether the pair was compared."""
-        return self.kind == "exact" or (self.kind == "near" and self.similarity is not None)
+        is_compared = self.kind == "near" and self.similarity is not None
+        return self.kind in ("exact", CONTAINED) or is_compared
 
 
 @dataclass(frozen=True)
@@ -76,17 +81,21 @@ class Siblings:
 
 def find_siblings(path: Path, keys: Iterable[bytes], only_verified: bool) -> Siblings:
     """All documents that edges, or `only_verified` ones, tie to these keys, which are left out.
-    Nothing when there is no clusters.parquet."""
+    A document leads to one that contains it, but not on to others that this one contains. Nothing
+    when there is no clusters.parquet."""
     tied: dict[bytes, Sibling] = {}
     elsewhere: dict[bytes, Sibling] = {}
     unverified: dict[bytes, Sibling] = {}
     fresh = list(keys)
     reached = set(fresh)
+    containers: set[bytes] = set()
     while fresh and path.exists():
         new_keys = []
-        for sibling in _edges(path, fresh):
+        for sibling in _edges(path, fresh, containers):
             if sibling.key in reached:
                 continue
+            if sibling.kind == CONTAINED and sibling.is_container:
+                containers.add(sibling.key)
             if sibling.index:
                 elsewhere.setdefault(sibling.key, sibling)
             elif only_verified and not sibling.is_verified:
@@ -100,16 +109,19 @@ def find_siblings(path: Path, keys: Iterable[bytes], only_verified: bool) -> Sib
     return Siblings(tuple(tied.values()), tuple(elsewhere.values()), loose)
 
 
-def _edges(path: Path, keys: list[bytes]) -> Iterator[Sibling]:
-    """The other ends of all edges at these keys."""
+def _edges(path: Path, keys: list[bytes], containers: set[bytes]) -> Iterator[Sibling]:
+    """The other ends of all edges at these keys, but for what these containers contain."""
     for row in read_rows_by_key(path, "member", keys).to_pylist():
-        yield _sibling(row, row["kept"], row["member"])
+        yield _sibling(row, row["kept"], row["member"], is_container=row["kind"] == CONTAINED)
     below: pa.Table = read_rows_by_key(path, "kept", keys)
     for row in below.to_pylist():
+        if row["kind"] == CONTAINED and row["kept"] in containers:
+            continue
         if not row["index"] or is_generation_name(row["index"]):
             yield _sibling({**row, "index": ""}, row["member"], row["kept"])
 
 
-def _sibling(row: dict[str, Any], key: bytes, via: bytes) -> Sibling:
-    similarity = row["jaccard"] if row["jaccard"] is not None else row["estimate"]
-    return Sibling(key, via, row["kind"], similarity, row["index"])
+def _sibling(row: dict[str, Any], key: bytes, via: bytes, is_container: bool = False) -> Sibling:
+    figures = (row.get("share"), row["jaccard"], row["estimate"])
+    similarity = next((figure for figure in figures if figure is not None), None)
+    return Sibling(key, via, row["kind"], similarity, row["index"], is_container)

@@ -69,6 +69,7 @@ LINE_KEYS_SHARD = "keys.arrow"
 LATER_SHARD = "later.arrow"
 WINDOWS_SHARD = "windows.arrow"
 SPANS_SHARD = "spans.arrow"
+SIZES_SHARD = "sizes.arrow"
 """Ends of the shards of directories that have several kinds."""
 
 
@@ -85,6 +86,9 @@ STATES = ("kept", "duplicate", "quarantined", "dropped")
 """State s of a document is an index into this tuple. Precedence: policy > duplicate > kept."""
 
 
-KINDS = ("exact", "near", "key", "chain")
-"""Why a document is a duplicate: the same normalised text, a near-duplicate, the same key, or (only
-without verification) a chain of candidates."""
+CONTAINED = "contained"
+KINDS = ("exact", "near", "key", "chain", CONTAINED)
+"""Why a document is a duplicate: the same normalised text, a near-duplicate, the same key, a chain
+of candidates (only without verification), or a part of a longer one (`dedup.containment`)."""
+ENDS = (*KINDS[:-1], "", CONTAINED)
+"""Kind k of a document in the keep-list is an index into this tuple: none where it stays."""

@@ -350,6 +350,42 @@ class WindowsOutput(StageOutput):
     counts = _counter(int, "firsts")
 
 
+class StaysOutput(StageOutput):
+    """Which documents dedup and the policy leave, before contained ones go."""
+
+    states = _shards("stays")
+
+
+class SamplesOutput(StageOutput):
+    """Sorted runs of sampled shingles; how many each document has."""
+
+    runs = _Attribute(
+        lambda m: tuple(s for s in m.shards if not s.path.endswith(layout.SIZES_SHARD))
+    )
+    sizes = _shards("samples", layout.SIZES_SHARD)
+    counts = _counter(int, "sampled")
+
+
+class ContainersOutput(StageOutput):
+    """Sampled shingles that documents share with longer ones, by range of digests."""
+
+    pairs = _shards("containers")
+
+
+class ContainmentsOutput(StageOutput):
+    """Documents and those that contain them, of each documents shard; `counts`: how many."""
+
+    links = _shards("containments")
+    counts = _counter(int, "links")
+
+
+class ContainedOutput(StageOutput):
+    """By which of these links documents go."""
+
+    chosen = _Attribute(lambda m: m.below("contained")[0])
+    documents = _counter(int, "documents")
+
+
 class RepeatedWindowsOutput(StageOutput):
     """Windows that are first in another block, by range of digests."""
 

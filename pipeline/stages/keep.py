@@ -5,9 +5,10 @@ them. What is global is small: how many kept documents each split has, which com
 and the order of clusters.parquet, whose parts are ranges of the kept key.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.arrays import I64, U8, U64
+from dedup.presets import Preset
 from pipeline.config.prep import Config
 from pipeline.core import ids
 from pipeline.core.manifest import Shard
@@ -22,6 +24,7 @@ from pipeline.engine.ranges import Ranges, Shards, merge_ranges, slice_range
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import (
     Inputs,
+    Output,
     Result,
     RunStage,
     Stage,
@@ -30,14 +33,21 @@ from pipeline.engine.stage import (
     parquet_output,
 )
 from pipeline.runs import layout, parts, splits
-from pipeline.runs.layout import KINDS, STATES
-from pipeline.runs.views import ClustersOutput, KeepOutput
+from pipeline.runs.layout import CONTAINED, ENDS, KINDS, STATES
+from pipeline.runs.views import (
+    ClustersOutput,
+    ContainedOutput,
+    ContainmentsOutput,
+    KeepOutput,
+    StaysOutput,
+)
 from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.batches import Batches
 from pipeline.stages.candidates import KEY, SAME
 from pipeline.stages.clusters import CHOICE
+from pipeline.stages.containment import ContainmentRules, find_contained, read_contained
 
-NOT_REPRESENTED = len(KINDS)
+NOT_REPRESENTED = ENDS.index("")
 """The kind of a document that no other represents."""
 
 
@@ -68,6 +78,15 @@ class KeepJob:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeepWithoutContainedJob(KeepJob):
+    """The same where contained documents go, too: their links, by documents shard, and by which of
+    all links documents go."""
+
+    links: tuple[Shard, ...]
+    contained: Shard
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Documents:
     """Columns over a task's documents (N): keys as (N, 2) uint64, their text keys likewise, sources
     as codes of `source_names`."""
@@ -83,7 +102,8 @@ class _Documents:
 class _Duplicates:
     """Columns over a task's duplicates (M): row among its documents, key, text key and source of
     the representative, name of the earlier batch that holds it (empty: this run), channels shared,
-    estimated and exact similarity."""
+    estimated and exact similarity, and of contained ones the share that it has of them (else
+    NaN)."""
 
     row: I64
     key_M2: U64  # noqa: N815
@@ -93,18 +113,42 @@ class _Duplicates:
     channels: U64
     estimate: npt.NDArray[np.float64]
     exact: npt.NDArray[np.float64]
+    share: npt.NDArray[np.float64]
+
+
+def _stays(job: KeepJob, inputs: Inputs) -> Result:
+    """The column state alone."""
+    state = _states(_load(job, inputs).decision, _duplicates(job, inputs))
+    return Result(tuple(_cut(job, "stays", pa.table({"state": pa.array(state)}))))
+
+
+def _states(decision: U8, duplicates: _Duplicates) -> U8:
+    """The end of every document, an index into STATES, (N,)."""
+    state = np.full(len(decision), STATES.index("kept"), np.uint8)
+    state[duplicates.row] = STATES.index("duplicate")
+    state[decision == DECISIONS.index("quarantine")] = STATES.index("quarantined")
+    state[decision == DECISIONS.index("drop")] = STATES.index("dropped")
+    return state
+
+
+def _cut(job: KeepJob, directory: str, table: pa.Table) -> list[Output]:
+    """A shard for every documents shard."""
+    starts = accumulate(job.counts[:-1], initial=0)
+    return [
+        arrow_output(layout.shard(directory, task, "arrow"), table.slice(start, count))
+        for task, (start, count) in enumerate(zip(starts, job.counts, strict=True), job.task)
+    ]
 
 
 def _keep(job: KeepJob, inputs: Inputs) -> Result:
     documents, duplicates = _load(job, inputs), _duplicates(job, inputs)
-    state = np.full(len(documents.decision), STATES.index("kept"), np.uint8)
-    state[duplicates.row] = STATES.index("duplicate")
-    state[documents.decision == DECISIONS.index("quarantine")] = STATES.index("quarantined")
-    state[documents.decision == DECISIONS.index("drop")] = STATES.index("dropped")
+    state = _states(documents.decision, duplicates)
     kind = np.full(len(state), NOT_REPRESENTED, np.uint8)
     kind[duplicates.row] = kinds(
         duplicates.channels, duplicates.exact, job.representatives.value.channels
     )
+    is_contained = ~np.isnan(duplicates.share)
+    kind[duplicates.row[is_contained]] = ENDS.index(CONTAINED)
     key, text_key = documents.key_N2.copy(), documents.text_key_N2.copy()
     key[duplicates.row] = duplicates.key_M2
     text_key[duplicates.row] = duplicates.text_key_M2
@@ -116,11 +160,7 @@ def _keep(job: KeepJob, inputs: Inputs) -> Result:
             "text_key": ids.keys_from_u64(text_key),
         }
     )
-    starts = accumulate(job.counts[:-1], initial=0)
-    outputs = [
-        arrow_output(layout.shard("keep", task, "arrow"), table.slice(start, count))
-        for task, (start, count) in enumerate(zip(starts, job.counts, strict=True), job.task)
-    ]
+    outputs = _cut(job, "keep", table)
     edges = _edges(job, documents, state, kind, duplicates)
     outputs.append(arrow_output(layout.shard("edges", job.part, "arrow"), edges))
     counts = {name: int((state == i).sum()) for i, name in enumerate(STATES)}
@@ -158,6 +198,11 @@ def _duplicates(job: KeepJob, inputs: Inputs) -> _Duplicates:
     """The task's duplicates by ascending row: a slice of every shard, which is sorted by member."""
     bounds = job.first, job.first + sum(job.counts)
     rows = slice_range(job.choices, "member", bounds, CHOICE.empty_table(), inputs)
+    if isinstance(job, KeepWithoutContainedJob):
+        contained = read_contained(job.contained, job.links, bounds, inputs)
+        rows = pa.concat_tables([rows, contained], promote_options="default")
+    else:
+        rows = rows.append_column("share", pa.nulls(len(rows), pa.float64()))
     table = rows.sort_by("member")
     names, ends = zip(*job.representatives.value.batches, strict=True)
     batch = np.searchsorted(ends, table["representative"].to_numpy(), side="right")
@@ -167,9 +212,10 @@ def _duplicates(job: KeepJob, inputs: Inputs) -> _Duplicates:
         text_key_M2=ids.keys_as_u64(table["kept_text_key"]),
         source=table["kept_source"],
         batch=pa.array(names, pa.string()).take(pa.array(batch)),
-        channels=table["channels"].to_numpy(),
+        channels=pc.fill_null(table["channels"], 0).to_numpy(),
         estimate=table["estimate"].to_numpy(),
         exact=table["exact"].to_numpy(),
+        share=table["share"].to_numpy(),
     )
 
 
@@ -191,7 +237,7 @@ def _edges(
         {
             "kept": ids.keys_from_u64(duplicates.key_M2),
             "member": ids.keys_from_u64(member_key),
-            "kind": pa.array(KINDS).take(pa.array(kind[duplicates.row])),
+            "kind": pa.array(ENDS).take(pa.array(kind[duplicates.row])),
             "bands": _bands(duplicates.channels, job.representatives.value.channels),
             "estimate": pa.array(duplicates.estimate, from_pandas=True),
             "jaccard": pa.array(duplicates.exact, from_pandas=True),
@@ -202,9 +248,15 @@ def _edges(
             START: pa.array(duplicates.key_M2.byteswap()[:, 0].copy()),
         }
     )
+    if isinstance(job, KeepWithoutContainedJob):
+        share = pa.array(duplicates.share, from_pandas=True)
+        table = table.append_column(CONTAINED_SHARE, share)
     return table.take(pa.array(_order(duplicates.key_M2, member_key)))
 
 
+CONTAINED_SHARE = "share"
+"""The column of clusters.parquet where contained documents go: the share of the member's shingles
+that the kept one has."""
 START = "kept_start"
 """The first eight bytes of the kept key as a number; their order is that of the keys."""
 
@@ -242,9 +294,40 @@ def keep_stage(
     clusters: ClustersOutput | None,
     channels: tuple[str, ...],
     run: RunStage,
+    shingles: Preset | None = None,
 ) -> Stage:
-    """One task per part of the run; what merges `clusters/` for them runs at once."""
-    own, held_out = batches.all[-1], splits.held_out(config)
+    """One task per part of the run; what merges `clusters/` for them runs at once, and what finds
+    contained documents by these shingles, if some are given."""
+    jobs = list(_make_jobs(config, batches, clusters, channels, run))
+    held_out = splits.held_out(config)
+    stage = Stage(
+        name="keep",
+        version=5,
+        function=_keep,
+        tasks=tuple(_make_task("keep-list", job) for job in jobs),
+        settings={"seed": config.seed, "splits": [list(s) for s in held_out]},
+        reads_texts=False,
+    )
+    if shingles is None:
+        return stage
+    tasks = tuple(_make_task("documents that stay", job) for job in jobs)
+    stays = StaysOutput(
+        run(Stage(name="stays", version=1, function=_stays, tasks=tasks, reads_texts=False))
+    )
+    rules = ContainmentRules(shingles, config.dedup.containment.min_share)
+    links, contained = find_contained(batches, stays.states, rules, config.dedup.memory, run)
+    tasks = tuple(_make_task("keep-list", _without(job, links, contained)) for job in jobs)
+    return replace(stage, tasks=tasks)
+
+
+def _make_jobs(
+    config: Config,
+    batches: Batches,
+    clusters: ClustersOutput | None,
+    channels: tuple[str, ...],
+    run: RunStage,
+) -> Iterator[KeepJob]:
+    own = batches.all[-1]
     ends = list(accumulate(batch.total for batch in batches.all))
     names = [*(batch.name for batch in batches.all[:-1]), ""]
     representatives = Shared(Representatives(channels, tuple(zip(names, ends, strict=True))))
@@ -253,10 +336,9 @@ def keep_stage(
     bounds = batches.first_new, *(before[group.stop] for group in groups)
     ranges = Ranges(clusters.choices if clusters else (), bounds)
     (choices,) = merge_ranges("merge_choices", "member", [ranges], run)
-    tasks = []
     for part, (group, chosen) in enumerate(zip(groups, choices, strict=True)):
         at = slice(group.start, group.stop)
-        job = KeepJob(
+        yield KeepJob(
             part=part,
             task=group.start,
             first=before[group.start],
@@ -266,82 +348,24 @@ def keep_stage(
             choices=chosen,
             representatives=representatives,
             seed=config.seed,
-            held_out=held_out,
+            held_out=splits.held_out(config),
         )
-        documents = sum(job.counts)
-        memory = parts.RECORD_MEMORY * documents
-        read = (*job.documents, *job.decisions)
-        label = f"keep-list of part {part}"
-        tasks.append(Task(label, job, (*read, chosen), documents, memory))
-    settings = {"seed": config.seed, "splits": [list(s) for s in held_out]}
-    return Stage(
-        name="keep",
-        version=5,
-        function=_keep,
-        tasks=tuple(tasks),
-        settings=settings,
-        reads_texts=False,
-    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class SplitJob:
-    """One documents shard with its part of the keep-list; splits in order; draws that move."""
-
-    index: int
-    documents: Shard
-    keep: Shard
-    seed: int
-    held_out: splits.HeldOut
-    moves: tuple[tuple[int, int], ...]
+def _without(
+    job: KeepJob, links: ContainmentsOutput, contained: ContainedOutput
+) -> KeepWithoutContainedJob:
+    of_job = links.links[job.task : job.task + len(job.counts)]
+    fields = vars(job) | {"links": of_job, "contained": contained.chosen}
+    return KeepWithoutContainedJob(**fields)
 
 
-@dataclass(frozen=True)
-class SplitRules:
-    """What a document's split follows from besides its text key: see `pipeline.runs.splits`."""
-
-    seed: int
-    held_out: splits.HeldOut
-    moves: tuple[tuple[int, int], ...]
-
-    def assign(self, keep: pa.Table) -> U8:
-        """The split of every document of a part of the keep-list, (N,)."""
-        drawn = splits.draw(ids.keys_as_u64(keep["text_key"]), self.seed)
-        return splits.assign(drawn, self.held_out, dict(self.moves))
-
-
-def split_rules(config: Config, keep: KeepOutput) -> SplitRules:
-    """Those of a run."""
-    held_out = splits.held_out(config)
-    draws = [
-        splits.KeptDraws(tuple(d["counts"]), tuple((n, c) for n, c in d["nearest"]))
-        for d in keep.draws
-    ]
-    return SplitRules(config.seed, held_out, tuple(splits.find_moves(draws, held_out).items()))
-
-
-def _split(job: SplitJob, inputs: Inputs) -> Result:
-    """Columns doc_id and split, row-aligned with the documents."""
-    rules = SplitRules(job.seed, job.held_out, job.moves)
-    split = rules.assign(inputs.table(job.keep))
-    doc_id = inputs.table(job.documents, ["doc_id"])["doc_id"]
-    table = pa.table({"doc_id": doc_id, "split": pa.array(split)}).combine_chunks()
-    return Result((arrow_output(layout.shard("splits", job.index, "arrow"), table),))
-
-
-def split_stage(config: Config, documents: Sequence[Shard], keep: KeepOutput) -> Stage:
-    """One task per documents shard. Another seed changes these shards without touching what is
-    tokenized."""
-    rules, tasks = split_rules(config, keep), []
-    for index, (shard, kept) in enumerate(zip(documents, keep.states, strict=True)):
-        job = SplitJob(
-            index=index,
-            documents=shard,
-            keep=kept,
-            **vars(rules),
-        )
-        tasks.append(Task(f"splits of {shard.path}", job, (shard, kept)))
-    return Stage(name="splits", version=2, function=_split, tasks=tuple(tasks), reads_texts=False)
+def _make_task(what: str, job: KeepJob) -> Task:
+    read: tuple[Any, ...] = (*job.documents, *job.decisions, job.choices)
+    if isinstance(job, KeepWithoutContainedJob):
+        read += (*job.links, job.contained)
+    documents = sum(job.counts)
+    return Task(f"{what} of part {job.part}", job, read, documents, parts.RECORD_MEMORY * documents)
 
 
 @dataclass(frozen=True)
@@ -370,8 +394,10 @@ def _cluster_table(job: ClusterTableJob, inputs: Inputs) -> Result:
 def cluster_table_stage(keep: KeepOutput, clusters: ClustersOutput | None, run: RunStage) -> Stage:
     """One task per range of the kept key; what merges `edges/` for them runs at once."""
     duplicates = clusters.duplicates if clusters else [0]
-    count = max(1, -(-sum(duplicates) // parts.RECORDS))
-    most = parts.RECORDS + max(duplicates, default=0)  # all of one kept document are in one part
+    contained = max(0, sum(keep.duplicate) - sum(duplicates))  # at least so many
+    count = max(1, -(-(sum(duplicates) + contained) // parts.RECORDS))
+    # All of one kept document are in one part.
+    most = parts.RECORDS + max(duplicates, default=0) + contained
     bounds = tuple((1 << 64) * part // count for part in range(count + 1))
     (merged,) = merge_ranges("merge_edges", START, [Ranges(keep.edges, bounds)], run)
     tasks = [

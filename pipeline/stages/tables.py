@@ -35,7 +35,7 @@ from pipeline.engine.stage import (
 )
 from pipeline.runs import layout, parts, views
 from pipeline.runs.ends import count_ends, count_trained
-from pipeline.runs.layout import KINDS, STATES
+from pipeline.runs.layout import ENDS, STATES
 from pipeline.runs.splits import TRAIN
 from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.document_rows import PLACE_SCHEMA
@@ -260,7 +260,7 @@ def _with_ends(inputs: Inputs, shards: TaskShards, split_names: tuple[str, ...])
         rearranged = {name: tokenized.read([name])[name].take(row) for name in names}
     state = pc.take(pa.array(STATES), kept["state"])
     by_rule = pc.is_in(state, value_set=pa.array(["quarantined", "dropped"]))
-    kind = pc.take(pa.array([*KINDS, ""]), kept["kind"])
+    kind = pc.take(pa.array(ENDS), kept["kind"])
     as_duplicate = pc.binary_join_element_wise(kind, DUPLICATE, "_")
     reason = pc.if_else(pc.equal(state, DUPLICATE), as_duplicate, pc.if_else(by_rule, rule, ""))
     ends = {

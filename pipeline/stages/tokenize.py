@@ -23,7 +23,7 @@ from pipeline.runs import layout
 from pipeline.runs.layout import STATES
 from pipeline.runs.views import CleanOutput, CutsOutput, KeepOutput, TokenizerOutput
 from pipeline.stages.cuts import cut_texts
-from pipeline.stages.keep import SplitRules
+from pipeline.stages.splits import SplitRules
 from pipeline.tokenizers.arrangement import FILL_IN_MIDDLE, FillInMiddle
 from pipeline.tokenizers.definition import TokenizerDefinition, restore_definition
 from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer, tokenize_documents

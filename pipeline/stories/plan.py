@@ -28,7 +28,8 @@ from pipeline.stories.loop import StageRecord
 from pipeline.stories.preparation import PREPARATION, Preparation, Story
 
 _OF_DEDUP_MEMORY = (
-    "merge_runs", "bands", "clusters", "merge_lines", "repeats", "merge_seeds", "shared_seeds",
+    "merge_runs", "bands", "clusters", "merge_samples", "containers", "merge_lines", "repeats",
+    "merge_seeds", "shared_seeds",
     "windows", "merge_windows", "repeated_windows", "substrings",
 )  # fmt: skip
 _TOKEN_BYTES = 4
@@ -134,6 +135,7 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
     text = sum(file.text_estimate for file in prepared.plan.files)
     lines, memory = config.lines.unit != "none", config.dedup.memory
     substrings = config.dedup.substrings.cut
+    contained = config.dedup.containment.drop
     compares = config.dedup.preset != "none"
     tasks = len(prepared.plan.estimate)
     of_shards = _count_merges(tasks)
@@ -155,6 +157,7 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
         "decisions": story != "clean" or filtered or custom or config.filters.keep,
         "redactions": screening.redacts,
         "lines": lines,
+        "containment": contained,
         "substrings": substrings,
         "rows": config.pack.format != "corpus",
         "vsl": config.pack.format == "vsl",
@@ -168,6 +171,8 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
         "many clusters": compares and _count_merges(text // memory) > 0,
         "many sizes": config.mixture.cluster_weights and _count_merges(text // memory) > 0,
         "many lines": lines and of_shards > 0,
+        "many samples": contained and of_shards > 0,
+        "many containers": contained and _count_merges(text // memory) > 0,
         "many seeds": substrings and of_shards > 0,
         "many blocks": substrings and _count_merges(WINDOW_MEMORY * text // memory) > 0,
         "many ranges": substrings and _count_merges(text // memory) > 0,

@@ -16,7 +16,6 @@ from pipeline.runs import views
 from pipeline.stages.batches import Batch
 from pipeline.stages.clean import clean_stage
 from pipeline.stages.cuts import cut_table_stage, cuts_stage, redactions_stage
-from pipeline.stages.keep import split_rules, split_stage
 from pipeline.stages.lines import LineRules, find_repeats, units_stage
 from pipeline.stages.mixture.copies import (
     MixtureInputs,
@@ -35,6 +34,7 @@ from pipeline.stages.report import report_stage
 from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle.gather import gather_streams
 from pipeline.stages.shuffle.scatter import scatter_stage
+from pipeline.stages.splits import split_rules, split_stage
 from pipeline.stages.tables import account_stage, documents_stage, sources_stage
 from pipeline.stages.tokenize import tokenize_stage, tokenizer_stage
 from pipeline.stages.withheld import quarantine_stage

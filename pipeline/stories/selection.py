@@ -108,6 +108,12 @@ def choose_preset(config: DedupConfig) -> Preset | None:
         raise ConfigError(f"dedup: {error}") from None
 
 
+def choose_shingles(config: DedupConfig) -> Preset:
+    """The preset whose shingles say how much of a document another contains."""
+    preset = choose_preset(config)
+    return preset if preset is not None and preset.bands else PRESETS["slimpajama"]
+
+
 def choose_verification(config: DedupConfig) -> Verify:
     """What makes a candidate a duplicate: `exact`, `estimate` or `none`."""
     return config.verify or ("none" if config.preset == "slimpajama_exact" else "exact")
@@ -137,6 +143,11 @@ def note_dedup(config: DedupConfig) -> tuple[str, ...]:
             f"Duplicates by preset {config.preset}, verified by "
             f"{choose_verification(config)} Jaccard similarity of at least "
             f"{config.threshold:g} to the document that is kept."
+        )
+    if config.containment.drop:
+        notes.append(
+            f"Documents of which a longer one has {100 * config.containment.min_share:g} % of the "
+            "shingles and more were removed (dedup.containment)."
         )
     if config.prefer and config.preset != "none":
         notes.append(f"Of duplicates the {', then the '.join(config.prefer)} stays.")
@@ -192,9 +203,7 @@ def deduplicate(
     stage = cluster_stage((members, routed), sizes, batches, rules, memory, run)
     clusters = views.ClustersOutput(run(stage))
     batches = _judge(batches, screening, decided, run, (components, clusters, names))
-    keep = keep_documents(config, batches, run, clusters, names)
-    check_alarm(config.dedup, keep)
-    return keep
+    return keep_documents(config, batches, run, clusters, names)
 
 
 def find_repeated_passages(
@@ -228,8 +237,10 @@ def keep_documents(
     names: tuple[str, ...] = (),
 ) -> views.KeepOutput:
     """The keep-list and clusters.parquet; returns what the keep-list published."""
-    keep = views.KeepOutput(run(keep_stage(config, batches, clusters, names, run)))
+    shingles = choose_shingles(config.dedup) if config.dedup.containment.drop else None
+    keep = views.KeepOutput(run(keep_stage(config, batches, clusters, names, run, shingles)))
     run(cluster_table_stage(keep, clusters, run))
+    check_alarm(config.dedup, keep)
     return keep
 
 

@@ -40,7 +40,7 @@ def test_scratch_deleted_on_the_way(sweep: Sweep, collection: Any, tmp_path: Pat
 
 OPTIONAL = """\
 lines: {unit: line, min_documents: 2, min_characters: 1}
-dedup: {substrings: {cut: true, min_bytes: 50}}
+dedup: {containment: {drop: true}, substrings: {cut: true, min_bytes: 50}}
 decontaminate: {sets: [eval.jsonl], n: 5, min_words: 3}
 filters:
   c4: {min_sentences: 0, min_terminal_lines: 0}
@@ -86,8 +86,8 @@ def test_stages_that_are_off_by_default(sweep: Sweep, every_stage: Path, chaos_s
     result = sweep("pipeline", "--config", every_stage, *options)
     assert result["bad"] == []
     causes = (
-        "decontaminate", "filters", "custom filters", "lines", "substrings", "large shards",
-        "redactions",
+        "decontaminate", "filters", "custom filters", "lines", "containment", "substrings",
+        "large shards", "redactions",
     )  # fmt: skip
     expected = {*stages_by_default(), *stages_called_for_by(*causes)}
     assert {f"task.start.{stage}" for stage in expected} <= set(result["names"])

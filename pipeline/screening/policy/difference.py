@@ -76,6 +76,8 @@ def compare_policies(directory: Path, old: Policy, new: Policy) -> PolicyDiffere
     works = read_published_works(directory)
     path = directory / layout.CLUSTERS
     clusters = _read_table(path, _CLUSTERS) if path.exists() else None
+    if clusters is not None:  # nothing spread to contained documents
+        clusters = clusters.filter(pc.not_equal(clusters["kind"], layout.CONTAINED))
     fixed = find_filter_decisions(evidence, recorded)
     sides = []
     for policy in (old, new):

@@ -131,11 +131,14 @@ def every_run(
     monkeypatch_module.setattr(levels, "MOST_TOGETHER", 1)
     monkeypatch_module.setattr(parts, "RECORDS", 20)
     many = levels.MOST_SHARDS
-    passages = ("--set", "dedup.substrings={cut: true, min_bytes: 50}")
+    passages = (
+        "--set", "dedup.substrings={cut: true, min_bytes: 50}",
+        "--set", "dedup.containment={drop: true}",
+    )  # fmt: skip
     for most, *command in (
         (2, "run", made.config, "--out", runs["run"], *passages),
         (many, "run", vsl, "--out", runs["vsl"], *passages),
-        (many, "dedup", shards, "--out", runs["dedup"], "--substrings", 50),
+        (many, "dedup", shards, "--out", runs["dedup"], "--substrings", 50, "--containment", 0.9),
         (many, "clean", shards, "--out", runs["clean"]),
         (many, "export", runs["vsl"], "--out", tmp_path / "other", "--format", "jsonl"),
         (2, "export", runs["run"], "--out", runs["export"], "--format", "jsonl"),
@@ -150,7 +153,7 @@ def every_run(
 
 def test_tasks_read_the_scratch_that_the_catalogue_says(every_run: list[Path]) -> None:
     """What is deleted early depends on it. These runs have no review, takedown, redaction, corpus,
-    or repeats, seeds, windows or decisions that spread in several shards."""
+    or repeats, seeds, windows, containers or decisions that spread in several shards."""
     lines = (every_run[0].parent / READS).read_text().split("\n")[:-1]
     reads = {(stage, place) for stage, place in map(str.split, lines) if place in SCRATCH}
     reads = {(stage, place) for stage, place in reads if stage in STAGES}
@@ -168,6 +171,7 @@ def test_tasks_read_the_scratch_that_the_catalogue_says(every_run: list[Path]) -
         ("merge_repeated_windows", "repeated_windows"), ("substrings", "merged_repeated_windows"),
         ("merge_spread", "spread"), ("verdicts", "merged_spread"),
         ("merge_givers", "givers"), ("spread", "merged_givers"),
+        ("merge_containers", "containers"), ("containments", "merged_containers"),
     }  # fmt: skip
 
 
