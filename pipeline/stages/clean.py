@@ -22,8 +22,8 @@ from pipeline.sources.files import InputFile
 from pipeline.sources.part import DamagedFile, Part, WholeFile, read_part
 from pipeline.sources.record import BadRecord, RecordRules, make_rules, typed_columns
 from pipeline.stages.document_rows import Cleaning, DocumentRows, Item
+from pipeline.stages.findings.withheld import load_withheld
 from pipeline.stages.plan import Reading
-from pipeline.stages.withheld import load_withheld
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ def clean_stage(
     withheld: tuple[str, ...] = (),
 ) -> Stage:
     """The stage that reads every raw shard once. Texts of the documents in the tables `withheld`
-    are left out (`pipeline.stages.withheld`)."""
+    are left out (`pipeline.stages.findings.withheld`)."""
     rules = {i.name: make_rules(i, config) for i in config.inputs}
     clean, read = config.clean, config.read
     cleaning = Cleaning(

@@ -24,7 +24,7 @@ from pipeline.runs import layout
 from pipeline.sources.files import InputFile
 from pipeline.sources.part import Part
 from pipeline.sources.record import BadRecord, Record, TypedField, meta_columns, typed_arrays
-from pipeline.stages.withheld import WithheldKeys, withhold_excerpts, withhold_texts
+from pipeline.stages.findings.withheld import WithheldKeys, withhold_excerpts, withhold_texts
 
 MASKED_SCHEMA = pa.schema(
     [

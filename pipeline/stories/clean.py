@@ -29,9 +29,9 @@ from pipeline.stages.batches import Batch, Batches
 from pipeline.stages.decisions import decisions_stage, verdicts_stage
 from pipeline.stages.findings.filters import filters_stage
 from pipeline.stages.findings.screen import evidence_stage
+from pipeline.stages.findings.withheld import quarantine_stage
 from pipeline.stages.records import cleaned_stage
 from pipeline.stages.tables import account_stage, documents_stage, sources_stage
-from pipeline.stages.withheld import quarantine_stage
 from pipeline.stories import selection
 from pipeline.stories.loop import StageRecord
 from pipeline.stories.preparation import Preparation, Story, Unchanged, check_survivors, read_inputs

@@ -16,6 +16,7 @@ from pipeline.runs import views
 from pipeline.stages.batches import Batch
 from pipeline.stages.clean import clean_stage
 from pipeline.stages.cuts import cut_table_stage, cuts_stage, redactions_stage
+from pipeline.stages.findings.withheld import quarantine_stage
 from pipeline.stages.lines import LineRules, find_repeats, units_stage
 from pipeline.stages.mixture.copies import (
     MixtureInputs,
@@ -37,7 +38,6 @@ from pipeline.stages.shuffle.scatter import scatter_stage
 from pipeline.stages.splits import split_rules, split_stage
 from pipeline.stages.tables import account_stage, documents_stage, sources_stage
 from pipeline.stages.tokenize import tokenize_stage, tokenizer_stage
-from pipeline.stages.withheld import quarantine_stage
 from pipeline.stories import selection
 from pipeline.stories.earlier import load_earlier
 from pipeline.stories.loop import StageRecord

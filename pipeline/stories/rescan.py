@@ -26,7 +26,7 @@ from pipeline.screening.policy.rules import Policy, find_policy, load_policy
 from pipeline.screening.registry import Registry, combine, load_registry
 from pipeline.stages.decisions import decisions_stage, verdicts_stage
 from pipeline.stages.findings import screen
-from pipeline.stages.withheld import NAME as QUARANTINE
+from pipeline.stages.findings.withheld import NAME as QUARANTINE
 from pipeline.stories.loop import Manifest, StageRecord, StoryRun
 
 STORY = "rescan"

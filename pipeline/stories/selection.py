@@ -67,11 +67,11 @@ from pipeline.stages.findings.screen import (
     screen_stage,
 )
 from pipeline.stages.findings.signals import expression_stage, signals_stage
+from pipeline.stages.findings.withheld import withheld_stage
 from pipeline.stages.keep import cluster_table_stage, keep_stage
 from pipeline.stages.plan import Reading
 from pipeline.stages.substrings import find_substrings
 from pipeline.stages.windows import SubstringRules
-from pipeline.stages.withheld import withheld_stage
 
 CUSTOM_KEYS = {name: name for name in ("unit", "size", "bands", "rows")}
 CUSTOM_KEYS["permutations"] = "num_perm"

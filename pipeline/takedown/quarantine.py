@@ -24,7 +24,7 @@ from pipeline.runs.events import append_event, append_line
 from pipeline.runs.held_texts import read_held_shards
 from pipeline.runs.records import read_file_names
 from pipeline.screening.reviews import REVIEWS, Review
-from pipeline.stages.withheld import NAME
+from pipeline.stages.findings.withheld import NAME
 from pipeline.takedown.apply import SignOff, apply, resume
 from pipeline.takedown.claims import (
     Claim,

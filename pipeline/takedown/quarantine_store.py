@@ -34,7 +34,7 @@ from pipeline.runs import layout
 from pipeline.runs.held_texts import keys_of, quarantine_path, read_held_shard, with_texts
 from pipeline.runs.records import map_arrow
 from pipeline.runs.views import CleanOutput, QuarantineOutput
-from pipeline.stages.withheld import NAME
+from pipeline.stages.findings.withheld import NAME
 from pipeline.takedown.scrub import replace_shards, scrub_documents
 
 

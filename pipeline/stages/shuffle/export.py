@@ -30,11 +30,11 @@ from pipeline.runs.layout import STATES
 from pipeline.runs.views import GatheredTextOutput, ScatteredTextOutput
 from pipeline.sources.output_format import Form
 from pipeline.stages.cuts import cut_texts
+from pipeline.stages.findings.withheld import load_withheld
 from pipeline.stages.records import columns_for, image, writing_software
 from pipeline.stages.shuffle.gather import MERGES, merge_stage
 from pipeline.stages.shuffle.scatter import Places, pieces, places, shard_of_piece
 from pipeline.stages.shuffle.slices import WHOLE, merge_slices, order_by_rank, slice_ranks
-from pipeline.stages.withheld import load_withheld
 
 _KEPT = STATES[0]
 
