@@ -6,9 +6,9 @@
                   takedown-ID.md    the same as a form for people, and .html
 
 From the moment ID.pending.json is there, the texts of its documents are withheld from every later
-run (`pipeline.stages.findings.withheld`). As long as nothing from the keep-list on has to be made again, a
-masked data set stays as it is; else it is written again, and the documents are dropped by the rule
-`takedown`.
+run (`pipeline.stages.findings.withheld`). As long as nothing from the keep-list on has to be made
+again, a masked data set stays as it is; else it is written again, and the documents are dropped by
+the rule `takedown`.
 """
 
 from collections.abc import Mapping
