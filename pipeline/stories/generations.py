@@ -82,7 +82,6 @@ def plan_generation(
     Raises ConfigError for a config that would change one of them, InputError for changed or missing
     inputs of one and for one that is not finished though another is there.
     """
-    _check_config(loaded.config)
     finished = _list_finished(prepared.out)
     left = {(file.input, file.path): file for file in prepared.plan.files}
     earlier, known, parts = prepared.earlier, frozenset[str](), []
@@ -107,13 +106,15 @@ def plan_preparation(loaded: LoadedConfig, out: Path | None) -> Preparation:
     if not loaded.config.pack.append:
         check_not_appended(prepared.out)
         return prepared
+    check_appendable(loaded.config)
     if not list_begun(prepared.out)[-1].is_finished and not has_generations(prepared.out):
         return prepared
     plan = plan_generation(loaded, prepared, lambda _: None)
     return plan.new or plan.finished[-1]
 
 
-def _check_config(config: Config) -> None:
+def check_appendable(config: Config) -> None:
+    """Raises ConfigError for a mixture that new documents would change in rows that stay."""
     if config.mixture.weights is not None:
         raise ConfigError(
             "pack.append: mixture.weights are shares of a whole data set, which new rows would "

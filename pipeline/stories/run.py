@@ -33,6 +33,7 @@ from pipeline.runs.run_directory import commit_run, hold_and_run, removed_direct
 from pipeline.sources.files import InputHashes
 from pipeline.stories import selection
 from pipeline.stories.generations import (
+    check_appendable,
     check_not_appended,
     delete_generations,
     describe_new,
@@ -89,6 +90,7 @@ def run_preparation(
         loaded = loaded.model_copy(update={"config": changed})
     prepared = prepare(loaded, Path(out) if out is not None else None)
     if loaded.config.pack.append:
+        check_appendable(loaded.config)
         prepared = replace(prepared, settings=note_settings(loaded.config))
     progress = progress or Progress(quiet=True)
     run = partial(

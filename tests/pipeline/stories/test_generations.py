@@ -343,3 +343,12 @@ def test_cleaned_up_runs_can_be_appended_to(
     assert prep("clean-up", tmp_path / "run").code == 0
     shutil.copy2(raw / "two" / "a.jsonl", tmp_path / "in")
     assert pipeline.run(make_config(tmp_path / "in"), tmp_path / "run", 0).generation == 1
+
+
+def test_what_could_not_be_appended_to_is_refused_at_once(raw: Path, tmp_path: Path) -> None:
+    """Before the first run, by the plan too, rather than when new files come."""
+    config = make_config(raw / "one", mixture={"weights": {"raw": 1.0}})
+    for ask in (pipeline.plan, pipeline.run):
+        with pytest.raises(ConfigError, match="mixture.weights are shares of a whole data set"):
+            ask(config, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
