@@ -349,6 +349,6 @@ def test_what_could_not_be_appended_to_is_refused_at_once(raw: Path, tmp_path: P
     """Before the first run, by the plan too, rather than when new files come."""
     config = make_config(raw / "one", mixture={"weights": {"raw": 1.0}})
     for ask in (pipeline.plan, pipeline.run):
-        with pytest.raises(ConfigError, match="mixture.weights are shares of a whole data set"):
+        with pytest.raises(ConfigError, match=r"mixture\.weights are shares of a whole data set"):
             ask(config, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
