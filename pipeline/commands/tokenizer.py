@@ -34,6 +34,7 @@ def train(
     words: WordBreaks = WordBreaks.marks,
     min_frequency: Annotated[int, typer.Option(min=1)] = 2,
     eos: str = "<|endoftext|>",
+    special: list[str] | None = None,
     sample: SampleOption = 20_000_000,
     source: list[str] | None = None,
     seed: SeedOption = 1,
@@ -44,13 +45,15 @@ def train(
     Shows how well it fits each source, next to GPT-2.
 
     --out: directory for tokenizer.json
-    --vocab-size: number of tokens, including the 256 bytes and EOS
+    --vocab-size: number of tokens, including the 256 bytes and special tokens
     --words: where words break: as in o200k (marks), or as in GPT-2
     --min-frequency: how often a pair must occur to become a token
     --eos: the token that ends a document
+    --special TOKEN: one more special token, such as [MASK], which no text becomes; repeatable
 
     Examples:
     prep tokenizer train runs/quickstart --vocab-size 8192 --out tok
+    prep tokenizer train runs/quickstart --vocab-size 8192 --special [MASK] --out for-bert
     prep tokenizer train runs/bilingual --vocab-size 65536 --sample 50MB
         --source 'Wikipedia (ar)' --source 'Wikipedia (en)' --out ar-en
     Then set `tokenize.tokenizer: tok` in the config of a run.
@@ -58,7 +61,7 @@ def train(
     from pipeline.stories.tokenizer import train_on_run
     from pipeline.tokenizers.training import TrainingSettings
 
-    settings = TrainingSettings(vocab_size, min_frequency, words.value, eos)
+    settings = TrainingSettings(vocab_size, min_frequency, words.value, eos, tuple(special or ()))
     show_fertility(train_on_run(directory, out, settings, sample, seed, source or ()), as_json)
 
 

@@ -23,8 +23,9 @@ from typing import Literal
 import pyarrow as pa
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.core.storage import canonical_json, publish
+from pipeline.core.words import pluralise
 from pipeline.tokenizers.engine import TextTokenizer, tokenize_array
 
 EOS = "<|endoftext|>"
@@ -50,13 +51,15 @@ class TrainingSettings:
     """What to train."""
 
     vocab_size: int = 32_768
-    """Tokens in the vocabulary, bytes and EOS included."""
+    """Tokens in the vocabulary, bytes and special tokens included."""
     min_frequency: int = 2
     """How often a pair must occur to become a token."""
     words: Literal["gpt2", "marks"] = "marks"
     """Where words break."""
     eos: str = EOS
-    """The only special token; it has the largest id."""
+    """The token that ends documents; it has the largest id."""
+    special: tuple[str, ...] = ()
+    """More special tokens, such as [MASK]; they have the ids before it, in this order."""
 
 
 def train_tokenizer(
@@ -68,24 +71,32 @@ def train_tokenizer(
     hold too little for the vocabulary asked for.
     """
     settings = settings or TrainingSettings()
-    if settings.vocab_size < SMALLEST_VOCABULARY:
+    special = (*settings.special, settings.eos)
+    if len(set(special)) < len(special) or "" in special:
         raise ConfigError(
-            f"vocab_size {settings.vocab_size}: expected at least {SMALLEST_VOCABULARY} (256 bytes "
-            "and EOS)"
+            f"special tokens {', '.join(map(escape_text, special))}: each must be there once, EOS "
+            "among them, and none may be empty"
+        )
+    if settings.vocab_size < (smallest := SMALLEST_VOCABULARY + len(settings.special)):
+        raise ConfigError(
+            f"vocab_size {settings.vocab_size}: expected at least {smallest} (256 bytes and "
+            f"{pluralise(len(special), 'special token')})"
         )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = _word_breaks(settings)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=settings.vocab_size - 1,
+        vocab_size=settings.vocab_size - len(special),
         min_frequency=settings.min_frequency,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=progress,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    if tokenizer.token_to_id(settings.eos) is not None:
-        raise ConfigError(f"eos {settings.eos!r} is a word of the texts; choose another string")
-    tokenizer.add_special_tokens([AddedToken(settings.eos, special=True, normalized=False)])
+    for token in special:
+        if tokenizer.token_to_id(token) is not None:
+            name = "eos" if token == settings.eos else "special token"
+            raise ConfigError(f"{name} {token!r} is a word of the texts; choose another string")
+        tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     if size < settings.vocab_size:
         raise InputError(

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tokenizers import Tokenizer
 
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.tokenizers.definition import TokenizerDefinition, load_definition
-from pipeline.tokenizers.engine import open_tokenizer
+from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
 from pipeline.tokenizers.training import (
     Fertility,
     TrainingSettings,
@@ -117,3 +118,32 @@ def test_fertility_per_source(gpt2: TokenizerDefinition) -> None:
         ).tokens_per_word
         == 0
     )
+
+
+def test_special_tokens_come_before_the_eos_and_no_text_becomes_one(
+    fold_texts: list[str], tmp_path: Path
+) -> None:
+    settings = TrainingSettings(vocab_size=400, special=("[MASK]", "<fim>"))
+    save_tokenizer(tmp_path, train_tokenizer([*fold_texts, "[MASK] " * 50], settings))
+    definition = load_definition(tmp_path)
+    assert (definition.vocab_size, definition.eos_id) == (400, 399)
+    assert definition.added_tokens == ("[MASK]", "<fim>", "<|endoftext|>")
+    tokenizer = Tokenizer.from_str(definition.json)
+    assert [tokenizer.token_to_id(t) for t in definition.added_tokens] == [397, 398, 399]
+    text = pa.array(["a [MASK] and <fim>"])
+    [ids] = tokenize_documents(text, open_tokenizer(definition)).to_pylist()
+    assert max(ids[:-1]) < 397 and ids[-1] == 399
+
+
+@pytest.mark.parametrize(
+    ("special", "message"),
+    [
+        (("[MASK]", "[MASK]"), "each must be there once"),
+        (("<|endoftext|>",), "each must be there once, EOS among them"),
+        (("",), "none may be empty"),
+        (("[MASK]",), "expected at least 258"),
+    ],
+)
+def test_special_tokens_that_cannot_be(special: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train_tokenizer([], TrainingSettings(vocab_size=257, special=special))
