@@ -90,15 +90,7 @@ def plan_run(
         each / (6 * shape.parameters * shape.sequence_length),
     )
     training = _training(chosen, samples)
-    predicted = recipe.predicted_loss(compute.training_flops, training.tokens_per_parameter)
-    low, high = FITTED_FLOPS
-    loss = LossPlan(
-        predicted=predicted,
-        compute_optimal=recipe.loss_at(compute.training_flops),
-        degradation=recipe.degradation(training.tokens_per_parameter),
-        compute_optimal_flops=recipe.flops_for(predicted),
-        extrapolated=not low * 0.95 <= compute.training_flops <= high * 1.05,
-    )
+    loss = None if chosen.is_encoder else _loss(compute.training_flops, training)
     inference = None
     if inference_tokens is not None:
         this = use(
@@ -108,7 +100,7 @@ def plan_run(
             inference_tokens,
             compute.inference_flops_per_token,
         )
-        best = optimum(loss.predicted, inference_tokens)
+        best = optimum(loss.predicted, inference_tokens) if loss else None
         inference = sections.InferencePlan(inference_tokens, this, best)
     at_hand = data and replace(data, epochs=samples / data.rows)
     once = min(training.tokens, at_hand.tokens) if at_hand else training.tokens
@@ -130,6 +122,18 @@ def plan_run(
     )
 
 
+def _loss(training_flops: float, training: TrainingPlan) -> LossPlan:
+    predicted = recipe.predicted_loss(training_flops, training.tokens_per_parameter)
+    low, high = FITTED_FLOPS
+    return LossPlan(
+        predicted=predicted,
+        compute_optimal=recipe.loss_at(training_flops),
+        degradation=recipe.degradation(training.tokens_per_parameter),
+        compute_optimal_flops=recipe.flops_for(predicted),
+        extrapolated=not low * 0.95 <= training_flops <= high * 1.05,
+    )
+
+
 def _model(chosen: ModelChoice) -> sections.ModelPlan:
     shape = chosen.shape
     row = find_nearest_model(shape.parameters)
@@ -137,6 +141,8 @@ def _model(chosen: ModelChoice) -> sections.ModelPlan:
     try:
         find_config("train", str(name))
     except ConfigError:  # muP ends at 2.7B
+        name = None
+    if chosen.is_encoder:
         name = None
     return sections.ModelPlan(
         parameters=shape.parameters,
@@ -193,20 +199,23 @@ def _cluster(chosen: ModelChoice, num_csx: int | None) -> sections.ClusterPlan:
     )
 
 
-def _notes(chosen: ModelChoice, loss: LossPlan, data: DataPlan | None) -> list[str]:
+def _notes(chosen: ModelChoice, loss: LossPlan | None, data: DataPlan | None) -> list[str]:
     shape, notes = chosen.shape, []
-    if chosen.sparse:
+    if loss is None:
         notes.append(
-            "weights are sparse: FLOPs and time are those of dense weights, and the predicted "
-            "loss is that of dense models"
+            "no loss is predicted for an encoder: the law is of next tokens, not of hidden ones"
         )
+    if chosen.sparse:
+        of_loss = ", and the predicted loss is that of dense models" if loss else ""
+        notes.append(f"weights are sparse: FLOPs and time are those of dense weights{of_loss}")
     paper = find_nearest_model(shape.parameters).shape
-    if shape.variant != paper.variant or shape.vocabulary != paper.vocabulary:
+    is_other = shape.variant != paper.variant or shape.vocabulary != paper.vocabulary
+    if loss and is_other:
         notes.append(
             "the predicted loss is that of the paper's models on the Pile, in nats per GPT-2 "
             "token; this model has a different architecture or vocabulary"
         )
-    if loss.extrapolated:
+    if loss and loss.extrapolated:
         low, high = FITTED_FLOPS
         notes.append(f"the loss law was fitted to runs of {low:.2g} to {high:.2g} FLOPs only")
     if data is None:
@@ -220,7 +229,8 @@ def _notes(chosen: ModelChoice, loss: LossPlan, data: DataPlan | None) -> list[s
     if data.epochs > MOST_EPOCHS:
         notes.append(
             f"{data.epochs:.1f} epochs: after {MOST_EPOCHS}, repeated data is worth less and less "
-            "(Muennighoff et al., arXiv 2305.16264); the predicted loss does not account for that"
+            "(Muennighoff et al., arXiv 2305.16264)"
+            + ("; the predicted loss does not account for that" if loss else "")
         )
     return notes
 

@@ -119,7 +119,8 @@ class RunPlan:
     model: ModelPlan
     training: TrainingPlan
     compute: ComputePlan
-    loss: LossPlan
+    loss: LossPlan | None
+    """None for an encoder."""
     inference: InferencePlan | None
     cluster: ClusterPlan
     disk: DiskPlan
@@ -158,7 +159,7 @@ def table_lines(plan: RunPlan) -> Iterator[str]:
     )
     yield from _loss(plan)
     if plan.inference:
-        yield from _inference(plan.inference)
+        yield from _inference(plan.inference, plan.loss is not None)
     yield from _machines(plan)
     if plan.data:
         data = plan.data
@@ -185,6 +186,8 @@ def _schedule(plan: RunPlan) -> str:
 
 def _loss(plan: RunPlan) -> Iterator[str]:
     loss = plan.loss
+    if loss is None:
+        return
     yield _line("loss", f"{loss.predicted:.3f} predicted: Pile test, nats per GPT-2 token (eq 1)")
     if loss.degradation >= 0.0005:
         share = loss.compute_optimal_flops / plan.compute.training_flops
@@ -195,7 +198,7 @@ def _loss(plan: RunPlan) -> Iterator[str]:
         )
 
 
-def _inference(inference: InferencePlan) -> Iterator[str]:
+def _inference(inference: InferencePlan, has_loss: bool) -> Iterator[str]:
     def describe(use: ModelUse) -> str:
         return f"{use.training_flops:.3g} + {use.inference_flops:.3g} = {use.total_flops:.3g} FLOPs"
 
@@ -203,6 +206,8 @@ def _inference(inference: InferencePlan) -> Iterator[str]:
         "with inference", f"{short(inference.tokens)} tokens: {describe(inference.this)} (eq 2)"
     )
     best = inference.optimum
+    if not has_loss:
+        return
     if best is None:
         yield _line("", "no model of the family reaches this loss")
         return

@@ -38,7 +38,8 @@ class PlanOptions:
 @dataclass(frozen=True, kw_only=True)
 class ModelChoice:
     """A shape with the settings it is trained with. `file`: the params file that has them;
-    `checkpoints`: how many are kept; `checkpoint_bytes`: of one, None for AdamW's state."""
+    `checkpoints`: how many are kept; `checkpoint_bytes`: of one, None for AdamW's state;
+    `is_encoder`: it guesses hidden tokens and not the next ones."""
 
     shape: GPTShape
     settings: RecipeSettings
@@ -48,6 +49,7 @@ class ModelChoice:
     checkpoints: int = RunConfig().max_checkpoints
     checkpoint_bytes: int | None = None
     sparse: bool = False
+    is_encoder: bool = False
 
 
 def choose_model(
@@ -121,6 +123,7 @@ def _from_file(file: Path, params: Params) -> ModelChoice:
         checkpoints=run.max_checkpoints,
         checkpoint_bytes=build.checkpoint_bytes(params, shapes(params.model)),
         sparse=bool(params.sparsity),
+        is_encoder=params.model.bidirectional,
     )
 
 

@@ -263,3 +263,14 @@ def test_a_corpus_has_rows_of_any_length(trainer, tmp_path):
     planned = as_json("--params", str(trainer.params), "--data", str(corpus))
     assert planned["data"]["rows"] == 999 // 16
     assert not any("would refuse" in note for note in planned["notes"])
+
+
+def test_no_loss_is_predicted_for_an_encoder():
+    words = ("--params", "bert_tiny", "--inference-tokens", "1e9")
+    planned = as_json(*words)
+    assert planned["loss"] is None and planned["inference"]["optimum"] is None
+    assert planned["model"]["shipped_config"] is None
+    assert planned["inference"]["this"]["total_flops"] > planned["compute"]["training_flops"]
+    said = plan(*words)
+    assert "no loss is predicted for an encoder" in said
+    assert "Pile test" not in said and "no model of the family" not in said
