@@ -91,6 +91,11 @@ class CustomFilterConfig(FunctionConfig):
     """true: it takes an Arrow batch of documents at a time, and no text and meta"""
 
 
+class WordsConfig(FunctionConfig):
+    """A function of your own that cuts a line of text into words: it takes the line and returns
+    them, as strings."""
+
+
 StopWords = Annotated[tuple[str, ...], Strict(False), Field(max_length=63)]
 
 
@@ -258,6 +263,10 @@ class FiltersConfig(ConfigSection):
     """repetition rules"""
     c4: Annotated[C4Config | None, BeforeValidator(_switch)] = None
     """C4's rules"""
+    words: dict[str, WordsConfig] = Field({}, exclude_if=lambda value: not value)
+    """by code of a language, the function that cuts it into words, such as {zh: {function:
+    "jieba:lcut"}}: for languages written without spaces, whose rules then count these words; needs
+    the extra `language`"""
     custom: tuple[CustomFilterConfig, ...] = ()
     """filters of your own, in the order in which the first that fails is the reason"""
     keep: str | None = Field(None, min_length=1, max_length=10_000)

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pipeline.config.filters import MAX_CHARACTERS, FunctionConfig, StopWords
+from pipeline.config.filters import MAX_CHARACTERS, FunctionConfig, StopWords, WordsConfig
 from pipeline.config.model import ConfigSection, RelativePath, Unit
 
 SignalName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,40}$")]
@@ -62,6 +62,9 @@ class SignalsConfig(ConfigSection):
     stop_words: dict[str, StopWords] = Field({}, exclude_if=lambda value: not value)
     """with gopher: by code, the stop words that are counted in documents of a language, such as
     {fr: [le, la, et, les]}; in all others the English ones; needs the extra `language`"""
+    words: dict[str, WordsConfig] = Field({}, exclude_if=lambda value: not value)
+    """by code of a language, the function that cuts it into words, as filters.words has it: all
+    that gopher, gopher_repetition, fineweb and c4 look at are then these words"""
     gopher_repetition: bool = False
     """what Gopher's repetition rules look at, such as duplicate_lines"""
     fineweb: bool = False

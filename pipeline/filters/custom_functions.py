@@ -18,6 +18,7 @@ from typing import Any
 from pipeline.config.filters import (
     CustomFilterConfig,
     FunctionConfig,
+    WordsConfig,
     is_file,
     is_plug_in,
     split_function,
@@ -181,8 +182,11 @@ def forget_module(name: str) -> None:
         del sys.modules[name]
 
 
-GIVEN = {False: ("text", "meta"), True: ("batch",)}
-"""What a function is given, by whether it takes batches; its settings follow by keyword."""
+def list_given(config: FunctionConfig) -> tuple[str, ...]:
+    """What a function is given; its settings follow by keyword."""
+    if isinstance(config, WordsConfig):
+        return ("line",)
+    return ("batch",) if takes_batches(config) else ("text", "meta")
 
 
 def load_custom_filters(
@@ -314,7 +318,7 @@ def _check_signature(function: Function, config: FunctionConfig, where: str) -> 
         parameters = list(inspect.signature(function).parameters.values())
     except (ValueError, TypeError):  # compiled code need not have one
         return
-    arguments = GIVEN[takes_batches(config)]
+    arguments = list_given(config)
     signature = f"def {config.function.rpartition(':')[2]}({', '.join(arguments)}, *, …)"
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     takes_more = any(p.kind is p.VAR_POSITIONAL for p in parameters)

@@ -25,6 +25,12 @@ from pipeline.filters import c4, gopher, language, repetition
 from pipeline.filters.ngram_model import measure_perplexity, open_trained
 from pipeline.filters.ngram_training import NgramSettings, train_ngrams
 from pipeline.filters.rule import RuleFailures
+from pipeline.filters.word_functions import (
+    Describe,
+    WordFunctions,
+    cut_texts,
+    load_word_functions,
+)
 
 FAMILIES = (language, gopher, repetition, c4)
 
@@ -47,6 +53,13 @@ class Filters:
 
     config: FiltersConfig
     bad_words: tuple[str, ...] = ()
+    words: WordFunctions = ()
+
+    @property
+    def named_languages(self) -> tuple[str, ...]:
+        """The codes of languages that are judged apart from others, in order."""
+        cut = (code for code, _ in self.words)
+        return tuple(sorted({*self.config.named_languages, *cut}))
 
     @property
     def on(self) -> bool:
@@ -57,7 +70,7 @@ class Filters:
         """What the answers depend on besides the rules."""
         import unicodedata
 
-        versions = language.read_detector_versions() if _needs_languages(self.config) else {}
+        versions = language.read_detector_versions() if _needs_languages(self) else {}
         return {**versions, **({"unicode": unicodedata.unidata_version} if self.on else {})}
 
 
@@ -70,7 +83,8 @@ def load_filters(config: FiltersConfig, base: Path) -> Filters:
         if family.languages:
             language.check_codes(family.languages, f"filters.{name}.languages")
     path = config.c4.bad_words if config.c4 else None
-    return Filters(config, _word_list(base / path) if path else ())
+    words = load_word_functions(config.words, base, "filters.words")
+    return Filters(config, _word_list(base / path) if path else (), words)
 
 
 def _word_list(path: Path) -> tuple[str, ...]:
@@ -111,28 +125,33 @@ class Failures:
     language: list[str]
 
 
-def find_failures(texts: TextArray, filters: Filters) -> Failures:
+def find_failures(
+    texts: TextArray, filters: Filters, describe: Describe = "text {}".format
+) -> Failures:
     """Every rule that each of N texts fails. Texts in a language for which the config has other
-    values are looked at together."""
-    config = filters.config
-    guesses, judged_by = _guess_languages(texts, config), np.full(len(texts), "", np.object_)
+    values, or a function that cuts words, are looked at together. Raises FunctionError."""
+    config, functions = filters.config, dict(filters.words)
+    guesses, judged_by = _guess_languages(texts, filters), np.full(len(texts), "", np.object_)
     failed: list[RuleFailures] = []
-    groups = language.group_by_language(texts, guesses, config.named_languages)
+    groups = language.group_by_language(texts, guesses, filters.named_languages)
     for code, rows, in_language in groups:
         judged_by[rows] = code
+        if code in functions:
+            in_language = cut_texts(functions[code], in_language, rows, describe)
         rules = replace(filters, config=config.of_language(code))
         found = _check(in_language, guesses.take(rows), rules)
         failed += (replace(failures, row=rows[failures.row]) for failures in found)
     return _sort(failed, judged_by.tolist())
 
 
-def _needs_languages(config: FiltersConfig) -> bool:
-    return config.language is not None or bool(config.named_languages)
+def _needs_languages(filters: Filters) -> bool:
+    return filters.config.language is not None or bool(filters.named_languages)
 
 
-def _guess_languages(texts: TextArray, config: FiltersConfig) -> language.Guesses:
+def _guess_languages(texts: TextArray, filters: Filters) -> language.Guesses:
     """The languages of the texts where the rules depend on them, else nothing of each."""
-    if not _needs_languages(config):
+    config = filters.config
+    if not _needs_languages(filters):
         return language.Guesses.none(len(texts))
     most = config.language.max_characters if config.language else MAX_CHARACTERS
     return language.detect_languages(texts, most)

@@ -20,6 +20,7 @@ from pipeline.filters import c4, fineweb, gopher, language, ngram_model, repetit
 from pipeline.filters.custom_calls import call_on_documents
 from pipeline.filters.custom_functions import CustomFilter, load_function_of
 from pipeline.filters.expression import check_expression, expression_software
+from pipeline.filters.word_functions import WordFunctions, cut_texts, load_word_functions
 
 KINDS = {"number": pa.float64(), "label": pa.string(), "flag": pa.bool_()}
 """Types that a function of the user's may return."""
@@ -91,6 +92,11 @@ class Signals:
         return ()
 
     @property
+    def words(self) -> WordFunctions:
+        """What cuts a language into words, by its code."""
+        return ()
+
+    @property
     def on(self) -> bool:
         """Whether anything is measured."""
         models = self.classifiers or self.perplexity
@@ -99,7 +105,7 @@ class Signals:
     @property
     def needs_languages(self) -> bool:
         """Whether a value depends on the language of a document."""
-        return "language" in self.families or bool(self.stop_words)
+        return "language" in self.families or bool(self.stop_words or self.words)
 
     def schema(self) -> pa.Schema:
         """The columns, in order."""
@@ -122,10 +128,11 @@ class Signals:
 
 @dataclass(frozen=True, kw_only=True)
 class SignalsByLanguage(Signals):
-    """Signals with stop words of languages. A class of its own, so that the jobs of other signals,
-    and so their fingerprints, are what they were without it."""
+    """Signals with stop words or words of languages. A class of its own, so that the jobs of other
+    signals, and so their fingerprints, are what they were without it."""
 
     stop_words: StopWordsByCode = ()
+    words: WordFunctions = ()
 
 
 def load_signals(config: SignalsConfig, keep: str | None, base: Path) -> Signals:
@@ -143,8 +150,10 @@ def load_signals(config: SignalsConfig, keep: str | None, base: Path) -> Signals
         load_function_of(own, base, f"signals.custom.{number}")
         for number, own in enumerate(config.custom)
     )
-    words = tuple(sorted(config.stop_words.items()))
-    make = partial(SignalsByLanguage, stop_words=words) if words else Signals
+    stop_words = tuple(sorted(config.stop_words.items()))
+    words = load_word_functions(config.words, base, "signals.words")
+    by_language = partial(SignalsByLanguage, stop_words=stop_words, words=words)
+    make = by_language if stop_words or words else Signals
     signals = make(
         families=tuple(family for family in _COLUMNS if getattr(config, family)),
         max_characters=config.max_characters,
@@ -222,12 +231,14 @@ def measure_signals(
         "text_bytes": pc.binary_length(texts),
         "lines": pc.add(pc.count_substring(texts, "\n"), 1),
     }
-    guesses = language.Guesses.none(len(texts))
+    whole, guesses = texts, language.Guesses.none(len(texts))
     if signals.needs_languages:
         guesses = language.detect_languages(texts, signals.max_characters)
     if "language" in signals.families:
         columns["language"] = pa.array([code or None for code in guesses.codes], pa.string())
         columns["language_probability"] = pa.array(guesses.probability)
+    if signals.words:
+        texts = _cut_words(texts, guesses, batches, signals.words)
     if "gopher" in signals.families:
         columns |= _named(gopher.MEASURES, _measure_gopher(texts, guesses, signals))
     if "gopher_repetition" in signals.families:
@@ -239,12 +250,30 @@ def measure_signals(
         columns["lorem_ipsum"] = pa.array(c4.contains_phrase(texts, c4.LOREM_IPSUM))
         columns["curly_bracket"] = pa.array(c4.contains_phrase(texts, c4.CURLY_BRACKET))
     for model in signals.classifiers:
-        columns[model.name] = pa.array(_classify(texts, model))
+        columns[model.name] = pa.array(_classify(whole, model))
     for own_model in signals.perplexity:
-        columns[own_model.name] = _measure_perplexity(texts, own_model)
+        columns[own_model.name] = _measure_perplexity(whole, own_model)
     for own, name, kind in zip(signals.functions, signals.names, signals.types, strict=True):
         columns[name] = pa.array(_ask(own, kind, batches), KINDS[kind])
     return pa.table(columns).cast(signals.schema())
+
+
+def _cut_words(
+    texts: pa.ChunkedArray,
+    guesses: language.Guesses,
+    batches: Sequence[pa.RecordBatch],
+    words: WordFunctions,
+) -> pa.ChunkedArray:
+    """The texts, those of these languages with a space between their words. Raises
+    FunctionError."""
+    keys = [key for batch in batches for key in batch["key"].to_pylist()]
+    functions, cut = dict(words), np.array(texts.to_pylist(), np.object_)
+    for code, rows, in_language in language.group_by_language(texts, guesses, functions):
+        if code:
+            own = functions[code]
+            found = cut_texts(own, in_language, rows, lambda row: f"document {keys[row]}")
+            cut[rows] = found.to_pylist()
+    return pa.chunked_array([pa.array(cut.tolist(), pa.large_string())])
 
 
 def _named(names: Sequence[str], values: Any) -> Mapping[str, pa.Array]:

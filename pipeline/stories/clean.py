@@ -150,7 +150,8 @@ def _switch_on(filters: FiltersConfig, options: CleaningOptions) -> FiltersConfi
 def _resolve_files(filters: FiltersConfig, base: Path) -> FiltersConfig:
     """With the files that it names relative to the current directory."""
     custom = tuple(own.starting_at(base) for own in filters.custom)
-    filters = filters.model_copy(update={"custom": custom})
+    words = {code: own.starting_at(base) for code, own in filters.words.items()}
+    filters = filters.model_copy(update={"custom": custom, "words": words})
     if filters.c4 is None or filters.c4.bad_words is None:
         return filters
     c4 = filters.c4.model_copy(update={"bad_words": str(base / filters.c4.bad_words)})
@@ -167,7 +168,12 @@ def _resolve_models(signals: SignalsConfig, base: Path) -> SignalsConfig:
         own.model_copy(update={"model": str(base / own.model)}) for own in signals.perplexity
     )
     return signals.model_copy(
-        update={"custom": custom, "classifiers": classifiers, "perplexity": perplexity}
+        update={
+            "custom": custom,
+            "classifiers": classifiers,
+            "perplexity": perplexity,
+            "words": {code: own.starting_at(base) for code, own in signals.words.items()},
+        }
     )
 
 

@@ -11,6 +11,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -22,6 +23,7 @@ from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_out
 from pipeline.filters.custom_calls import describe_rows, document_batches, judge
 from pipeline.filters.custom_functions import CustomFilter
 from pipeline.filters.rules import RULES, Failures, Filters, find_failures
+from pipeline.filters.word_functions import WordFunctions
 from pipeline.runs import layout
 from pipeline.runs.views import CleanOutput
 from pipeline.screening.detectors.plug_ins import CustomDetector, find_problem, load_detector
@@ -61,10 +63,22 @@ class FiltersJob:
     bad_words: Shared[tuple[str, ...]]
 
 
+@dataclass(frozen=True)
+class FiltersByWordsJob(FiltersJob):
+    """The same with functions that cut words. A class of its own, so that the jobs of other
+    filters, and so their fingerprints, are what they were without it."""
+
+    words: WordFunctions = ()
+
+
 def _filters(job: FiltersJob, inputs: Inputs) -> Result:
     config = FiltersConfig.model_validate_json(job.config)
     table = inputs.table(job.documents, ["doc_id", "doc_key", "text"])
-    failures = find_failures(table["text"], Filters(config, job.bad_words.value))
+    words = job.words if isinstance(job, FiltersByWordsJob) else ()
+    filters = Filters(config, job.bad_words.value, words)
+    failures = find_failures(
+        table["text"], filters, lambda row: f"document {table['doc_key'][row].as_py().hex()}"
+    )
     evidence, decisions = _findings(failures, table)
     decided = (
         [] if config.action == "report" else [(*d[:2], config.action, *d[2:]) for d in decisions]
@@ -108,10 +122,13 @@ def _measured(failures: Failures) -> Iterator[str]:
 
 def filters_stage(clean: CleanOutput, filters: Filters) -> Stage:
     """The stage that measures every document; with no rules it counts them only."""
-    config = filters.config.model_dump_json(exclude={"c4": {"bad_words"}, "custom": True})
+    config = filters.config.model_dump_json(
+        exclude={"c4": {"bad_words"}, "custom": True, "words": True}
+    )
     bad_words = Shared(filters.bad_words)
+    make = partial(FiltersByWordsJob, words=filters.words) if filters.words else FiltersJob
     tasks = tuple(
-        Task(f"filters of {s.path}", FiltersJob(i, s, config, bad_words), (s,), s.size)
+        Task(f"filters of {s.path}", make(i, s, config, bad_words), (s,), s.size)
         for i, s in enumerate(clean.documents)
     )
     software = filters.software()
