@@ -136,7 +136,7 @@ class PairJaccard:
 
         >>> text = np.frombuffer(b"the same words, and others", np.uint8)
         >>> PairJaccard().containment(text[:14], text)
-        (1.0, 0.05555555555555555)
+        (1.0, 0.15384615384615385)
         """
         first, second = (Texts.one(text, 0, len(text)) for text in (a, b))
         union, both = self._compare(first, second)

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -224,7 +224,7 @@ def _from_here(model: type[BaseModel], names: list[str], given: Any) -> Any:
         if fields:
             info = fields[0]
             options = [inner for field in fields for inner in _models_in(field.annotation)]
-        elif not name.isdigit():
+        elif not name.isdigit() and not _is_mapping(info):
             return given
     return _absolute(options, info, given)
 
@@ -235,9 +235,16 @@ def _absolute(options: list[type[BaseModel]], info: FieldInfo | None, given: Any
     if isinstance(given, dict):
         if not options:
             return given
+        if _is_mapping(info):
+            return {name: _absolute(options, None, item) for name, item in given.items()}
         return {name: _from_here(options[0], [name], item) for name, item in given.items()}
     marks = [mark for mark in info.metadata if isinstance(mark, RelativePath)] if info else []
     return marks[0].from_here(given) if marks and isinstance(given, str) else given
+
+
+def _is_mapping(info: FieldInfo | None) -> bool:
+    """Whether a field has a section for every key that is given."""
+    return info is not None and get_origin(info.annotation) is dict
 
 
 def _child(target: Any, name: str, dotted: str) -> Any:

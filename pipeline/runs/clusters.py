@@ -47,7 +47,7 @@ def read_rows_by_key(path: Path, column: str, keys: Sequence[bytes]) -> pa.Table
     return complete_sources(find_rows_by_key(path, column, key_array))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sibling:
     """A document (its key) and the one that leads to it; `index`: the earlier index that has
     it, empty for this run; `similarity` is None where none was computed, and of one of which the
@@ -124,4 +124,11 @@ def _edges(path: Path, keys: list[bytes], containers: set[bytes]) -> Iterator[Si
 def _sibling(row: dict[str, Any], key: bytes, via: bytes, is_container: bool = False) -> Sibling:
     figures = (row.get("share"), row["jaccard"], row["estimate"])
     similarity = next((figure for figure in figures if figure is not None), None)
-    return Sibling(key, via, row["kind"], similarity, row["index"], is_container)
+    return Sibling(
+        key=key,
+        via=via,
+        kind=row["kind"],
+        similarity=similarity,
+        index=row["index"],
+        is_container=is_container,
+    )

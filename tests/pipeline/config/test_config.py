@@ -269,6 +269,10 @@ PATHS = {
     "tokenize.tokenizer=tok": "{here}/tok",
     "decontaminate.sets=[e.jsonl]": ("{here}/e.jsonl",),
     "dedup.indexes=[i]": ("{here}/i",),
+    "filters={words: {zh: {function: ./o.py:f}}}": "{here}/o.py:f",
+    "filters.words={zh: {function: ./o.py:f}}": "{here}/o.py:f",
+    "filters.words.zh={function: ./o.py:f}": "{here}/o.py:f",
+    "signals.words.zh.function=./o.py:f": "{here}/o.py:f",
 }
 
 
@@ -289,7 +293,7 @@ def test_paths_of_set_are_those_of_the_working_directory(
 
     def values(section: object) -> list[object]:
         inner = section if isinstance(section, tuple) else dict(section).values()  # type: ignore[call-overload]
-        deeper = [v for v in inner if isinstance(v, config_model.FrozenModel | tuple)]
+        deeper = [v for v in inner if isinstance(v, config_model.FrozenModel | tuple | dict)]
         return [*inner, *(found for value in deeper for found in values(value))]
 
     assert filled(path) in values(load_config(config, (option,)).config)
@@ -311,7 +315,7 @@ def test_every_path_of_a_config_is_marked() -> None:
         return found
 
     fields = walk(Config, "")
-    assert all(fields.values()) and len(fields) == 14
+    assert all(fields.values()) and len(fields) == 16
 
 
 def test_configs_are_frozen(tmp_path: Path) -> None:
