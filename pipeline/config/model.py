@@ -224,7 +224,9 @@ def _from_here(model: type[BaseModel], names: list[str], given: Any) -> Any:
         if fields:
             info = fields[0]
             options = [inner for field in fields for inner in _models_in(field.annotation)]
-        elif not name.isdigit() and not _is_mapping(info):
+        elif _is_mapping(info):
+            info = None
+        elif not name.isdigit():
             return given
     return _absolute(options, info, given)
 
