@@ -127,13 +127,9 @@ def compare_pairs(
     text: the UTF-8 of a document. Shingles of a container are found once for all its pairs.
     """
     pair, found = PairJaccard(preset), np.zeros((len(member_P), 2))
-    shingler, stream = Shingler(preset), Stream(preset.size)
 
     def distinct(data: U8) -> U64:
-        whole, hashes = Texts.one(data, 0, len(data)), [np.zeros(0, np.uint64)]
-        for windows_S3 in map(shingler.windows, stream.batches(whole)):
-            hashes += [shingler.hashes[start:end].copy() for _, start, end in windows_S3]
-        every = np.concatenate(hashes)
+        every = pair.hashes(Texts.one(data, 0, len(data)))
         ordered, _ = sort_run(every, np.zeros(len(every), np.uint32))
         once: U64 = ordered[np.r_[True, ordered[1:] != ordered[:-1]][: len(ordered)]]
         return once

@@ -191,13 +191,17 @@ class PairJaccard:
     def group_hashes(self, text: Texts, ends: I64) -> U64:
         """The hashes of a text's shingles in groups by their uppermost bits; ends (G + 1,) int64
         gets where each of the G groups ends, G a power of two, after a 0."""
-        found = [np.zeros(0, np.uint64)]
-        for windows_S3 in self._windows(text):
-            found += [self._shingler.hashes[start:end].copy() for _, start, end in windows_S3]
-        hashes = np.concatenate(found)
+        hashes = self.hashes(text)
         grouped = np.empty_like(hashes)
         _group(hashes, np.uint64((len(ends) - 1).bit_length() - 1), grouped, ends)
         return grouped
+
+    def hashes(self, text: Texts) -> U64:
+        """The hash of every shingle of a text, in order."""
+        found = [np.zeros(0, np.uint64)]
+        for windows_S3 in self._windows(text):
+            found += [self._shingler.hashes[start:end].copy() for _, start, end in windows_S3]
+        return np.concatenate(found)
 
     def _windows(self, text: Texts) -> Iterator[I64]:
         """Of every batch; the hashes are the shingler's."""

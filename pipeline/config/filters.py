@@ -273,6 +273,14 @@ class FiltersConfig(ConfigSection):
     """an SQL expression over `signals`, source and licence, true for documents that stay, such as
     language = 'en' and word_count > 50; needs the extra `signals`"""
 
+    @model_validator(mode="after")
+    def _words_are_counted(self) -> Self:
+        if self.words and not (self.gopher or self.gopher_repetition or self.c4):
+            raise ValueError(
+                "expected no words: without gopher, gopher_repetition and c4 they are not counted"
+            )
+        return self
+
     @property
     def families(self) -> dict[str, Any]:
         """The families of rules that are on, by key."""

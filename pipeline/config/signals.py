@@ -82,7 +82,12 @@ class SignalsConfig(ConfigSection):
     """functions of your own"""
 
     @model_validator(mode="after")
-    def _stop_words_are_counted(self) -> Self:
+    def _words_are_counted(self) -> Self:
         if self.stop_words and not self.gopher:
             raise ValueError("expected no stop_words: without gopher they are not counted")
+        if self.words and not (self.gopher or self.gopher_repetition or self.fineweb or self.c4):
+            raise ValueError(
+                "expected no words: without gopher, gopher_repetition, fineweb and c4 they are not "
+                "counted"
+            )
         return self

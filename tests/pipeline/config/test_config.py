@@ -269,7 +269,7 @@ PATHS = {
     "tokenize.tokenizer=tok": "{here}/tok",
     "decontaminate.sets=[e.jsonl]": ("{here}/e.jsonl",),
     "dedup.indexes=[i]": ("{here}/i",),
-    "filters={words: {zh: {function: ./o.py:f}}}": "{here}/o.py:f",
+    "filters={c4: true, words: {zh: {function: ./o.py:f}}}": "{here}/o.py:f",
     "filters.words={zh: {function: ./o.py:f}}": "{here}/o.py:f",
     "filters.words.zh={function: ./o.py:f}": "{here}/o.py:f",
     "signals.words.zh.function=./o.py:f": "{here}/o.py:f",
@@ -283,7 +283,7 @@ def test_paths_of_set_are_those_of_the_working_directory(
     config, here = tmp_path / "configs/c.yaml", tmp_path / "here"
     config.parent.mkdir()
     here.mkdir()
-    config.write_text(GOOD)
+    config.write_text(GOOD + "filters: {c4: true}\nsignals: {c4: true}\n")
     monkeypatch.chdir(here)
 
     def filled(some: str | tuple[str, ...]) -> object:

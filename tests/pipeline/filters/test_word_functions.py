@@ -173,3 +173,9 @@ def test_a_section_that_cannot_be(words: dict[str, Any], message: str, tmp_path:
     with pytest.raises(ConfigError) as refused:
         load_filters(config_of({"gopher": {}, "words": words}), tmp_path)
     assert message in str(refused.value)
+
+
+def test_words_that_nothing_counts_are_an_error(words: dict[str, Any]) -> None:
+    for section in (FiltersConfig, SignalsConfig):
+        with pytest.raises(ValueError, match="expected no words: without gopher"):
+            section.model_validate_json(json.dumps({"words": words}))
