@@ -85,7 +85,7 @@ def dedup(
     threshold: float = 0.8,
     text_key: str = "text",
     key: str | None = None,
-    containment: float | None = None,
+    containment: str | None = None,
     substrings: int | None = None,
     index: list[str] | None = None,
     name: str | None = None,
@@ -104,7 +104,7 @@ def dedup(
 
     --out DIR: run directory; the kept records go to OUT/records
     --containment SHARE: also remove records of whose shingles a longer one has this share and more,
-        for instance 0.9
+        from 50 %, for instance 90%
     --substrings BYTES: also cut passages of so many bytes and more from all kept texts but the
         first that has them; 200 are about 50 tokens
     --index DIR: an index, or the OUT of an earlier run, to compare with; repeatable

@@ -144,7 +144,7 @@ class ContainmentConfig(ConfigSection):
 
     drop: bool = False
     """whether contained documents are removed, as duplicates of the longer one"""
-    min_share: float = Field(0.9, ge=0.5, le=1)
+    min_share: Annotated[Share, Field(ge=0.5)] = 0.9
     """least share of a document's distinct shingles that the longer one must have"""
 
 
