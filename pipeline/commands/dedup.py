@@ -132,7 +132,7 @@ def dedup(
         threshold=threshold,
         key=key,
         indexes=tuple(index or ()),
-        containment={} if containment is None else {"drop": True, "min_share": containment},
+        containment=containment,
         substrings={} if substrings is None else {"cut": True, "min_bytes": substrings},
     )
     reading = _reading(max_bad_share)
@@ -240,11 +240,20 @@ index_app = make_group(_INDEX, build, add, query)
 check_first(index_app)
 
 
-def _dedup_config(preset: str, memory: str, max_source_share: str, **values: Any) -> "DedupConfig":
+def _dedup_config(
+    preset: str,
+    memory: str,
+    max_source_share: str,
+    *,
+    containment: str | None = None,
+    **values: Any,
+) -> "DedupConfig":
     from pipeline.config.prep import DedupConfig
     from pipeline.config.yaml import loads_value
 
     require_choice("--preset", preset, PRESETS)
+    if containment is not None:
+        values["containment"] = {"drop": True, "min_share": loads_value(containment)}
     return _validate_section(
         DedupConfig,
         preset=preset,
