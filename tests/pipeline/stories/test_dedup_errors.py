@@ -32,7 +32,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory, write_prose: Callable[..., str
         (["--max-source-share", 3], 2, "--max-source-share: "),
         (["--max-bad-share", "x"], 2, "--max-bad-share: expected a share such as"),
         (["--containment", "x"], 2, "--containment: expected a share such as"),
-        (["--containment", 0.4], 2, "--containment: expected greater than or equal to 0.5; got 0.4"),
+        (["--containment", 0.4], 2, "--containment: expected greater than or equal to 0.5"),
         (["--name", "a/b"], 2, "--name: "),
         (["--max-bad-share", 0], 3, "2 of 38 records are bad"),
         (["--max-bad-share", 1, "--key", "link"], 3, "no document of 36 has 'link' in its meta"),
