@@ -60,10 +60,7 @@ def check_local(path: Path) -> Path:
     url = _URL.match(str(path))
     if url:
         shown = f"{url[1]}://{escape_text(str(path)[url.end() :].partition('?')[0])}"
-        raise ConfigError(
-            f"{shown}: a URL; expected a path on this machine, as only raw shards can be read "
-            "from URLs here"
-        )
+        raise ConfigError(f"{shown}: a URL; expected a path on this machine")
     try:
         str(path).encode()
     except UnicodeEncodeError:

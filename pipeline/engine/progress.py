@@ -56,6 +56,7 @@ class Printer:
     """Standard error, as the user wants it."""
 
     def __init__(self, quiet: bool = False, as_json: bool = False) -> None:
+        self.is_quiet = quiet
         self._as_json = as_json and not quiet
         self._console = None if quiet or as_json else _standard_error()
         self._memory = (0.0, 0)
@@ -127,6 +128,8 @@ class _Amount:
 
     def tell(self) -> None:
         """Print it now."""
+        if self.output.is_quiet:
+            return
         left = self.seconds_left()
         facts = {
             **self.facts(),

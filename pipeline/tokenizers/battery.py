@@ -10,6 +10,7 @@ longer than any cache entry, blocks of 16, 32 and 64 bytes, and every token of t
 import random
 import unicodedata
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import TypeVar
 
 from tokenizers import Tokenizer
@@ -171,23 +172,23 @@ def _words() -> Iterator[str]:
             yield " " + "".join(draw.one(alphabet) for _ in range(length))
 
 
-def _code_points() -> Iterator[str]:
+@cache
+def _code_points() -> tuple[str, ...]:
     """The first two planes in order, 48 at a time; one of eight where a class goes on for long."""
     points = [*range(0xD800), *range(0xE000, 0x20000)]
     near = _near_borders(points, 24)
     characters = [chr(point) for point in points if point in near or point % 8 == 0]
-    for start in range(0, len(characters), 48):
-        yield "".join(characters[start : start + 48])
-    yield "".join(chr(point) for point in range(0x20000, 0x110000, 4099))
+    blocks = ["".join(characters[start : start + 48]) for start in range(0, len(characters), 48)]
+    return (*blocks, "".join(chr(point) for point in range(0x20000, 0x110000, 4099)))
 
 
-def _class_borders() -> Iterator[str]:
+@cache
+def _class_borders() -> tuple[str, ...]:
     """Where the general category changes: each character between letters, digits and spaces."""
     points = [*range(0x80, 0xD800), *range(0xE000, 0x20000)]
-    near = sorted(_near_borders(points, 1))
-    for start in range(0, len(near), 8):
-        group = [chr(point) for point in near[start : start + 8]]
-        yield "".join(f"a{character}1{character}  {character}'s" for character in group)
+    near = [chr(point) for point in sorted(_near_borders(points, 1))]
+    groups = (near[start : start + 8] for start in range(0, len(near), 8))
+    return tuple("".join(f"a{one}1{one}  {one}'s" for one in group) for group in groups)
 
 
 def _near_borders(points: Sequence[int], distance: int) -> set[int]:
@@ -233,9 +234,11 @@ def _random_ids(tokenizer: Tokenizer) -> Iterator[str]:
     yield from tokenizer.decode_batch(drawn, skip_special_tokens=False)
 
 
-def _long_texts() -> Iterator[str]:
+@cache
+def _long_texts() -> tuple[str, ...]:
     """Longer than any block an engine cuts: prose, no line ends, mixed scripts, white space."""
     draw = _Draw(4)
+    texts = []
     for kind, length in enumerate(_LONG_TEXTS):
         parts: list[str] = []
         size = 0
@@ -243,7 +246,8 @@ def _long_texts() -> Iterator[str]:
             part = _part(kind, draw)
             parts.append(part)
             size += len(part)
-        yield "".join(parts)
+        texts.append("".join(parts))
+    return tuple(texts)
 
 
 def _part(kind: int, draw: _Draw) -> str:
