@@ -184,7 +184,12 @@ def add_siblings(
 ) -> FoundDocuments:
     """Rows of documents given by key, and of their cluster siblings, with why each is there."""
     siblings = find_siblings(directory / layout.CLUSTERS, reasons_by_key, only_verified=False)
-    tied = {s.key: f"{s.kind} duplicate of {s.via.hex()}" for s in siblings.tied}
+    tied = {
+        s.key: f"holds most of {s.via.hex()}"
+        if s.is_container
+        else f"{s.kind} duplicate of {s.via.hex()}"
+        for s in siblings.tied
+    }
     reasons = {**tied, **reasons_by_key}
     table = DocumentTable(directory)
     rows = table.rows_of_keys(list(reasons))

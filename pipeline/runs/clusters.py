@@ -60,6 +60,13 @@ class Sibling:
     index: str
     is_container: bool = False
     """Whether it is a longer document that has most of the other."""
+    is_whole: bool = False
+    """Whether it is found only because it, or what leads to it, has most of a document."""
+
+    @property
+    def relation(self) -> str:
+        """What it is to the one that leads to it."""
+        return "holds most of it" if self.is_container else f"{self.kind} duplicate"
 
     @property
     def is_verified(self) -> bool:
@@ -79,49 +86,66 @@ class Siblings:
     unverified: tuple[Sibling, ...]
 
 
-def find_siblings(path: Path, keys: Iterable[bytes], only_verified: bool) -> Siblings:
+def find_siblings(
+    path: Path, keys: Iterable[bytes], only_verified: bool, wholes: Iterable[bytes] = ()
+) -> Siblings:
     """All documents that edges, or `only_verified` ones, tie to these keys, which are left out.
-    A document leads to one that contains it, but not on to others that this one contains. Nothing
-    when there is no clusters.parquet."""
+
+    A document leads to one that contains it, but neither that one nor its duplicates lead on to
+    other parts of theirs; `wholes` are keys that another search found so, which are found again if
+    something else leads to them. Nothing when there is no clusters.parquet."""
     tied: dict[bytes, Sibling] = {}
     elsewhere: dict[bytes, Sibling] = {}
     unverified: dict[bytes, Sibling] = {}
-    fresh = list(keys)
-    reached = set(fresh)
-    containers: set[bytes] = set()
+    whole = set(wholes)
+    free = set(keys) - whole
+    start, fresh = frozenset(free), [*free, *whole]
     while fresh and path.exists():
         new_keys = []
-        for sibling in _edges(path, fresh, containers):
-            if sibling.key in reached:
+        for sibling in _edges(path, fresh, whole):
+            key = sibling.key
+            if key in free or (sibling.is_whole and key in whole):
                 continue
-            if sibling.kind == CONTAINED and sibling.is_container:
-                containers.add(sibling.key)
             if sibling.index:
-                elsewhere.setdefault(sibling.key, sibling)
+                _note(elsewhere, sibling)
             elif only_verified and not sibling.is_verified:
-                unverified.setdefault(sibling.key, sibling)
+                unverified.setdefault(key, sibling)
             else:
-                reached.add(sibling.key)
-                tied[sibling.key] = sibling
-                new_keys.append(sibling.key)
+                (whole if sibling.is_whole else free).add(key)
+                if not sibling.is_whole:
+                    whole.discard(key)
+                tied[key] = sibling
+                new_keys.append(key)
         fresh = new_keys
+    reached = start | free | whole
     loose = tuple(s for key, s in sorted(unverified.items()) if key not in reached)
     return Siblings(tuple(tied.values()), tuple(elsewhere.values()), loose)
 
 
-def _edges(path: Path, keys: list[bytes], containers: set[bytes]) -> Iterator[Sibling]:
-    """The other ends of all edges at these keys, but for what these containers contain."""
+def _note(siblings: dict[bytes, Sibling], sibling: Sibling) -> None:
+    known = siblings.get(sibling.key)
+    if known is None or (known.is_whole and not sibling.is_whole):
+        siblings[sibling.key] = sibling
+
+
+def _edges(path: Path, keys: list[bytes], wholes: set[bytes]) -> Iterator[Sibling]:
+    """The other ends of all edges at these keys, but for what these wholes contain."""
     for row in read_rows_by_key(path, "member", keys).to_pylist():
-        yield _sibling(row, row["kept"], row["member"], is_container=row["kind"] == CONTAINED)
+        is_container = row["kind"] == CONTAINED
+        is_whole = is_container or row["member"] in wholes
+        yield _sibling(row, row["kept"], row["member"], is_container, is_whole)
     below: pa.Table = read_rows_by_key(path, "kept", keys)
     for row in below.to_pylist():
-        if row["kind"] == CONTAINED and row["kept"] in containers:
+        is_whole = row["kept"] in wholes
+        if row["kind"] == CONTAINED and is_whole:
             continue
         if not row["index"] or is_generation_name(row["index"]):
-            yield _sibling({**row, "index": ""}, row["member"], row["kept"])
+            yield _sibling({**row, "index": ""}, row["member"], row["kept"], False, is_whole)
 
 
-def _sibling(row: dict[str, Any], key: bytes, via: bytes, is_container: bool = False) -> Sibling:
+def _sibling(
+    row: dict[str, Any], key: bytes, via: bytes, is_container: bool, is_whole: bool
+) -> Sibling:
     figures = (row.get("share"), row["jaccard"], row["estimate"])
     similarity = next((figure for figure in figures if figure is not None), None)
     return Sibling(
@@ -131,4 +155,5 @@ def _sibling(row: dict[str, Any], key: bytes, via: bytes, is_container: bool = F
         similarity=similarity,
         index=row["index"],
         is_container=is_container,
+        is_whole=is_whole,
     )

@@ -20,7 +20,7 @@ from pipeline.core.manifest import read_manifest
 from pipeline.lineage.shards import text_of_work
 from pipeline.lineage.tables import describe_documents
 from pipeline.runs import layout
-from pipeline.runs.clusters import find_siblings
+from pipeline.runs.clusters import Sibling, find_siblings
 from pipeline.runs.generations import is_generation_name
 from pipeline.runs.parts import read_schema, wrap_read_errors
 from pipeline.runs.views import CleanOutput
@@ -35,8 +35,9 @@ LEAST_FRACTION = 0.2
 not taken: it may quote. What the default policy quarantines has as much."""
 
 
-NAMED, SAME_TEXT, SIBLING = "named", "same_text", "sibling"
-"""Why a document is taken down."""
+NAMED, SAME_TEXT, SIBLING, WHOLE = "named", "same_text", "sibling", "whole"
+"""Why a document is taken down. WHOLE: it holds most of one that is, or is like one that does; it
+does not lead on to what else it holds."""
 
 TAKEN_SCHEMA = pa.schema([
     ("doc", pa.uint32()), ("doc_key", pa.binary(16)), ("text_key", pa.binary(16)),
@@ -81,19 +82,24 @@ class LinkedDocuments:
 
     because: Mapping[bytes, Because] = field(default_factory=dict)
     text_keys: frozenset[bytes] = frozenset()
+    of_wholes: frozenset[bytes] = frozenset()
+    """Of the texts, those of documents with the role WHOLE only."""
 
     def extend(self, resolutions: Iterable[ClaimResolution]) -> "LinkedDocuments":
         """These, and those that were found with their help."""
-        because, text_keys = dict(self.because), set(self.text_keys)
+        found = _FoundDocuments(dict(self.because))
+        text_keys: dict[bool, set[bytes]] = {False: set(), True: set()}
         for resolution in resolutions:
             columns = ["doc_key", "role", "because", "via", "similarity"]
             for row in resolution.taken.select([*columns, "text_key"]).to_pylist():
                 key, *reason = (row[name] for name in columns)
-                because.setdefault(key, (reason[0], reason[1], reason[2], reason[3]))
-                text_keys |= {row["text_key"]} - {None}
+                found.note(key, (reason[0], reason[1], reason[2], reason[3]))
+                text_keys[row["role"] == WHOLE] |= {row["text_key"]} - {None}
             for key, link in resolution.links.items():
-                because.setdefault(key, link)
-        return LinkedDocuments(because, frozenset(text_keys))
+                found.note(key, link)
+        every = self.text_keys | text_keys[False] | text_keys[True]
+        free = (self.text_keys - self.of_wholes) | text_keys[False]
+        return LinkedDocuments(found.because, every, every - free)
 
 
 @dataclass
@@ -108,9 +114,19 @@ class _FoundDocuments:
 
     def add(self, keys: pa.Array | pa.ChunkedArray, role: str, why: str) -> None:
         """Documents that are not yet there."""
-        reason = role, why, None, None
         for key in keys.to_pylist():
-            self.because.setdefault(key, reason)
+            self.note(key, (role, why, None, None))
+
+    def note(self, key: bytes, reason: Because) -> None:
+        """A document that is not yet there, or only as WHOLE."""
+        known = self.because.get(key)
+        if known is None or (known[0] == WHOLE and reason[0] != WHOLE):
+            self.because[key] = reason
+
+    @property
+    def wholes(self) -> list[bytes]:
+        """Documents that lead on, but not to what they hold."""
+        return [key for key, reason in self.because.items() if reason[0] == WHOLE]
 
     @property
     def keys(self) -> pa.Array:
@@ -137,7 +153,7 @@ def resolve_claim(
                 resolution.unknown[f"{name}: {item}"] = error
     _search_shards(run, loaded, resolution)
     _add_taken_before(run, loaded, resolution)
-    _add_related(run, resolution, linked.text_keys if linked else frozenset())
+    _add_related(run, resolution, linked or LinkedDocuments())
     related = [RelatedDocument(key.hex(), why) for key, why in sorted(resolution.related.items())]
     return ClaimResolution(
         _make_table(run, resolution),
@@ -312,9 +328,7 @@ def _has_address(value: object, url: str) -> bool:
     return isinstance(value, str) and value.startswith(url)
 
 
-def _add_related(
-    run: RunTables, resolution: _FoundDocuments, text_keys: frozenset[bytes] = frozenset()
-) -> None:
+def _add_related(run: RunTables, resolution: _FoundDocuments, linked: LinkedDocuments) -> None:
     """Add documents of the same text, or of one of these, and cluster siblings until there are no
     more."""
     clusters = run.directory / layout.CLUSTERS
@@ -322,19 +336,16 @@ def _add_related(
         resolution.nothing.append(
             f"siblings: no {layout.CLUSTERS} here; plan the claim on the run that made these tokens"
         )
-    size = -1
-    while size != len(resolution.because):
-        size = len(resolution.because)
-        _add_same_text(run, resolution, text_keys)
-        siblings = find_siblings(clusters, list(resolution.because), only_verified=True)
+    size = (-1, -1)
+    while size != (size := (len(resolution.because), len(resolution.wholes))):
+        _add_same_text(run, resolution, linked)
+        siblings = find_siblings(clusters, resolution.because, True, resolution.wholes)
         for sibling in siblings.tied:
-            reason = (SIBLING, f"{sibling.kind} duplicate", sibling.via, sibling.similarity)
-            resolution.because.setdefault(sibling.key, reason)
+            resolution.note(sibling.key, _reason(sibling))
     for sibling in siblings.elsewhere:
         if is_generation_name(sibling.index):
             if sibling.is_verified:
-                why = f"{sibling.kind} duplicate"
-                resolution.links[sibling.key] = (SIBLING, why, sibling.via, sibling.similarity)
+                resolution.links[sibling.key] = _reason(sibling)
             continue
         resolution.related[sibling.key] = (
             f"was kept instead of {sibling.via.hex()}, in the earlier index "
@@ -345,16 +356,24 @@ def _add_related(
         resolution.related.setdefault(sibling.key, why)
 
 
-def _add_same_text(
-    run: RunTables, resolution: _FoundDocuments, elsewhere: frozenset[bytes]
-) -> None:
-    own = _read_text_keys(run, resolution.keys)["text_key"].to_pylist()
-    text_keys = make_key_array(sorted({*own, *elsewhere}))
+def _reason(sibling: Sibling) -> Because:
+    role = WHOLE if sibling.is_whole else SIBLING
+    return role, sibling.relation, sibling.via, sibling.similarity
+
+
+def _add_same_text(run: RunTables, resolution: _FoundDocuments, elsewhere: LinkedDocuments) -> None:
+    own = _read_text_keys(run, resolution.keys)
+    is_whole = pc.is_in(own["doc_key"], make_key_array(resolution.wholes))
+    free = {*own["text_key"].filter(pc.invert(is_whole)).to_pylist()}
+    free |= elsewhere.text_keys - elsewhere.of_wholes
+    of_wholes = {*own["text_key"].filter(is_whole).to_pylist(), *elsewhere.of_wholes} - free
     for table in run.open_text_shards():
-        same = pc.and_(pc.is_in(table["text_key"], text_keys), pc.greater(table["text_bytes"], 0))
-        keys = table["doc_key"].filter(same)
-        if len(keys):
-            resolution.add(keys, SAME_TEXT, "the same text")
+        has_text = pc.greater(table["text_bytes"], 0)
+        for role, text_keys in ((SAME_TEXT, free), (WHOLE, of_wholes)):
+            same = pc.is_in(table["text_key"], make_key_array(sorted(text_keys)))
+            keys = table["doc_key"].filter(pc.and_(same, has_text))
+            if len(keys):
+                resolution.add(keys, role, "the same text")
 
 
 def _read_text_keys(run: RunTables, keys: pa.Array) -> pa.Table:

@@ -185,6 +185,45 @@ def test_a_claim_on_a_part_reaches_the_whole_and_no_other_part(plain: Path) -> N
     assert {sibling.key for sibling in tied} == set(members)
 
 
+def test_a_takedown_of_a_part_takes_the_whole_and_what_is_like_it(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    """Not what else these hold; and a claim on more of them never takes less."""
+    draw = random.Random(4)
+    words = draw.choices(WORDS, k=1_000)
+    texts = {
+        "whole": words,
+        "near": [*words[:990], "changed", *words[991:]],
+        "part": words[:300],
+        "same part": words[:300],
+        "other part": words[500:800],
+    }
+    lines = (json.dumps({"text": " ".join(w), "id": name}) + "\n" for name, w in texts.items())
+    (tmp_path / "a.jsonl").write_text("".join(lines))
+    few = config | {
+        "inputs": [{"name": "web", "path": f"{tmp_path}/a.jsonl"}],
+        "dedup": config["dedup"] | {"preset": "slimpajama"},
+    }
+    pipeline.run(few, tmp_path / "run", 0)
+    names = dict(zip(range(1, 6), texts, strict=True))
+
+    def taken(*lines: int) -> dict[str, str]:
+        claim = tmp_path / "claim.yaml"
+        documents = [f"a.jsonl:{line}" for line in lines]
+        claim.write_text(
+            "id: c1\nclaimant: X\nreceived: 2026-03-01\nbasis: a\nnote: ''\n"
+            f"what: {{documents: {json.dumps(documents)}}}\n"
+        )
+        ended = prep_in_fork("takedown", claim, "--run", tmp_path / "run", "--plan", "--json")
+        assert ended.code == 0, ended.err
+        return {names[d["line"]]: d["role"] for d in json.loads(ended.out)["taken"]}
+
+    part = {"part": "named", "same part": "same_text", "whole": "whole", "near": "whole"}
+    assert taken(3) == part
+    assert taken(5) == {"other part": "named", "whole": "whole", "near": "whole"}
+    assert set(taken(1)) == set(taken(2)) == set(taken(2, 3)) == set(texts)
+
+
 def test_an_earlier_index_contains_nothing(config: dict[str, Any], tmp_path: Path) -> None:
     whole, part = (TEXTS[0], TEXTS[0][:600])
     for name, text in (("first", whole), ("second", part)):
