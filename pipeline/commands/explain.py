@@ -130,7 +130,7 @@ def _about_cluster_weight(explanation: "Explanation") -> str:
     weight = explanation.cluster_weight
     if weight is None:
         return ""
-    size = pluralise(1 + explanation.stands_for_total, "document")
+    size = pluralise(explanation.cluster_size, "document")
     times = "once" if weight == 1 else f"{weight:g} times"
     return f"counts {times}, by mixture.cluster_weights for a cluster of {size}"
 

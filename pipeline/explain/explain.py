@@ -92,7 +92,7 @@ class Explanation:
     kept document and of this one, where both are in documents/; `jaccard_now` is the exact
     similarity where none was recorded; `cuts` are the first spans that were cut from it, of
     `cuts_total`; `cluster_weight` is how often a kept document of train counts in the mixture for
-    the size of its cluster (None: it has no cluster weights).
+    `cluster_size`, itself and what it stands for without contained ones (None: no cluster weights).
     """
 
     record: RunRecord
@@ -112,6 +112,7 @@ class Explanation:
     jaccard_now: float | None
     cuts: tuple[Cut, ...]
     cuts_total: int
+    cluster_size: int
     cluster_weight: float | None
 
 
@@ -150,7 +151,7 @@ def _explain(
     record = _find_record(records, run, reference)
     key = bytes.fromhex(record.place.key)
     recipe = read_recipe(directory)
-    kept_by, stands_for, total = _read_links(records, key, most)
+    kept_by, stands_for, total, contained = _read_links(records, key, most)
     texts = _read_texts(records, key, kept_by)
     decision = next(iter(_read_about(records, layout.DECISIONS, [key])), {})
     missing = kept_by is not None and kept_by.jaccard is None
@@ -173,7 +174,8 @@ def _explain(
         jaccard_now=_compute_jaccard(texts, recipe) if missing else None,
         cuts=cuts,
         cuts_total=cuts_total,
-        cluster_weight=_find_cluster_weight(directory, record, 1 + total),
+        cluster_size=1 + total - contained,
+        cluster_weight=_find_cluster_weight(directory, record, 1 + total - contained),
     )
 
 
@@ -219,11 +221,13 @@ def _find_record(records: RunRecords, run: Path, reference: str) -> RunRecord:
 
 def _read_links(
     records: RunRecords, key: bytes, most: int | None
-) -> tuple[Link | None, tuple[Link, ...], int]:
+) -> tuple[Link | None, tuple[Link, ...], int, int]:
+    """What stands for it, the first documents it stands for, how many these are in all, and how
+    many of them it contains."""
     rows = records.rows_about(layout.CLUSTERS, "member", [key])
     edges = records.rows_about(layout.CLUSTERS, "kept", [key])
     if rows is None or edges is None:
-        return None, (), 0
+        return None, (), 0, 0
     above = rows.to_pylist()
     below = edges.filter(pc.equal(edges["index"], ""))
     by_similarity = pc.coalesce(below["jaccard"], below["estimate"])
@@ -238,7 +242,8 @@ def _read_links(
     kept_by = _make_link(above[0], above[0]["kept"], others) if above else None
     own = [_make_link(row, row["member"], others) for row in members]
     later = list(_read_later_links(records.directory, key))
-    return kept_by, (*own, *later)[:most], len(below) + len(later)
+    contained = pc.sum(pc.equal(below["kind"], layout.CONTAINED)).as_py() or 0
+    return kept_by, (*own, *later)[:most], len(below) + len(later), contained
 
 
 def _read_later_links(directory: Path, key: bytes) -> Iterator[Link]:

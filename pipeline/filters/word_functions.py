@@ -4,7 +4,7 @@ its words.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -65,8 +65,7 @@ def _cut(own: CustomFilter, function: Function, text: str, row: int, describe: D
     settings, lines = json.loads(own.settings), []
     for line in text.split("\n"):
         try:
-            words = list(function(line, **settings))
-            lines.append(" ".join(word for word in words if word and not word.isspace()))
+            lines.append(_join_words(function(line, **settings)))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's function may raise anything
             failure = describe_failure(error, own.location.file)
             raise FunctionError(
@@ -74,6 +73,21 @@ def _cut(own: CustomFilter, function: Function, text: str, row: int, describe: D
                 f"{escape_text(line, 60)}: {failure}; expected the words of the line, as strings"
             ) from None
     return "\n".join(lines)
+
+
+def _join_words(words: object) -> str:
+    """With a space between two. Raises TypeError or ValueError for what is no words of one line."""
+    if isinstance(words, str | bytes | Mapping) or not isinstance(words, Iterable):
+        raise TypeError(f"returned {type(words).__name__}, not a list of words")
+    each = list(words)
+    others = [word for word in each if not isinstance(word, str)]
+    if others:
+        raise TypeError(f"returned {type(others[0]).__name__} as a word")
+    line = " ".join(word for word in each if word and not word.isspace())
+    if "\n" in line:
+        raise ValueError("returned a word with a line break")
+    line.encode()  # pyarrow takes no lone surrogates
+    return line
 
 
 def _describe(own: CustomFilter) -> str:

@@ -49,8 +49,8 @@ _TASKS = 256
 reads of every shard does not shrink."""
 MEMBER_BYTES = 1024
 """Working memory of one document while representatives are chosen, apart from its signature."""
-KEPT_STATE = 0
-"""`kept` in pipeline.runs.layout.STATES, as an earlier batch wrote it."""
+_KEPT, _DUPLICATE = (layout.STATES.index(state) for state in ("kept", "duplicate"))
+_CONTAINED = layout.ENDS.index(layout.CONTAINED)
 
 
 @dataclass(frozen=True)
@@ -241,8 +241,11 @@ def _describe(
     )
     decision, origin = np.zeros(len(row), np.uint8), np.zeros(len(row), np.uint8)
     if job.is_old:
-        state = own.table(job.decided[number])["state"].to_numpy()[row]
-        origin = np.where(state == KEPT_STATE, 1, 2).astype(np.uint8)
+        keep = own.table(job.decided[number], ["state", "kind"]).take(pa.array(row))
+        state, kind = keep["state"].to_numpy(), keep["kind"].to_numpy()
+        # What a longer document contains is in the data with that one.
+        is_there = (state == _KEPT) | ((state == _DUPLICATE) & (kind == _CONTAINED))
+        origin = np.where(is_there, 1, 2).astype(np.uint8)
     elif job.decided:
         decisions = own.table(job.decided[number])
         decision = look_up_decisions(decisions, documents["doc_id"].to_numpy()).astype(np.uint8)

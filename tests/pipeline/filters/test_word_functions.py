@@ -140,7 +140,12 @@ def test_a_run(words: dict[str, Any], tmp_path: Path, prep: Prep) -> None:
             "own.py:1: ZeroDivisionError: integer division or modulo by zero",
         ),
         ("def pairs(line): return None", "expected the words of the line, as strings"),
-        ("def pairs(line): return [1]", "expected the words of the line, as strings"),
+        ("def pairs(line): return [1]", "TypeError: returned int as a word; expected the words"),
+        ("def pairs(line): return [None, line]", "TypeError: returned NoneType as a word"),
+        ("def pairs(line): return ' '.join(line)", "TypeError: returned str, not a list of words"),
+        ("def pairs(line): return {line: 1}", "TypeError: returned dict, not a list of words"),
+        ("def pairs(line): return [line + '\\n']", "ValueError: returned a word with a line break"),
+        ("def pairs(line): return ['\\ud800', line]", "surrogates not allowed"),
         (
             "def pairs(line, seen=[]): seen.append(1); return [line] * len(seen)",
             "is no pure function",

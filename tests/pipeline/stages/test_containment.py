@@ -237,3 +237,46 @@ def test_an_earlier_index_contains_nothing(config: dict[str, Any], tmp_path: Pat
         pipeline.run(one, tmp_path / name, 0)
         table = pq.read_table(tmp_path / name / "documents.parquet")
         assert table["state"].to_pylist() == ["kept"]
+
+
+def test_what_an_earlier_run_has_in_a_longer_document_does_not_come_back(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    words = random.Random(5).choices(WORDS, k=600)
+    whole, part, other = " ".join(words), " ".join(words[:300]), " ".join(WORDS[:200])
+    dedup = {"preset": "slimpajama", "containment": {"drop": True}}
+    for name, texts, indexes in (
+        ("first", (whole, part), []),
+        ("second", (part, other), [str(tmp_path / "first")]),
+    ):
+        lines = (json.dumps({"text": text}) + "\n" for text in texts)
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+        inputs = [{"name": "web", "path": f"{tmp_path}/{name}.jsonl"}]
+        one = config | {"inputs": inputs, "dedup": dedup | {"indexes": indexes}}
+        pipeline.run(one, tmp_path / name, 0)
+        verify_run(tmp_path / name)
+    table = pq.read_table(tmp_path / "second" / "documents.parquet")
+    assert table["state"].to_pylist() == ["duplicate", "kept"]
+    assert table["reason"].to_pylist()[0] == "exact_duplicate"
+    first = pq.read_table(tmp_path / "first" / "documents.parquet")["doc_key"].to_pylist()
+    assert table["representative"].to_pylist()[0] == first[1]
+
+
+def test_explain_names_the_size_that_counts(config: dict[str, Any], tmp_path: Path) -> None:
+    """Of a cluster of which one document is a part of the kept one."""
+    words = random.Random(6).choices(WORDS, k=600)
+    texts = (words, [*words[:595], "changed", *words[596:]], words[:300])
+    lines = (json.dumps({"text": " ".join(text)}) + "\n" for text in texts)
+    (tmp_path / "a.jsonl").write_text("".join(lines))
+    one = config | {
+        "inputs": [{"name": "web", "path": f"{tmp_path}/a.jsonl"}],
+        "dedup": {"preset": "slimpajama", "containment": {"drop": True}},
+        "mixture": {"cluster_weights": {2: 5, 3: 7}},
+    }
+    pipeline.run(one, tmp_path / "run", 0)
+    table = pq.read_table(tmp_path / "run" / "documents.parquet")
+    (key,) = table.filter(pc.equal(table["state"], "kept"))["doc_key"].to_pylist()
+    explained = prep_in_fork("explain", tmp_path / "run", key.hex())
+    assert "counts 5 times, by mixture.cluster_weights for a cluster of 2 documents" in (
+        " ".join(explained.out.split())
+    )
