@@ -148,7 +148,7 @@ def run_app(command: Callable[..., Any], name: str) -> int:
         code = command(standalone_mode=False, prog_name=name)
     except PrepError as error:
         lines = (escape_text(line, _LONGEST_LINE) for line in str(error).split("\n"))
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
         console.print(f"{name}:", "\n".join(lines), markup=False)
         return error.exit_code
     except _StopSignal as stop:

@@ -253,12 +253,15 @@ def _dedup_config(
 
     require_choice("--preset", preset, PRESETS)
     if containment is not None:
-        values["containment"] = {"drop": True, "min_share": loads_value(containment)}
+        values["containment"] = {
+            "drop": True,
+            "min_share": loads_value(containment, "--containment"),
+        }
     return _validate_section(
         DedupConfig,
         preset=preset,
-        memory=loads_value(memory),
-        max_source_share=loads_value(max_source_share),
+        memory=loads_value(memory, "--memory"),
+        max_source_share=loads_value(max_source_share, "--max-source-share"),
         **values,
     )
 
@@ -267,7 +270,9 @@ def _reading(max_bad_share: str) -> "ReadConfig":
     from pipeline.config.prep import ReadConfig
     from pipeline.config.yaml import loads_value
 
-    return _validate_section(ReadConfig, max_bad_share=loads_value(max_bad_share))
+    return _validate_section(
+        ReadConfig, max_bad_share=loads_value(max_bad_share, "--max-bad-share")
+    )
 
 
 def _check_name(name: str | None) -> str | None:

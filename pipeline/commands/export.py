@@ -189,7 +189,7 @@ def _request(
 
     chosen_form = choose_form(form)
     try:
-        size = TypeAdapter(Bytes).validate_python(loads_value(shard_size))
+        size = TypeAdapter(Bytes).validate_python(loads_value(shard_size, "--shard-size"))
     except ValidationError:
         size = -1
     if not SMALLEST_FILE <= size <= LARGEST_FILE:
@@ -255,7 +255,7 @@ def repack(
     from pipeline.engine.progress import Progress
     from pipeline.stories.repack import RepackOptions, repack_run
 
-    size = None if shard_bytes is None else loads_value(shard_bytes)
+    size = None if shard_bytes is None else loads_value(shard_bytes, "--shard-bytes")
     changes = RepackOptions(
         max_sequence_length=msl,
         format=format_,

@@ -214,17 +214,21 @@ def load_yaml(path: Path, builder: type[Builder] = Builder) -> YamlDocument:
     return YamlDocument(path, built.root, built.lines, tuple(built.repeated))
 
 
-def loads_value(text: str) -> Any:
-    """The value of one YAML fragment such as `--set key=VALUE` takes. Raises ConfigError."""
-    return _build(Builder, Path("--set"), text).root
+def loads_value(text: str, option: str = "--set") -> Any:
+    """The value of one YAML fragment such as `--set key=VALUE` takes. Raises ConfigError naming
+    the option."""
+    return _build(Builder, Path(option), text).root
 
 
 def _build(kind: type[Builder], path: Path, text: str) -> Builder:
-    """By libyaml where PyYAML has it, fifteen times as fast; a text that it refuses is read by the
-    parser in Python, whose messages name the character."""
+    """By libyaml where PyYAML has it, fifteen times as fast. A text that it refuses is read by the
+    parser in Python, whose messages name the character, and so is one of which the two make
+    different things: a config is read alike on every machine."""
+    is_alike = "\t" not in text and "\ufeff" not in text
+    fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if is_alike else yaml.SafeLoader
     try:
-        return _feed(kind(path=path), text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError:
+        return _feed(kind(path=path), text, fast)
+    except (yaml.YAMLError, UnicodeEncodeError):  # of what is no UTF-8 in --set
         pass
     try:
         return _feed(kind(path=path), text, yaml.SafeLoader)

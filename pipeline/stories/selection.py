@@ -287,6 +287,7 @@ def check_alarm(config: DedupConfig, keep: views.KeepOutput) -> None:
                 f"({100 * gone / documents:.1f} %) would be removed as duplicates, more than "
                 f"dedup.max_source_share allows ({100 * config.max_source_share:g} %); look at "
                 "clusters.parquet (`prep inspect`), then raise the limit or change the preset"
+                f"{' or dedup.containment' if config.containment.drop else ''}"
             )
 
 

@@ -72,6 +72,9 @@ def train_tokenizer(
     """
     settings = settings or TrainingSettings()
     special = (*settings.special, settings.eos)
+    for token in special:
+        if token.encode(errors="ignore").decode() != token:
+            raise ConfigError(f"special token {escape_text(token)}: expected UTF-8")
     if len(set(special)) < len(special) or "" in special:
         raise ConfigError(
             f"special tokens {', '.join(map(escape_text, special))}: each must be there once, EOS "
@@ -95,7 +98,10 @@ def train_tokenizer(
     for token in special:
         if tokenizer.token_to_id(token) is not None:
             name = "eos" if token == settings.eos else "special token"
-            raise ConfigError(f"{name} {token!r} is a word of the texts; choose another string")
+            raise ConfigError(
+                f"{name} {token!r}: this vocabulary has it for bytes or for a word of the texts; "
+                "choose another string"
+            )
         tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     if size < settings.vocab_size:

@@ -33,6 +33,8 @@ def test_both_read_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         ("{a: [1, 2}", "--set:1: not valid YAML: expected ',' or ']', but got '}'"),
         ("a\n\x07", "--set:1: not valid YAML: unacceptable character #x0007"),
         ("{a: " * 200_000, "--set:1: more than 50 nested levels"),
+        ("name:\ta", "--set:1: not valid YAML: found character '\\t' that cannot start any token"),
+        ("\udcff", "--set:1: not valid YAML: unacceptable character #xdcff"),
     ],
 )
 def test_messages_name_the_character(text: str, message: str) -> None:

@@ -60,7 +60,7 @@ def test_another_eos(tmp_path: Path, fold_texts: list[str]) -> None:
 
 
 def test_an_eos_that_is_a_word_is_refused() -> None:
-    with pytest.raises(ConfigError, match="eos 'end' is a word of the texts"):
+    with pytest.raises(ConfigError, match="eos 'end': this vocabulary has it for bytes"):
         train_tokenizer(["(end)" * 50], TrainingSettings(vocab_size=259, eos="end"))
 
 
@@ -142,6 +142,7 @@ def test_special_tokens_come_before_the_eos_and_no_text_becomes_one(
         (("<|endoftext|>",), "each must be there once, EOS among them"),
         (("",), "none may be empty"),
         (("[MASK]",), "expected at least 258"),
+        (("\udcff",), "expected UTF-8"),
     ],
 )
 def test_special_tokens_that_cannot_be(special: tuple[str, ...], message: str) -> None:
