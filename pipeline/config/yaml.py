@@ -222,8 +222,8 @@ def loads_value(text: str, option: str = "--set") -> Any:
 
 def _build(kind: type[Builder], path: Path, text: str) -> Builder:
     """By libyaml where PyYAML has it, fifteen times as fast. A text that it refuses is read by the
-    parser in Python, whose messages name the character, and so is one of which the two make
-    different things: a config is read alike on every machine."""
+    parser in Python, whose messages name the character, and so is one with a character of which
+    the two are known to make different things."""
     is_alike = "\t" not in text and "\ufeff" not in text
     fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if is_alike else yaml.SafeLoader
     try:
