@@ -4,7 +4,7 @@ entry point; what is refused, and how it is named."""
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,13 @@ def forget() -> None:
     installed_filters.cache_clear()
     for module in [name for name in sys.modules if name.partition(".")[0] == "acme_rules"]:
         del sys.modules[module]
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Nothing of it is left for the tests that this process runs afterwards."""
+    yield
+    forget()
 
 
 def test_a_package_brings_a_detector(
