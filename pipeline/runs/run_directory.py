@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pipeline.core import journal, storage
-from pipeline.core.errors import InputError, IntegrityError
+from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.core.manifest import StageManifest, read_manifest, read_sealed, write_sealed
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import RemovedInputError, manifest_path, removed_note
 from pipeline.runs import layout
-from pipeline.runs.catalogue import is_owned
+from pipeline.runs.catalogue import STAGES, is_owned
 
 Finished = TypeVar("Finished")
 
@@ -22,9 +22,11 @@ def hold_and_run(
     """Run the stages of a story as the only writer of `out`. `attempt` is given the directories
     that clean-up removed, and called again when a stage needs some of them after all.
 
-    Raises IntegrityError when one is needed that this very run has made and deleted.
+    Raises ConfigError where files stand in the way that no run wrote, and IntegrityError when a
+    directory is needed that this very run has made and deleted.
     """
     with journal.hold_lock(out):
+        _claim(out)
         storage.sweep_temps(out)
         rebuilt: frozenset[str] = frozenset()
         while True:
@@ -38,6 +40,31 @@ def hold_and_run(
                     ) from None
                 progress.note(f"{needed}; rebuilding")
                 rebuilt |= needed.directories
+
+
+def _claim(out: Path) -> None:
+    """Note that a run is in this directory, which from then on deletes whatever stands there in
+    places of its stages. Raises ConfigError where such files are not of a run."""
+    if is_run(out):
+        return
+    others = [name for name in storage.names_below(out) if is_owned(name)]
+    if others:
+        more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
+        raise ConfigError(
+            f"{out}: holds files that no run wrote, where a run writes its own ({others[0]}{more});"
+            " choose an empty directory for --out"
+        )
+    write_sealed(removed_note(out), {"removed": []})
+
+
+def is_run(directory: Path) -> bool:
+    """Whether a run, finished or not, is in a directory: its journal, its manifest or that of a
+    stage says so."""
+    if removed_note(directory).exists() or journal.read_events(directory):
+        return True
+    with contextlib.suppress(IntegrityError, InputError):
+        return bool(read_committed(directory))
+    return any(read_manifest(manifest_path(directory, stage)) is not None for stage in STAGES)
 
 
 def removed_directories(out: Path) -> frozenset[str]:

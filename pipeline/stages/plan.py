@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import compress, islice
+from operator import not_
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from pipeline.config.sections import field_path
 from pipeline.core.errors import InputError, PrepError, escape_text
 from pipeline.engine.stage import Inputs, Result, Stage, Task, parquet_output
 from pipeline.runs import layout
+from pipeline.runs.run_directory import is_run
 from pipeline.sources import files
 from pipeline.sources.files import HashingReader, InputFile, read_blocks, read_rows
 from pipeline.sources.part import Part
@@ -142,23 +144,25 @@ class Reading:
 
 
 def plan_reading(config: Config, base: Path, builtin: dict[str, Path], out: Path) -> ReadPlan:
-    """Find every input file and what is to be cut; what is in the output directory is no input.
+    """Find every input file and what is to be cut; what is in the directory of a run is no input.
 
-    Raises InputError when an input names nothing.
+    Raises InputError when an input names nothing, or files where a run is yet to be.
     """
     all_files: list[InputFile] = []
     notes: list[str | None] = []
     passed_over = 0
+    place = out.resolve()
     for source in sorted(config.inputs, key=lambda i: i.name):
         paths = (source.path,) if isinstance(source.path, str) else source.path
         patterns = [str(builtin.get(path, path)) for path in paths]
         some, others = files.find(source.name, patterns, base, source.format)
-        some = [f for f in some if not Path(f.location).is_relative_to(out.resolve())]
-        if not some:
+        inside = [Path(f.location).is_relative_to(place) for f in some]
+        if all(inside) or (any(inside) and not is_run(out)):
             raise InputError(
-                f"input {source.name!r}: all of its files are in the output directory {out}; "
-                "choose another directory for the output"
+                f"input {source.name!r}: {escape_text(some[inside.index(True)].path)} is in the "
+                f"output directory {out}; choose another directory for the output"
             )
+        some = list(compress(some, map(not_, inside)))
         all_files += some
         notes.append(source_note(some[0], make_rules(source, config)))
         passed_over += others
