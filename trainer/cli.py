@@ -15,6 +15,7 @@ import typer
 
 from pipeline import __version__
 from pipeline.commands.options import IN_BUCKET, check_first
+from pipeline.commands.streams import guarded_streams
 from pipeline.commands.usage import LazyCommands, Table, declare
 from trainer.commands import cszoo, options
 from trainer.commands.options import Targets, one_line_errors, without_effect
@@ -283,7 +284,8 @@ _check_first(app)
 def main() -> None:
     """Entry point of the console script."""
     keep_freed_memory()
-    app()
+    with guarded_streams("train"):
+        app()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from pipeline.commands.options import check_first
+from pipeline.commands.streams import guarded_streams
 from pipeline.commands.terminal import out
 from pipeline.commands.usage import LazyCommands, Table
 from pipeline.core.errors import PrepError, escape_text
@@ -131,7 +132,8 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _stop)
-    sys.exit(run_app(app, "prep"))
+    with guarded_streams("prep"):
+        sys.exit(run_app(app, "prep"))
 
 
 class _StopSignal(BaseException):
@@ -153,7 +155,7 @@ def run_app(command: Callable[..., Any], name: str) -> int:
         return error.exit_code
     except _StopSignal as stop:
         hint = "stopped; finished work is kept, run the same command again to resume"
-        Console(stderr=True, soft_wrap=True).print(f"{name}: {hint}")
+        Console(stderr=True, emoji=False, soft_wrap=True).print(f"{name}: {hint}")
         return 128 + int(stop.args[0])
     except typer.Exit as end:
         return end.exit_code

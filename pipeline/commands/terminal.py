@@ -14,7 +14,9 @@ from pipeline.core.mirror import name_urls
 
 _PLAIN_WIDTH = 240
 
-out = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+out = Console(
+    highlight=False, emoji=False, width=None if sys.stdout and sys.stdout.isatty() else _PLAIN_WIDTH
+)
 """Standard output; wide when it is no terminal."""
 
 
