@@ -26,7 +26,7 @@ from pydantic_core import core_schema
 
 from pipeline.config.yaml import YamlDocument, loads_value
 from pipeline.core.errors import ConfigError, escape_text
-from pipeline.core.words import did_you_mean_or_all
+from pipeline.core.words import did_you_mean_or_all, pluralise
 
 
 class FrozenModel(BaseModel):
@@ -206,10 +206,9 @@ def _override(model: type[BaseModel], value: Any, text: str) -> str:
     *parents, last = dotted.split(".")
     for name in parents:
         target = _child(target, name, dotted)
-    parsed = _from_here(model, [*parents, last], loads_value(right))
+    parsed = _from_here(model, [*parents, last], loads_value(right, f"--set {dotted}"))
     if isinstance(target, list):
-        if not last.isdigit() or int(last) >= len(target):
-            raise ConfigError(f"--set {dotted}: there is no item {last}")
+        _child(target, last, dotted)
         target[int(last)] = parsed
     else:
         target[last] = parsed
@@ -250,8 +249,11 @@ def _is_mapping(info: FieldInfo | None) -> bool:
 
 
 def _child(target: Any, name: str, dotted: str) -> Any:
-    if isinstance(target, list) and name.isdigit() and int(name) < len(target):
-        return target[int(name)]
+    if isinstance(target, list):
+        if name.isdigit() and int(name) < len(target):
+            return target[int(name)]
+        there = f"{pluralise(len(target), 'item')}, numbered from 0"
+        raise ConfigError(f"--set {dotted}: there is no item {escape_text(name, 40)} of {there}")
     if isinstance(target, dict):
         child = target.setdefault(name, {})
         if isinstance(child, dict | list):
@@ -259,12 +261,17 @@ def _child(target: Any, name: str, dotted: str) -> Any:
     raise ConfigError(f"--set {dotted}: {name} is not a section")
 
 
+_LIKE_BOOLEANS = ("yes", "no", "on", "off", "True", "False", "YES", "NO")
+
+
 def _explain(
     model: type[BaseModel], loaded: YamlDocument, error: dict[str, Any], overridden: list[str]
 ) -> str:
     location = list(error["place"])
     dotted = ".".join(location)
-    option = next((o for o in overridden if _is_one_in_the_other(o, dotted)), None)
+    is_of_section = error["type"] == "value_error" and isinstance(error["input"], dict)
+    near = (o for o in overridden if _is_one_in_the_other(o, dotted))
+    option = next((o for o in near if not is_of_section or len(o) <= len(dotted)), None)
     longer = max(option or "", dotted, key=len)
     place = f"--set {longer}" if option else f"{loaded.where(dotted)}: {dotted}"
     where = escape_text(place, 1000)
@@ -277,10 +284,10 @@ def _explain(
         return f"{where}: missing; expected {(info and info.description) or 'a value'}"
     first, *others = error["messages"]
     message = " or ".join([first, *(other.removeprefix("expected ") for other in others)])
-    if error["type"] == "value_error" and isinstance(error["input"], dict):
+    if is_of_section:
         return f"{where}: {message}"  # of keys that contradict one another, which it names
     got = escape_text(json.dumps(error["input"], ensure_ascii=False, default=str), 60)
-    is_word = error["input"] in ("yes", "no", "on", "off", "True", "False", "YES", "NO")
+    is_word = error["type"] != "literal_error" and error["input"] in _LIKE_BOOLEANS
     hint = " (write true or false)" if is_word else ""
     return f"{where}: {message}; got {got}{hint}"
 

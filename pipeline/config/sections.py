@@ -141,7 +141,7 @@ class InputConfig(ConfigSection):
     @model_validator(mode="after")
     def _one_text(self) -> "InputConfig":
         if self.template is not None and "text_key" in self.model_fields_set:
-            raise ValueError("expected text_key or template, not both")
+            raise ValueError("expected text_key or template, not both; leave one out")
         return self
 
 

@@ -49,10 +49,9 @@ from pipeline.convert.texts import RunSource, TextSource, Tokenizing, open_run_s
 from pipeline.convert.token_rows import ROW_FORMS, RowShards, SavedTokenSource, TokenListSource
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.journal import DIRECTORY
-from pipeline.core.words import pluralise
 from pipeline.engine.executor import executor
 from pipeline.engine.progress import Progress
-from pipeline.sources.files import find
+from pipeline.sources.files import describe_passed_over, find
 from pipeline.sources.output_format import OTHER_TARGETS, Form, PluggedForm, choose_form
 from pipeline.sources.record import RecordRules
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
@@ -162,7 +161,7 @@ def _from_text(options: ConvertOptions) -> ConvertPlan:
     start = partial(executor, options.workers, size, cluster, out, Progress().note)
     tokenizing = Tokenizing(start, out / DIRECTORY / "tokenizer")
     source = TextSource(files, rules, tokenizer, tokenizing, options.lossy)
-    notes = (f"{pluralise(passed, 'file')} passed over: no known format",) if passed else ()
+    notes = describe_passed_over(passed)
     return _stream(options, source, notes)
 
 

@@ -251,9 +251,12 @@ def _explain_errors(path: Path, size: int = 0) -> Iterator[None]:
         message = f"{path}: cannot write: {error.strerror or error}"
         if error.errno in _NO_ROOM:
             needed = f" {size:,} bytes" if size else ""
+            room, mend = f"{_free_bytes(path.parent):,} bytes free", "free some space"
+            if error.errno == errno.EFBIG:
+                room, mend = "a limit on the size of files", "raise it (ulimit -f)"
             message = (
-                f"{path}: no room to write{needed} ({_free_bytes(path.parent):,} bytes free); "
-                "free some space and run the same command again, finished work is kept"
+                f"{path}: no room to write{needed} ({room}); {mend} and run the same command "
+                "again, finished work is kept"
             )
         raise ResourceError(message) from error
 

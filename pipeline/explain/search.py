@@ -45,6 +45,7 @@ from pipeline.runs.held_texts import (
 )
 from pipeline.runs.origin import texts_home
 from pipeline.runs.records import DocumentTable, map_arrow
+from pipeline.runs.run_directory import require_run
 from pipeline.runs.views import CleanOutput
 from pipeline.screening.fingerprints.find import compile_fingerprint_kernels
 
@@ -238,7 +239,7 @@ def scan_run(
     already, or the one of the run. Raises InputError as `search_run`, and where more than about
     `most_bytes` of texts would have to be read."""
     if not text.strip():
-        raise InputError("expected words to look for, got only white space")
+        raise InputError("expected WORDS to look for, or --index to make an index; got none")
     home = find_readable_home(directory)
     compile_fingerprint_kernels(progress.note)
     # The text as it is given, and as the run cleaned its documents.
@@ -361,6 +362,7 @@ def find_readable_home(directory: Path) -> Path:
     """The run that has the texts of `directory`, as `texts_home`. Raises InputError also when its
     texts were deleted."""
     home = texts_home(directory)
+    require_run(home)
     if not next((home / "documents").glob("*.arrow"), None):
         raise InputError(f"{home}: no documents/: the texts were deleted")
     return home

@@ -67,6 +67,12 @@ def is_run(directory: Path) -> bool:
     return any(read_manifest(manifest_path(directory, stage)) is not None for stage in STAGES)
 
 
+def require_run(directory: Path) -> None:
+    """Raises InputError where there is no run, finished or not."""
+    if not is_run(directory):
+        raise InputError(f"{directory}: no such run directory")
+
+
 def removed_directories(out: Path) -> frozenset[str]:
     """What `prep clean-up` deleted: from the manifest, or, while a rebuild has withdrawn that, from
     the journal.

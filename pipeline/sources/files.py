@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import xxhash
 
 from pipeline.core import storage
-from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.core.journal import DIRECTORY
 from pipeline.core.plugins import PlugInCode, check_unchanged
 from pipeline.core.words import pluralise
@@ -136,8 +136,8 @@ class PluggedFile(InputFile):
 
 def find(
     name: str, path: str | Sequence[str], base: Path, kind: str | None = None
-) -> tuple[list[InputFile], int]:
-    """The files of one input in path order, and how many others were passed over for their suffix.
+) -> tuple[list[InputFile], list[str]]:
+    """The files of one input in path order, and the others, passed over for their suffix.
 
     `path` is a file, a directory (searched recursively) or a glob, relative to `base`; a URL of one
     of these; the name of a data set on the Hugging Face Hub; or several of them. The paths of files
@@ -168,7 +168,20 @@ def find(
             f"input {name!r}: {where}: found {what} that ends in {describe_suffixes()}{hint}; give "
             "a file, a directory or a glob, or set the format with `format`"
         )
-    return sorted(files, key=attrgetter("path")), len(by_name) - len(files)
+    return sorted(files, key=attrgetter("path")), sorted(by_name.keys() - chosen.keys())
+
+
+_SHOWN = 3
+
+
+def describe_passed_over(names: Sequence[str]) -> tuple[str, ...]:
+    """A note that names the first of these files; none for none."""
+    if not names:
+        return ()
+    shown = ", ".join(escape_text(os.path.basename(name)) for name in names[:_SHOWN])
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    ends = f"whose name ends in none of {describe_suffixes()}"
+    return (f"{pluralise(len(names), 'file')} passed over, {ends}: {shown}{more}",)
 
 
 def _check_format(name: str, kind: str) -> None:

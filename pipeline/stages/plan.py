@@ -101,7 +101,7 @@ class ReadPlan:
     task, the path ids of the files that are to be cut, and notes on their sources."""
 
     files: tuple[InputFile, ...]
-    passed_over: int
+    passed_over: tuple[str, ...]
     task_bytes: int
     large: tuple[int, ...]
     notes: tuple[str, ...] = ()
@@ -150,7 +150,7 @@ def plan_reading(config: Config, base: Path, builtin: dict[str, Path], out: Path
     """
     all_files: list[InputFile] = []
     notes: list[str | None] = []
-    passed_over = 0
+    passed_over: list[str] = []
     place = out.resolve()
     for source in sorted(config.inputs, key=lambda i: i.name):
         paths = (source.path,) if isinstance(source.path, str) else source.path
@@ -168,7 +168,11 @@ def plan_reading(config: Config, base: Path, builtin: dict[str, Path], out: Path
         passed_over += others
     large = tuple(i for i, file in enumerate(all_files) if _is_cut(file, config.read))
     return ReadPlan(
-        tuple(all_files), passed_over, config.read.task_bytes, large, tuple(filter(None, notes))
+        tuple(all_files),
+        tuple(passed_over),
+        config.read.task_bytes,
+        large,
+        tuple(filter(None, notes)),
     )
 
 

@@ -6,9 +6,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from pipeline.cleaning.mask import check_masks
 from pipeline.config.prep import Config, LoadedConfig
-from pipeline.core.errors import InputError
+from pipeline.core.errors import InputError, escape_text
+from pipeline.core.mirror import fetch
 from pipeline.demo import quickstart
 from pipeline.engine.levels import Bundle
 from pipeline.engine.stage import RunStage
@@ -282,10 +285,28 @@ def read_inputs(
     if bad > most * records:
         raise InputError(
             f"{bad:,} of {records:,} records are bad ({100 * bad / records:.2f} %), more than "
-            f"read.max_bad_share allows ({100 * most:g} %); drops/ lists them with file and line; "
-            "fix the input or raise the limit"
+            f"read.max_bad_share allows ({100 * most:g} %): "
+            f"{_describe_bad_records(prepared, clean)}; drops/ lists all with file and line; fix "
+            "the input or raise the limit"
         )
     return reading, clean
+
+
+def _describe_bad_records(prepared: Preparation, clean: views.CleanOutput) -> str:
+    """How many for each reason, and where the first one of the commonest is."""
+    counts: Counter[str] = Counter()
+    places: dict[str, str] = {}
+    for shard in clean.drops:
+        path = fetch(prepared.out / shard.path)
+        columns = ["reason", "bad_record", "path_id", "line", "byte_offset"]
+        table = pq.read_table(path, columns=columns)
+        for row in table.filter(table["bad_record"]).to_pylist():
+            counts[row["reason"]] += 1
+            name = escape_text(prepared.plan.files[row["path_id"]].path)
+            places.setdefault(row["reason"], f"{name}:{row['line'] or row['byte_offset']}")
+    [(common, _), *_] = counts.most_common()
+    listed = ", ".join(f"{count:,} {reason}" for reason, count in counts.most_common())
+    return f"{listed} (the first {common} at {places[common]})"
 
 
 _NOTHING_NEW = (

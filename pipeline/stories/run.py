@@ -18,7 +18,6 @@ from pipeline.config.signals import SignalsConfig
 from pipeline.core.errors import InputError, ReadOnlyError
 from pipeline.core.journal import Journal, hold_lock
 from pipeline.core.manifest import StageManifest, read_sealed
-from pipeline.core.words import pluralise
 from pipeline.engine.executor import Executor, LocalExecutor, joined_step
 from pipeline.engine.memory import check_address_space
 from pipeline.engine.progress import Progress
@@ -30,7 +29,7 @@ from pipeline.runs.catalogue import STORIES
 from pipeline.runs.generations import has_generations, list_begun, spared_directories
 from pipeline.runs.layout import MANIFEST
 from pipeline.runs.run_directory import commit_run, hold_and_run, removed_directories
-from pipeline.sources.files import InputHashes
+from pipeline.sources.files import InputHashes, describe_passed_over
 from pipeline.stories import selection
 from pipeline.stories.generations import (
     check_appendable,
@@ -226,8 +225,8 @@ def _run_stages(
     config, plan, out = prepared.config, prepared.plan, prepared.out
     hashes = InputHashes(out, plan.files, verify_inputs)
     screens = STORIES[story.name].screens
-    if plan.passed_over:
-        progress.note(f"{pluralise(plan.passed_over, 'file')} passed over: no known format")
+    for note in describe_passed_over(plan.passed_over):
+        progress.note(note)
     for note in plan.notes if STORIES[story.name].labels_sources else ():
         progress.note(note)
     progress.expect(len(list_expected_stages(prepared, story.name)))

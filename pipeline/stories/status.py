@@ -21,6 +21,7 @@ from pipeline.runs import layout
 from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES, is_off_by_default, story_entry
 from pipeline.runs.events import Event, verify_events
 from pipeline.runs.generations import has_generations, spared_directories
+from pipeline.runs.run_directory import require_run
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,7 @@ def read_work(directory: Path) -> WorkStatus:
 
 def read_status(directory: Path) -> tuple[bool, list[StageStatus]]:
     """Whether the run is finished, and the state of every stage, from the files alone."""
-    if not directory.is_dir():
-        raise InputError(f"{directory}: no such run directory")
+    require_run(directory)
     finished = (directory / layout.MANIFEST).exists()
     stages = []
     for stage in story_entry(read_story(directory)).stages:
@@ -179,8 +179,7 @@ class Session:
 def read_run_log(directory: Path) -> list[Session | Event]:
     """Everything that is known of a run directory, oldest first. Raises InputError where there is
     none, IntegrityError for an event log that was changed."""
-    if not directory.is_dir():
-        raise InputError(f"{directory}: no such run directory")
+    require_run(directory)
     sessions = list(_read_sessions(read_events(directory)))
     if sessions and sessions[-1].state == "stopped" and journal.holder(directory)[1]:
         sessions[-1].state = "running"

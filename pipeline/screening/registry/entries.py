@@ -226,7 +226,16 @@ def _read_dates(entry: ListEntry, values: Mapping[str, str], remarks: list[str])
             raise EntryError(problem)
         else:
             remarks.append(f"{problem}; left out")
+    if problem := period_problem(dates.get("effective_from"), dates.get("effective_to")):
+        raise EntryError(problem)
     return dates
+
+
+def period_problem(first: str | None, last: str | None) -> str:
+    """What is wrong with the days from and to which a status holds; empty: nothing."""
+    if first and last and last < first:
+        return f"effective_to {last}: expected a day not before effective_from {first}"
+    return ""
 
 
 def _read_identifiers(values: Mapping[str, str], remarks: list[str]) -> FieldValues:

@@ -22,6 +22,7 @@ from pipeline.screening.registry.entries import (
     Remark,
     make_incoming_work,
     normalise_date,
+    period_problem,
 )
 from pipeline.screening.registry.finding import find_one_work
 from pipeline.screening.registry.read_lists import read_csv, read_usco, read_works_list
@@ -348,7 +349,10 @@ def set_fields(directory: Path, work_name: str, values: Mapping[str, Any]) -> Wo
         }
         if not changes:
             return WorkEdit(work.work_id, before.last.version, {})
-        works[work.work_id] = replace(work, **{name: new for name, (_, new) in changes.items()})
+        changed = replace(work, **{name: new for name, (_, new) in changes.items()})
+        if problem := period_problem(changed.effective_from, changed.effective_to):
+            raise ConfigError(problem)
+        works[work.work_id] = changed
         settings = ", ".join(f"{name}={new}" for name, (_, new) in changes.items())
         table = make_works_table(works.values())
         version = on_disk.commit_version(

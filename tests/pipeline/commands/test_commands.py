@@ -91,7 +91,7 @@ def test_set_rebuilds_what_depends_on_it(
         ("pack.max_sequence_length=1", "pack.max_sequence_length"),
         ("read.max_bad_share=2", "read.max_bad_share"),
         ("nonsense", "expected dotted.key=value"),
-        ("inputs.7.path=x", "7 is not a section"),
+        ("inputs.7.path=x", "there is no item 7 of"),
     ],
 )
 def test_bad_settings(

@@ -145,3 +145,25 @@ def test_no_task_takes_more_than_it_says(
     peaks = json.loads(config.with_suffix(".peaks").read_text())
     assert len(peaks) > 20
     assert [(label, peak, said) for label, peak, said in peaks if peak > said] == []
+
+
+@pytest.mark.parametrize(("word", "least", "most"), [("a", 20, 70), ("ab ", 0, 12)])
+def test_a_word_of_megabytes_takes_more(word: str, least: int, most: int) -> None:
+    """Bytes of memory for each byte of a text of 8 MB, with no break between its words and with
+    many."""
+    code = f"""
+from pathlib import Path
+import pyarrow as pa
+from pipeline.tokenizers.engine import open_tokenizer, tokenize_array
+def peak():
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) << 10
+tokenizer = open_tokenizer()
+text = pa.array([{word!r} * {8_000_000 // len(word)}], pa.large_string())
+tokenize_array(pa.array(["warm"], pa.large_string()), tokenizer)
+Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+before = peak()
+tokenize_array(text, tokenizer)
+print((peak() - before) / 8_000_000)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert least <= float(done.stdout) <= most

@@ -139,7 +139,7 @@ class TestSavedDatasets:
         assert [item.text for item in items] == [f"text {i}" for i in range(25)]
         assert {item.source for item in items} == {"S"}
         _, others = files.find("in", str(tmp_path / "ds"), tmp_path)
-        assert others == 0
+        assert others == []
 
     def test_caches_are_no_data(self, tmp_path: Path, outcomes: Callable[..., Any]) -> None:
         """What `map` leaves beside the data would double it."""

@@ -206,7 +206,7 @@ def test_text_is_read_where_it_is_asked_for(tmp_path: Path, outcomes: Callable[.
     assert outcomes(tmp_path / "README.txt") == ["read me"]
     assert outcomes(tmp_path / "*.txt") == ["read me"]
     found, others = files.find("in", str(tmp_path), tmp_path)
-    assert ([f.path for f in found], others) == (["a.jsonl"], 2)
+    assert ([f.path for f in found], len(others)) == (["a.jsonl"], 2)
 
 
 class TestText:

@@ -218,7 +218,7 @@ def test_find(tmp_path: Path) -> None:
         path.write_bytes(b"")
     found, others = files.find("x", "raw", tmp_path)
     assert [f.path for f in found] == ["a.jsonl", "sub/b.jsonl.gz", "sub/deep/c.parquet"]
-    assert others == 1
+    assert len(others) == 1
     assert [f.path for f in files.find("x", "raw/a.jsonl", tmp_path)[0]] == ["a.jsonl"]
     globbed, _ = files.find("x", "raw/**/*.jsonl*", tmp_path)
     assert [f.path for f in globbed] == ["a.jsonl", "sub/b.jsonl.gz"]
