@@ -53,6 +53,8 @@ NAMES = {
     JsonValue: "any value",
 }  # fmt: skip
 Seen = set[tuple[str, type[BaseModel]]]  # by section
+MOST_COUNTED = 1 << 31
+"""The limit of every count of `train`, which no sensible value comes near, so no row names it."""
 SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
 
 HEAD = """\
@@ -215,7 +217,7 @@ def limits(metadata: list[Any]) -> str:
                 value = getattr(limit, kind.__name__.lower())
                 tightest = max if sign in ("≥", ">") else min
                 found[sign] = tightest(found.get(sign, value), value)
-    words = [f" {sign} {number(value)}" for sign, value in found.items()]
+    words = [f" {sign} {number(value)}" for sign, value in found.items() if value != MOST_COUNTED]
     pattern = next((p for m in flat if (p := getattr(m, "pattern", None))), None)
     words += [f" matching `{pattern}`"] if pattern else []
     words += [f", at least {m.min_length}" for m in flat if isinstance(m, MinLen)]

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from pipeline.core.errors import ConfigError, PrepError
+from pipeline.core.errors import ConfigError, PrepError, ResourceError
 from wafer_backend.errors import BackendConfigError, StepError, TransportError
 from wafer_backend.transports.ranks import LOST
 
@@ -33,6 +33,17 @@ def as_prep_errors() -> Iterator[None]:
         raise TrainingError(str(error)) from error
     except TransportError as error:
         raise LostRankError(str(error)) from error
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not any(w in str(error) for w in _NO_MEMORY):
+            raise
+        raise ResourceError(
+            "not enough memory for this model and batch; a smaller micro_batch_size, batch_size "
+            "or model needs less (`train plan --params FILE` says how much)"
+        ) from error
+
+
+_NO_MEMORY = ("can't allocate memory", "out of memory")
+"""What torch says, of the CPU and of a GPU."""
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -197,7 +197,8 @@ def _sparsity_schedule(draft: Draft, group: dict[str, Any], dotted: str) -> None
     if not (isinstance(pairs, list) and all(isinstance(p, list) and len(p) == 2 for p in pairs)):
         raise draft.error(here, "expected pairs of step and share, such as [[0, 0.1], [500, 0.3]]")
     steps, levels = [step for step, _ in pairs], [level for _, level in pairs]
-    if steps[:1] != [0] or steps != sorted(set(steps)):
+    are_steps = all(isinstance(step, int) for step in steps)
+    if not are_steps or steps[:1] != [0] or steps != sorted(set(steps)):
         raise draft.error(here, "expected ascending steps that start at 0")
     draft.respell(group, dotted, _SCHEDULE, "sparsity", levels)
     draft.respell(group, dotted, _SCHEDULE, "update", {"steps": steps[1:]})

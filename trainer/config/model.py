@@ -9,7 +9,7 @@ from pipeline.config.model import FrozenModel
 from trainer.config.initializers import Initializer, Normal, TruncatedNormal
 from wafer_backend.cluster.precision import Precision
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=1 << 31)]
 Rate = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
@@ -87,7 +87,7 @@ class ModelConfig(FrozenModel):
         description="MSL in tokens; must equal that of the data set"
     )
     hidden_size: Count = Field(description="width of the residual stream")
-    num_hidden_layers: Count = Field(description="number of blocks")
+    num_hidden_layers: Annotated[Count, Field(le=1 << 16)] = Field(description="number of blocks")
     num_heads: Count = Field(
         description="number of attention heads; must divide hidden_size or attention_inner_dim"
     )

@@ -178,7 +178,8 @@ class OptimizerConfig(FrozenModel):
         1.0, gt=0, description="limit of the global 2-norm of the gradient; null: none"
     )
     learning_rate: Annotated[
-        Annotated[Rate, Tag("number")] | Annotated[tuple[Scheduler, ...], Tag("schedulers")],
+        Annotated[Rate, Tag("number")]
+        | Annotated[tuple[Scheduler, ...], Field(min_length=1), Tag("schedulers")],
         Discriminator(_kind_of_rate),
     ] = Field(
         description="a number, or a list of schedulers, one after the other; the last one "

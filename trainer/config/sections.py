@@ -242,6 +242,12 @@ class OpProfilerConfig(FrozenModel):
     start_step: Count = Field(description="first step to profile")
     end_step: Count = Field(description="last step to profile")
 
+    @model_validator(mode="after")
+    def _in_order(self) -> "OpProfilerConfig":
+        if self.end_step < self.start_step:
+            raise ValueError("expected an end_step that is not before start_step")
+        return self
+
 
 class Autorestart(FrozenModel):
     """Section `runconfig.autorestart`: what follows when a rank is lost (distributed only)."""
@@ -335,7 +341,7 @@ class RunConfig(FrozenModel):
     op_profiler_config: OpProfilerConfig | None = Field(
         None, description="steps to profile; results are written to MODEL_DIR/profile; null: none"
     )
-    threads: Count = Field(
+    threads: Annotated[Count, Field(le=1024)] = Field(
         1, description="CPU threads (ours); part of the run: another number gives other bits"
     )
     wafer_memory: Bytes = Field(40 * 10**9, description="memory of one emulated wafer (ours)")

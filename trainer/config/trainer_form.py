@@ -207,10 +207,12 @@ def _move(form: _Form, path: str) -> None:
             if value == 1.0:  # at the end, as without the key
                 continue
             steps = form.value(f"{INIT}.loop.max_steps") or form.value(f"{INIT}.loop.num_steps")
-            if not isinstance(steps, int) or not 0 < value < 1:
+            if not 0 < value < 1:
                 raise form.draft.error(
                     here, "expected a number of steps, or a share of max_steps below 1"
                 )
+            if not isinstance(steps, int):
+                raise form.draft.error(here, "a share of the steps needs loop.max_steps here")
             form.put("runconfig.eval_frequency", max(1, round(value * steps)), here)
         else:
             form.put(str(table[key]), value, here)
@@ -244,7 +246,10 @@ def _rates(form: _Form, entries: Any, path: str) -> Iterator[tuple[dict[str, Any
         if not isinstance(entry, dict) or len(entry) != 1:
             raise form.draft.error(here, "expected one scheduler, such as LinearLR: {...}")
         ((name, values),) = entry.items()
-        here, values = f"{here}.{name}", dict(values or {})
+        here = f"{here}.{name}"
+        if values is not None and not isinstance(values, dict):
+            raise form.draft.error(here, "expected a mapping of its settings")
+        values = dict(values or {})
         if name == "SequentialLR":
             inner = list(_rates(form, values.get("schedulers"), f"{here}.schedulers"))
             _check_milestones(form, values, [rate for rate, _ in inner], here)
@@ -328,7 +333,10 @@ def _named(form: _Form, path: str) -> Iterator[tuple[str, dict[str, Any], str]]:
         raise form.draft.error(path, "expected a list")
     for index, entry in enumerate(entries):
         for name, values in entry.items() if isinstance(entry, dict) else [(str(entry), None)]:
-            yield name, values if isinstance(values, dict) else {}, f"{path}.{index}.{name}"
+            here = f"{path}.{index}.{name}"
+            if values is not None and not isinstance(values, dict):
+                raise form.draft.error(here, "expected a mapping of its settings")
+            yield name, values or {}, here
 
 
 def _defaults(form: _Form) -> None:
@@ -365,7 +373,9 @@ def _scaled_output_initializer(draft: Draft, model: dict[str, Any]) -> None:
         )
     if rule == model.get("initializer"):
         del model["output_layer_initializer"]  # what follows from `initializer` is the same
-    elif isinstance(width, int) and isinstance(layers, int) and layers > 0:
+    elif isinstance(width, int) and isinstance(layers, int) and isinstance(base, int):
+        if min(width, layers, base) < 1:
+            return
         factor = 1 / math.sqrt(2 * layers * width / base)
         widths = {"std": TruncatedNormal.model_fields["std"].default, **rule}
         for key in ("std", "a", "b"):

@@ -54,13 +54,15 @@ def open_checked(
             "needs sample; write the same tokens in that format with "
             "`prep repack RUN --out DIR --format sample`"
         )
+    has_params = (dataset.directory / DATA_PARAMS).exists()
+    where = f"in its {DATA_PARAMS}" if has_params else "by its files"
     names = {"max_position_embeddings": "max_sequence_length", "vocab_size": "vocab_size"}
     for ours, theirs in names.items():
         expected, actual = getattr(model, ours), getattr(dataset, theirs)
         if expected != actual:
             raise ConfigError(
                 f"model.{ours} is {expected} but the data set {directory} has {theirs} {actual} "
-                f"(in its {DATA_PARAMS}); change one of them"
+                f"({where}); change one of them"
             )
     if dataset.rows == 0:
         raise InputError(
@@ -214,13 +216,16 @@ class SampleSource:
         return entries
 
 
+TRAIN_INPUT = "train_input"
+
+
 def open_training(
     section: TrainInput, model: ModelConfig, override: Path | None = None
 ) -> SampleSource:
     """The data sets of a section, or `override`; of a run that was appended to, all generations.
     Raises ConfigError when nothing is named, one does not fit the model or the others, is named
     twice, or has a weight that reads no row; InputError for one that cannot be read."""
-    places = _list_places(section, override)
+    places = _list_places(section, override, TRAIN_INPUT)
     source = _open(places, section, model)
     is_grown = len(source.datasets) > len(places) == 1 and places[0][1] == 1
     shuffled = all(dataset.rows_globally_shuffled for dataset in source.datasets)
@@ -239,7 +244,7 @@ def open_evaluation(
             "eval_input.mixture: evaluation reads every row once, without weights; list the "
             "directories in data_dir"
         )
-    return _open(_list_places(section, override), section, model)
+    return _open(_list_places(section, override, "eval_input"), section, model)
 
 
 def _open(
@@ -273,14 +278,17 @@ def _make_part(dataset: SampleDataset, weight: float) -> OrderPart:
     return part
 
 
-def _list_places(section: SampleInputConfig, override: Path | None) -> list[tuple[Path, float]]:
+def _list_places(
+    section: SampleInputConfig, override: Path | None, name: str
+) -> list[tuple[Path, float]]:
     if override is not None:
         return [(override, 1.0)]
     if section.mixture:
         return [(part.data_dir, part.weight) for part in section.mixture]
     if not section.data_dir:
         raise ConfigError(
-            "no data: give --data PREP_CONFIG_OR_DIR, or data_dir or mixture in the params file"
+            f"no data: give --data PREP_CONFIG_OR_DIR, or {name}.data_dir"
+            f"{' or mixture' if name == TRAIN_INPUT else ''} in the params file"
         )
     given = section.data_dir
     return [(place, 1.0) for place in ([given] if isinstance(given, Path) else given)]

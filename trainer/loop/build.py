@@ -274,9 +274,9 @@ def measure_need(run: RunConfig, checkpoint_bytes: int, step: int, standing: int
     """
     last = run.max_steps or 0
     every = run.checkpoint_steps or last or 1
-    due = {*range(step + every - step % every, last, every), last} if step < last else set()
+    due = -(-last // every) - step // every if step < last else 0
     first = int(step == 0 and run.save_initial_checkpoint)
-    most = min(standing + len(due) + first, run.max_checkpoints + 1)
+    most = min(standing + due + first, run.max_checkpoints + 1)
     steps, interval = max(0, last - step), run.stability.every
     measures = 0 if interval is None else -(-steps // interval)
     logs = steps * (_STEP_BYTES + _SYSTEM_BYTES * run.num_csx) + measures * _MEASURE_BYTES

@@ -80,6 +80,9 @@ class Parameter(FrozenModel):
         )
 
 
+_LENGTHS = {f"runconfig.{key}" for key in ("max_steps", "num_steps", "num_epochs", "max_epochs")}
+
+
 class SweepConfig(FrozenModel):
     """A whole sweep file."""
 
@@ -120,6 +123,9 @@ class SweepConfig(FrozenModel):
         both = sorted(self.set.keys() & self.parameters.keys())
         if both:
             raise ValueError(f"{both[0]} is in both set and parameters; remove it from one")
+        lengths = sorted(_LENGTHS & (self.parameters.keys() | self.set.keys()))
+        if lengths:
+            raise ValueError(f"{lengths[0]} has no effect in a sweep; give `steps` of a trial")
         if self.method == "random" and self.samples is None:
             raise ValueError("method: random needs samples")
         if self.method == "grid":

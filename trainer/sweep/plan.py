@@ -15,7 +15,7 @@ import yaml
 from pipeline.config.model import parse
 from pipeline.config.yaml import YamlDocument
 from pipeline.core import storage
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.manifest import changed_fields, read_sealed, write_sealed
 from pipeline.core.shipped import find_config
 from trainer.config import (
@@ -91,6 +91,10 @@ def change_sections(
 
 
 def _put(sections: Sections, dotted: str, value: Any) -> None:
+    if dotted in (LEARNING_RATE, INITIALIZER_STD, EMBEDDINGS_SCALE) and not (
+        isinstance(value, int | float) and not isinstance(value, bool)
+    ):
+        raise ConfigError(f"{dotted}: expected a number; got {escape_text(repr(value), 60)}")
     if dotted == LEARNING_RATE:
         optimizer = sections["optimizer"]
         optimizer["learning_rate"] = with_peak(optimizer["learning_rate"], value)

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
-from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.errors import ConfigError, InputError, ResourceError
 from trainer.config import load_params
 from trainer.data import batches
+from trainer.errors import as_prep_errors
 from trainer.model.optimizer import learning_rate
 
 TINY = Path(__file__).parents[3] / "configs" / "train" / "tiny.yaml"
@@ -162,3 +164,27 @@ def test_emulated_cbfloat16_needs_a_dynamic_loss_scale(trainer):
     trainer.configure(model={"mixed_precision": True, "fp16_type": "cbfloat16_exact"})
     text = message(trainer)
     assert "optimizer.loss_scaling_factor: 1.0, but cbfloat16 needs a dynamic loss scale" in text
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("runconfig", "threads", 100_000),
+        ("model", "num_hidden_layers", 10**9),
+        ("model", "filter_size", 10**30),
+        ("optimizer", "learning_rate", []),
+    ],
+)
+def test_values_that_no_machine_can_have_are_refused(tmp_path, section, key, value):
+    params = yaml.safe_load(TINY.read_text())
+    params[section][key] = value
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(params))
+    with pytest.raises(ConfigError, match=rf"p\.yaml:\d+: {section}\.{key}: expected"):
+        load_params(tmp_path / "p.yaml")
+
+
+def test_a_model_that_memory_does_not_hold_is_one_line():
+    with pytest.raises(ResourceError, match="not enough memory for this model"), as_prep_errors():
+        torch.empty(1 << 58)
+    with pytest.raises(RuntimeError, match="shape"), as_prep_errors():
+        torch.ones(2) @ torch.ones(3, 3)

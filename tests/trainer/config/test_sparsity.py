@@ -131,6 +131,7 @@ def test_embeddings_and_read_out_are_dense_unless_named(tmp_path):
         ({**R2_2, "drop_fraction": {"type": "cosine", "init": 1}}, "half_period: missing"),
         ({"type": "gmp"}, "sparsity.sparsity: missing; expected share of weights to prune"),
         ({"type": "gmp", "sparsity_schedule": [[3, 0.1]]}, "expected ascending steps that start"),
+        ({"type": "gmp", "sparsity_schedule": [[0, 0.1], ["x", 0.3]]}, "expected ascending steps"),
         ({**R2_2, "param_filter": ["*linear_layer.weight", "*fc_*"]}, "'*fc_*' matches no param"),
         ({**R2_2, "param_filter": "*proj_q_*.weight"}, "param_filter: matches only a part of Q"),
         ({**R2_0, "param_name_patterns": "(x"}, "param_name_patterns: '(x' is not a valid regul"),

@@ -133,7 +133,8 @@ def test_errors_that_all_ranks_would_meet_are_said_once(trainer):
     ended = start([*line[:place], *line[place + 2 :]])
     assert ended.wait() == 2
     assert ended.err.splitlines() == [
-        "error: no data: give --data PREP_CONFIG_OR_DIR, or data_dir or mixture in the params file"
+        "error: no data: give --data PREP_CONFIG_OR_DIR, or train_input.data_dir or mixture in "
+        "the params file"
     ]
 
 

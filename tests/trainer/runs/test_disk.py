@@ -85,3 +85,18 @@ def test_the_number_of_checkpoints_is_that_of_a_run(last, every, keep, start, st
             there = min(there, keep)
     wanted = build.measure_need(run, 10, start, min(standing, keep))
     assert wanted.checkpoints == most - min(standing, keep)
+
+
+def test_a_run_of_any_length_is_measured_at_once():
+    def listed(run, step):
+        last, every = run.max_steps, run.checkpoint_steps
+        return {*range(step + every - step % every, last, every), last} if step < last else set()
+
+    for last in range(1, 14):
+        for every in range(1, 15):
+            run = RunConfig(max_steps=last, checkpoint_steps=every, max_checkpoints=10**6)
+            for step in range(1, last + 2):
+                due = build.measure_need(run, 1, step, 0).checkpoints
+                assert due == len(listed(run, step)), (last, every, step)
+    run = RunConfig(max_steps=1 << 31, checkpoint_steps=5)
+    assert build.measure_need(run, 1, 0, 0).total > 1 << 31
