@@ -27,7 +27,7 @@ ROOM = 6 << 30
 """Free bytes of MEMORY with which tests may write there; the whole suite leaves below 1 GiB."""
 
 # The same examples every time, so more of them find nothing new; HYPOTHESIS_PROFILE=explore does.
-settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=30)
 settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
