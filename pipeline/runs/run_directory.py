@@ -14,19 +14,21 @@ from pipeline.runs import layout
 from pipeline.runs.catalogue import STAGES, is_owned
 
 Finished = TypeVar("Finished")
+PREPARE = "prepare"
+"""The story of `prep run`, which manifests of earlier versions do not name."""
 
 
 def hold_and_run(
-    out: Path, progress: Progress, attempt: Callable[[frozenset[str]], Finished]
+    out: Path, story: str, progress: Progress, attempt: Callable[[frozenset[str]], Finished]
 ) -> Finished:
     """Run the stages of a story as the only writer of `out`. `attempt` is given the directories
     that clean-up removed, and called again when a stage needs some of them after all.
 
-    Raises ConfigError where files stand in the way that no run wrote, and IntegrityError when a
-    directory is needed that this very run has made and deleted.
+    Raises ConfigError where another story or nobody's run wrote what stands there, and
+    IntegrityError when a directory is needed that this very run has made and deleted.
     """
     with journal.hold_lock(out):
-        _claim(out)
+        _claim(out, story)
         storage.sweep_temps(out)
         rebuilt: frozenset[str] = frozenset()
         while True:
@@ -42,10 +44,14 @@ def hold_and_run(
                 rebuilt |= needed.directories
 
 
-def _claim(out: Path) -> None:
-    """Note that a run is in this directory, which from then on deletes whatever stands there in
-    places of its stages. Raises ConfigError where such files are not of a run."""
+def _claim(out: Path, story: str) -> None:
+    """Note that a run of this story is in this directory, which from then on deletes whatever
+    stands there in places of its stages. Raises ConfigError where such files are not its own."""
     if is_run(out):
+        told = _find_story(out)
+        if told not in (None, story):
+            command = "run" if told == PREPARE else told
+            raise ConfigError(f"{out}: holds a run of `prep {command}`; choose another --out")
         return
     others = [name for name in storage.names_below(out) if is_owned(name)]
     if others:
@@ -54,7 +60,23 @@ def _claim(out: Path) -> None:
             f"{out}: holds files that no run wrote, where a run writes its own ({others[0]}{more});"
             " choose an empty directory for --out"
         )
-    write_sealed(removed_note(out), {"removed": []})
+    write_sealed(removed_note(out), {"removed": [], "story": story})
+
+
+def read_story(directory: Path) -> str:
+    """The story of a run: from its manifest, or, while it is not finished, from the journal."""
+    return _find_story(directory) or PREPARE
+
+
+def _find_story(directory: Path) -> str | None:
+    with contextlib.suppress(IntegrityError):
+        return str(read_sealed(directory / layout.MANIFEST).get("story", PREPARE))
+    stories = [event["story"] for event in journal.read_events(directory) if "story" in event]
+    if stories:
+        return str(stories[-1])
+    with contextlib.suppress(IntegrityError):
+        return read_sealed(removed_note(directory)).get("story")
+    return None
 
 
 def is_run(directory: Path) -> bool:
@@ -181,8 +203,8 @@ def read_committed(directory: Path) -> dict[str, Any]:
 def read_finished(directory: Path) -> dict[str, Any]:
     """The manifest of a finished `prep run`. Raises InputError for anything else."""
     manifest = read_committed(directory)
-    story = manifest.get("story", "prepare")
-    if story != "prepare":
+    story = manifest.get("story", PREPARE)
+    if story != PREPARE:
         hint = f"; its text is in {layout.RECORDS}/" if story in ("dedup", "export") else ""
         raise InputError(f"{directory}: made by `prep {story}`; expected a run of `prep run`{hint}")
     return manifest

@@ -22,14 +22,13 @@ from pipeline.engine.executor import Executor
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner, removed_note
 from pipeline.engine.stage import Inputs, top_directory
-from pipeline.runs import layout, views
+from pipeline.runs import views
 from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES
 from pipeline.runs.run_directory import commit_run, read_finished, read_stage
 from pipeline.runs.splits import TRAIN
 from pipeline.sources.output_format import FIELDS, Form
 from pipeline.stages.shuffle import export
 from pipeline.stories.loop import StageRecord, Stages, StoryRun
-from pipeline.stories.status import read_story
 from pipeline.takedown.record import read_takedown_state
 
 STORY = "export"
@@ -241,9 +240,6 @@ def _check_out(run: Path, out: Path) -> None:
     place = out.resolve()
     if place == run or run in place.parents:
         raise ConfigError(f"--out: {out} lies in the run that is exported; give another directory")
-    begun = any((out / name).exists() for name in (layout.MANIFEST, "manifests", "journal"))
-    if begun and read_story(out) != STORY:
-        raise ConfigError(f"--out: {out} is the directory of another run; give one of its own")
 
 
 def _describe_split(name: str, gather: views.GatheredTextOutput) -> ExportedSplit:

@@ -88,7 +88,10 @@ class StoryRun:
         """Run the stages as the only writer of the directory, and commit them."""
         with joined_step(self.cluster.model_dump(), self.out):
             return hold_and_run(
-                self.out, self.progress, lambda removed: self.carry_out(removed, tell, publish)
+                self.out,
+                self.story,
+                self.progress,
+                lambda removed: self.carry_out(removed, tell, publish),
             )
 
     def carry_out(

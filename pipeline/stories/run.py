@@ -174,7 +174,7 @@ def _run_prepared(
                 )
 
     try:
-        return hold_and_run(out_directory, progress, attempt)
+        return hold_and_run(out_directory, story.name, progress, attempt)
     except ReadOnlyError as error:
         return _find_finished(prepared, story, verify_inputs, progress, error)
 

@@ -21,7 +21,7 @@ from pipeline.runs import layout
 from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES, is_off_by_default, story_entry
 from pipeline.runs.events import Event, verify_events
 from pipeline.runs.generations import has_generations, spared_directories
-from pipeline.runs.run_directory import require_run
+from pipeline.runs.run_directory import read_story, require_run
 
 
 @dataclass(frozen=True)
@@ -105,15 +105,6 @@ def read_status(directory: Path) -> tuple[bool, list[StageStatus]]:
             StageStatus(stage, "partial" if records else "not started", len(records), size)
         )
     return finished, stages
-
-
-def read_story(directory: Path) -> str:
-    """The story of a run: from its manifest, or, while it is not finished, from the journal."""
-    try:
-        return str(read_sealed(directory / layout.MANIFEST).get("story", "prepare"))
-    except IntegrityError:
-        stories = [event["story"] for event in read_events(directory) if "story" in event]
-        return str(stories[-1]) if stories else "prepare"
 
 
 def delete_intermediates(directory: Path) -> tuple[list[str], int]:

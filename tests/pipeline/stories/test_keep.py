@@ -116,5 +116,5 @@ def test_what_is_deleted_too_early_is_an_error_not_a_loop(tmp_path: Path) -> Non
         raise RemovedInputError(frozenset({"tokens"}))
 
     with pytest.raises(IntegrityError, match="needed again: tokens, but this run deleted them"):
-        hold_and_run(tmp_path, Progress(quiet=True), attempt)
+        hold_and_run(tmp_path, "prepare", Progress(quiet=True), attempt)
     assert len(attempts) == 2
