@@ -273,7 +273,8 @@ def _explain(
     near = (o for o in overridden if _is_one_in_the_other(o, dotted))
     option = next((o for o in near if not is_of_section or len(o) <= len(dotted)), None)
     longer = max(option or "", dotted, key=len)
-    place = f"--set {longer}" if option else f"{loaded.where(dotted)}: {dotted}"
+    key = f": {dotted}" if dotted else ""  # a mistake of the file as a whole
+    place = f"--set {longer}" if option else f"{loaded.where(dotted)}{key}"
     where = escape_text(place, 1000)
     parent = _model_at(model, [str(part) for part in error["loc"][:-1]])
     fields = described_fields(parent) if parent else {}

@@ -93,13 +93,17 @@ def connect(settings: Mapping[str, Any], shared: Path, note: Note) -> Iterator[C
 @contextlib.contextmanager
 def scheduler_there(client: Any, address: str) -> Iterator[None]:
     """Turn what follows from a lost scheduler, at that address, into one ResourceError: the client
-    gives up after half a minute, and knows no scheduler then."""
+    gives up after half a minute, and knows no scheduler then; what it asks in the moment of the
+    loss finds the connection closed."""
+    from distributed.comm.core import CommClosedError
+
     try:
         yield
     except PrepError:
         raise
     except Exception as error:
         lost = getattr(error, "reason", "") == "scheduler-connection-lost"
+        lost |= isinstance(error, CommClosedError)
         if not lost and client.status == "running":
             raise
         raise ResourceError(

@@ -171,7 +171,7 @@ def test_search(run: pipeline.FinishedRun, model_dir: Path, prep: Prep) -> None:
         assert list(mine.steps) == theirs["read_at_steps"]
         assert [asdict(place) for place in mine.text.places] == theirs["places"]
     assert pipeline.search(run, words, limit=0).documents == ()
-    with pytest.raises(InputError, match="white space"):
+    with pytest.raises(InputError, match="expected WORDS to look for"):
         pipeline.search(run, " ")
     with pytest.raises(ConfigError, match="limit -1"):
         pipeline.search(run, words, limit=-1)

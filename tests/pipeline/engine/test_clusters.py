@@ -7,9 +7,11 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
+from distributed.comm.core import CommClosedError
 
 from pipeline.config import cluster as section
 from pipeline.core.errors import ConfigError, ResourceError
@@ -360,3 +362,17 @@ def test_pods_are_asked_for_as_the_operator_takes_them(
 def section_of(keys: dict[str, Any]) -> dict[str, Any]:
     """As the config hands it on."""
     return dict(section.KubernetesWorkers.model_validate(keys).model_dump())
+
+
+def test_a_connection_that_closes_while_it_is_asked_is_a_lost_scheduler() -> None:
+    """The client only knows of it a moment later."""
+    client = SimpleNamespace(status="running")
+    for error, expected in (
+        (CommClosedError("in <TCP (closed) ConnectionPool.gather>"), ResourceError),
+        (ZeroDivisionError(), ZeroDivisionError),
+    ):
+        with (
+            pytest.raises(expected, match=r"the Dask scheduler at tcp://a:1 is gone|^$"),
+            clusters.scheduler_there(client, "tcp://a:1"),
+        ):
+            raise error

@@ -82,4 +82,4 @@ def test_no_directory(tmp_path: Path, prep: Prep) -> None:
     assert shown.code == 3
     assert "no such run directory" in shown.err
     (tmp_path / "empty").mkdir()
-    assert read_run_log(tmp_path / "empty") == []
+    assert "no such run directory" in prep("log", tmp_path / "empty").err

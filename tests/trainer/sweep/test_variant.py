@@ -75,7 +75,7 @@ def test_what_follows_from_a_width_follows_the_new_one(trainer):
         ({"parameters": {"runconfig.max_steps": {"values": [2]}}}, "max_steps has no effect in a"),
         ({"set": {"runconfig.num_epochs": 2}}, "num_epochs has no effect in a sweep; give `steps`"),
         ({"sample": 3}, "unknown key; did you mean 'samples'"),
-        ({"samples": None}, "method: random needs samples"),
+        ({"samples": None}, r"sweep.yaml:1: method: random needs samples"),
         ({"method": "grid", "samples": None}, "needs values for learning_rate"),
         ({"params": "nothing"}, "no such config"),
         ({"data": None}, "no data"),
