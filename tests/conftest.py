@@ -47,6 +47,11 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that mostly wait begin, so that others run meanwhile and none is left at the end."""
+    items.sort(key=lambda item: "tests/reliability/" not in item.nodeid)
+
+
 def pytest_collection_finish() -> None:
     """From here on garbage is collected, in what tests make."""
     gc.freeze()

@@ -151,8 +151,6 @@ def _run_prepared(
         if not prepared.number:  # else they were read under the lock of the whole
             now = replace(prepared, takedowns=read_takedown_state(out_directory))
         finish_moving(out_directory)
-        if not screens:
-            restore_texts(out_directory)
         while True:
             try:
                 return _run_stages(now, story, workers, verify_inputs, progress, removed)

@@ -10,6 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pipeline.core import storage
@@ -52,6 +53,27 @@ def test_a_run_in_a_bucket_has_the_bytes_of_a_local_one_for_every_host(
     documents = list((tmp_path / "four/buckets/s3/runs/equal/documents").glob("*.arrow"))
     assert documents
     assert all(path.stat().st_blocks == 0 for path in documents), "nothing was fetched for that"
+
+
+@pytest.mark.slow
+def test_an_index_of_words_in_a_bucket_finds_what_a_search_without_finds(
+    far: Callable[..., Popen], s3: Any, collection: Collection, clean: Clean, tmp_path: Path
+) -> None:
+    """It is made on one host, used on another, and a local one answers the same."""
+    out, local = "s3://runs/words", clean.copy(tmp_path / "local")
+    finish(far("one", "run", collection.config, "--out", out, "--workers", 0))
+    table = pa.ipc.open_file(next((local / "documents").glob("*.arrow"))).read_all()
+    words = " ".join(table["text"][3].as_py().split()[2:7])
+
+    def search(run: object, host: str) -> str:
+        return finish(far(host, "search", run, words, "--json")).replace(str(local), out)
+
+    before = search(out, "two")
+    assert json.loads(before)["documents_total"] > 0
+    finish(far("one", "search", out, "--index"))
+    assert s3.read("words/word_index/")
+    assert search(out, "three") == search(local, "four") == before
+    finish(far("three", "verify", out))
 
 
 SMALL_BLOCKS = """
