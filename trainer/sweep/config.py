@@ -123,9 +123,9 @@ class SweepConfig(FrozenModel):
         both = sorted(self.set.keys() & self.parameters.keys())
         if both:
             raise ValueError(f"{both[0]} is in both set and parameters; remove it from one")
-        lengths = sorted(_LENGTHS & (self.parameters.keys() | self.set.keys()))
-        if lengths:
-            raise ValueError(f"{lengths[0]} has no effect in a sweep; give `steps` of a trial")
+        idle = self.parameters.keys() | (self.set.keys() if self.steps else ())
+        if lengths := sorted(_LENGTHS & idle):
+            raise ValueError(f"{lengths[0]} has no effect here: all trials run `steps` steps")
         if self.method == "random" and self.samples is None:
             raise ValueError("method: random needs samples")
         if self.method == "grid":

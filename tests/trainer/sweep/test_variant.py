@@ -72,8 +72,8 @@ def test_what_follows_from_a_width_follows_the_new_one(trainer):
         ({"set": {"model.hidden_size.x": 3}}, "hidden_size is not a section"),
         ({"set": {"learning_rate": 0.1}}, "learning_rate is in both set and parameters"),
         ({"parameters": {"learning_rate": {"values": ["a"]}}}, "learning_rate: expected a number"),
-        ({"parameters": {"runconfig.max_steps": {"values": [2]}}}, "max_steps has no effect in a"),
-        ({"set": {"runconfig.num_epochs": 2}}, "num_epochs has no effect in a sweep; give `steps`"),
+        ({"parameters": {"runconfig.max_steps": {"values": [2]}}}, "max_steps has no effect here"),
+        ({"set": {"runconfig.num_epochs": 2}}, "num_epochs has no effect here: all trials run"),
         ({"sample": 3}, "unknown key; did you mean 'samples'"),
         ({"samples": None}, r"sweep.yaml:1: method: random needs samples"),
         ({"method": "grid", "samples": None}, "needs values for learning_rate"),
@@ -92,3 +92,7 @@ def test_trials_need_an_evaluation(write_sweep, trainer):
     trainer.params.write_text(yaml.safe_dump(value))
     with pytest.raises(ConfigError, match="add section eval_input"):
         plan_sweep(write_sweep())
+
+
+def test_the_length_may_be_set_where_the_file_names_none(write_sweep):
+    assert plan_sweep(write_sweep(steps=None, set={"runconfig.max_steps": 3})).steps == 3
