@@ -172,7 +172,7 @@ class Builder:
     def resolve(self, event: yaml.ScalarEvent) -> Any:
         """The value of a scalar."""
         text = str(event.value)
-        if event.style:
+        if event.style is not None:
             return text
         try:
             return scalar_value(text)
@@ -203,47 +203,37 @@ def scalar_value(text: str) -> Any:
     return float(text) if _FLOAT.match(text) else text
 
 
-def load_yaml(path: Path, builder: type[Builder] = Builder) -> YamlDocument:
+def load_yaml(path: Path, builder: Builder | None = None) -> YamlDocument:
     """Read a YAML file whose top level is a mapping; strictly, or as `builder` does.
 
     Raises ConfigError with one line `FILE:LINE: what is wrong`.
     """
-    built = _build(builder, path, _read(path))
-    if not isinstance(built.root, dict):
+    builder = builder or Builder(path=path)
+    _feed(builder, _read(path))
+    if not isinstance(builder.root, dict):
         raise ConfigError(f"{path}:1: expected a mapping of keys to values at the top level")
-    return YamlDocument(path, built.root, built.lines, tuple(built.repeated))
+    return YamlDocument(path, builder.root, builder.lines, tuple(builder.repeated))
 
 
 def loads_value(text: str, option: str = "--set") -> Any:
     """The value of one YAML fragment such as `--set key=VALUE` takes. Raises ConfigError naming
     the option."""
-    return _build(Builder, Path(option), text).root
+    builder = Builder(path=Path(option))
+    _feed(builder, text)
+    return builder.root
 
 
-def _build(kind: type[Builder], path: Path, text: str) -> Builder:
-    """By libyaml where PyYAML has it, fifteen times as fast. A text that it refuses is read by the
-    parser in Python, whose messages name the character, and so is one with a character of which
-    the two are known to make different things."""
-    is_alike = "\t" not in text and "\ufeff" not in text
-    fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if is_alike else yaml.SafeLoader
+def _feed(builder: Builder, text: str) -> None:
+    path = builder.path
     try:
-        return _feed(kind(path=path), text, fast)
-    except (yaml.YAMLError, UnicodeEncodeError):  # of what is no UTF-8 in --set
-        pass
-    try:
-        return _feed(kind(path=path), text, yaml.SafeLoader)
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            builder.take(event)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         raise ConfigError(f"{path}:{line}: not valid YAML: {error.problem}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}:1: not valid YAML: {escape_text(str(error))}") from error
-
-
-def _feed(builder: Builder, text: str, loader: Any) -> Builder:
-    for event in yaml.parse(text, Loader=loader):
-        builder.take(event)
-    return builder
 
 
 def _read(path: Path) -> str:

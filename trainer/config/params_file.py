@@ -72,7 +72,7 @@ class _ExpandingBuilder(Builder):
         self.recordings = [recording for recording in self.recordings if recording.depth]
 
     def resolve(self, event: yaml.ScalarEvent) -> Any:
-        if not event.style and event.value in _BOOLEANS:
+        if event.style is None and event.value in _BOOLEANS:
             return _BOOLEANS[event.value]
         return super().resolve(event)
 
@@ -92,7 +92,7 @@ class _ExpandingBuilder(Builder):
 def load_params_yaml(path: Path) -> YamlDocument:
     """Read the file; its top level is a mapping. Raises ConfigError with one line `FILE:LINE:
     what is wrong`."""
-    return strict_yaml.load_yaml(path, _ExpandingBuilder)
+    return strict_yaml.load_yaml(path, _ExpandingBuilder(path=path))
 
 
 NO_EFFECT = "no effect here: "
