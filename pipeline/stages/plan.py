@@ -21,7 +21,6 @@ from pipeline.config.sections import field_path
 from pipeline.core.errors import InputError, PrepError, escape_text
 from pipeline.engine.stage import Inputs, Result, Stage, Task, parquet_output
 from pipeline.runs import layout
-from pipeline.runs.run_directory import is_run
 from pipeline.sources import files
 from pipeline.sources.files import HashingReader, InputFile, read_blocks, read_rows
 from pipeline.sources.part import Part
@@ -143,8 +142,11 @@ class Reading:
         return tuple(range(first[i], last[i] + 1) for i in range(len(self.files)))
 
 
-def plan_reading(config: Config, base: Path, builtin: dict[str, Path], out: Path) -> ReadPlan:
-    """Find every input file and what is to be cut; what is in the directory of a run is no input.
+def plan_reading(
+    config: Config, base: Path, builtin: dict[str, Path], out: Path, is_run: bool
+) -> ReadPlan:
+    """Find every input file and what is to be cut. What is in `out` is no input if a run is there
+    (`is_run`).
 
     Raises InputError when an input names nothing, or files where a run is yet to be.
     """
@@ -157,7 +159,7 @@ def plan_reading(config: Config, base: Path, builtin: dict[str, Path], out: Path
         patterns = [str(builtin.get(path, path)) for path in paths]
         some, others = files.find(source.name, patterns, base, source.format)
         inside = [Path(f.location).is_relative_to(place) for f in some]
-        if all(inside) or (any(inside) and not is_run(out)):
+        if all(inside) or (any(inside) and not is_run):
             raise InputError(
                 f"input {source.name!r}: {escape_text(some[inside.index(True)].path)} is in the "
                 f"output directory {out}; choose another directory for the output"

@@ -16,6 +16,7 @@ from pipeline.demo import quickstart
 from pipeline.engine.levels import Bundle
 from pipeline.engine.stage import RunStage
 from pipeline.runs import views
+from pipeline.runs.run_directory import is_run
 from pipeline.stages.batches import Batch
 from pipeline.stages.clean import clean_stage
 from pipeline.stages.cuts import cut_table_stage, cuts_stage, redactions_stage
@@ -96,7 +97,7 @@ def prepare(loaded: LoadedConfig, out: Path | None) -> Preparation:
         builtin[BUILTIN_QUICKSTART] = quickstart.collect() / "*.jsonl.zst"
     out = out or Path("runs") / config.name
     request = selection.check_screening(config, loaded.base, out)
-    plan = plan_reading(config, loaded.base, builtin, out)
+    plan = plan_reading(config, loaded.base, builtin, out, is_run(out))
     earlier = load_earlier(config.dedup, loaded.base)
     check_masks(config.clean.mask, config.clean.phone_regions)
     tokenize = config.tokenize
