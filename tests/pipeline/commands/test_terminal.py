@@ -1,11 +1,12 @@
 """Tables on a terminal: numbers stay whole, texts wrap, and data is shown as it is."""
 
 import io
+import sys
 
 import pytest
 from rich.console import Console
 
-from pipeline.commands import terminal
+from pipeline.commands import app, terminal
 
 
 @pytest.fixture
@@ -30,3 +31,16 @@ def test_texts_wrap_and_nothing_is_shown_of_no_rows(shown: io.StringIO) -> None:
     shown.truncate(0)
     terminal.show_table(("rule", "reason"), [])
     assert not shown.getvalue().strip("\0")
+
+
+def test_codes_of_emoji_in_data_stay(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["prep", "status", "a:100:b"])
+    terminal.print_line("a:100:b.jsonl:-1")
+    terminal.show_table(("file",), [("a:100:b :smile:",)])
+    shown = capsys.readouterr().out
+    assert "a:100:b.jsonl:-1" in shown and "a:100:b :smile:" in shown
+    with pytest.raises(SystemExit):
+        app.main()
+    assert "a:100:b" in capsys.readouterr().err
