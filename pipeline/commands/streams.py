@@ -10,8 +10,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from pipeline.core.errors import ResourceError
+from pipeline.core.storage import NO_ROOM
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+_FULL = {*NO_ROOM, errno.EIO}
 
 
 class _Stream:

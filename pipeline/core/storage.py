@@ -40,7 +40,7 @@ _READ_BLOCK = 1 << 22
 TEMP_MARK = mirror.TEMP_MARK
 BUCKETS = tuple(EXTRAS)
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/+")
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _confined: list[tuple[Path, str]] = []
 """Directories that this process is confined to: as they were given, and as absolute paths."""
@@ -249,7 +249,7 @@ def _explain_errors(path: Path, size: int = 0) -> Iterator[None]:
         yield
     except OSError as error:
         message = f"{path}: cannot write: {error.strerror or error}"
-        if error.errno in _NO_ROOM:
+        if error.errno in NO_ROOM:
             needed = f" {size:,} bytes" if size else ""
             room, mend = f"{_free_bytes(path.parent):,} bytes free", "free some space"
             if error.errno == errno.EFBIG:

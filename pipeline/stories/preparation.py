@@ -294,20 +294,21 @@ def read_inputs(
 
 
 def _describe_bad_records(prepared: Preparation, clean: views.CleanOutput) -> str:
-    """How many for each reason, and where the first one of the commonest is."""
+    """How many for each reason, and where the first of them is."""
     counts: Counter[str] = Counter()
-    places: dict[str, str] = {}
+    place = ""
     for shard in clean.drops:
-        path = fetch(prepared.out / shard.path)
         columns = ["reason", "bad_record", "path_id", "line", "byte_offset"]
-        table = pq.read_table(path, columns=columns)
-        for row in table.filter(table["bad_record"]).to_pylist():
-            counts[row["reason"]] += 1
-            name = escape_text(prepared.plan.files[row["path_id"]].path)
-            places.setdefault(row["reason"], f"{name}:{row['line'] or row['byte_offset']}")
-    [(common, _), *_] = counts.most_common()
-    listed = ", ".join(f"{count:,} {reason}" for reason, count in counts.most_common())
-    return f"{listed} (the first {common} at {places[common]})"
+        table = pq.read_table(fetch(prepared.out / shard.path), columns=columns)
+        bad = table.filter(table["bad_record"])
+        for row in bad["reason"].value_counts().to_pylist():
+            counts[row["values"]] += row["counts"]
+        if len(bad) and not place:
+            [first] = bad.slice(0, 1).to_pylist()
+            name = escape_text(prepared.plan.files[first["path_id"]].path)
+            place = f", the first at {name}:{first['line'] or first['byte_offset']}"
+    listed = (f"{count:,} {reason}" for reason, count in counts.most_common())
+    return (", ".join(listed) or "all in shards that were left out") + place
 
 
 _NOTHING_NEW = (

@@ -13,9 +13,11 @@ FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
 
 
-def run(shell: str, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """`prep` with its streams as a shell gives them to it."""
-    command = [sys.executable, "-m", "pipeline", *arguments]
+def run(
+    shell: str, *arguments: str, module: str = "pipeline", **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    """A command with its streams as a shell gives them to it."""
+    command = [sys.executable, "-m", module, *arguments]
     return subprocess.run(
         ["bash", "-c", f'"$@" {shell}; echo "code ${{PIPESTATUS[0]}}" >&2', "-", *command],
         capture_output=True,
@@ -31,10 +33,14 @@ def test_a_reader_that_closes_early_does_not_end_it() -> None:
 
 
 @needs_full
-def test_a_full_disk_is_one_line() -> None:
-    done = run("> /dev/full", *ARGUMENTS)
+@pytest.mark.parametrize(
+    ("name", "module", "arguments"),
+    [("prep", "pipeline", ARGUMENTS), ("train", "trainer", ["plan", "--params", "tiny"])],
+)
+def test_a_full_disk_is_one_line(name: str, module: str, arguments: list[str]) -> None:
+    done = run("> /dev/full", *arguments, module=module)
     assert done.stderr == (
-        "prep: standard output: No space left on device; not all was written\ncode 5\n"
+        f"{name}: standard output: No space left on device; not all was written\ncode 5\n"
     )
 
 

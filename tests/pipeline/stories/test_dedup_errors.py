@@ -35,6 +35,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory, write_prose: Callable[..., str
         (["--containment", 0.4], 2, "--containment: expected greater than or equal to 0.5"),
         (["--name", "a/b"], 2, "--name: "),
         (["--max-bad-share", 0], 3, "2 of 38 records are bad"),
+        (["--max-bad-share", 0], 3, ", the first at "),
         (["--max-bad-share", 1, "--key", "link"], 3, "no document of 36 has 'link' in its meta"),
         (["--text-key", "body", "--max-bad-share", 1], 3, "no document is left"),
         (["--index", "nowhere"], 3, "nowhere: not a finished run"),
