@@ -85,9 +85,9 @@ Any key can be changed on the command line with `--set`, list items by number:
     prep run pile --set inputs.0.path=/data/pile --set pack.max_sequence_length=1024
 
 Relative paths start at the directory of the config file, those of `--set` at the working directory.
-All mistakes of a file are reported at once, a line each; those of keys that
-contradict one another once no other is left. `name` may be left out: it defaults to
-the file's name. `inputs` needs at least one entry, and their names must differ.
+All mistakes of a file are reported at once, a line each; those of keys that contradict one another
+once no other is left. `name` may be left out: it defaults to the file's name. `inputs` needs at
+least one entry, and their names must differ.
 """
 
 POLICY = """\
