@@ -234,6 +234,14 @@ def describe_unlabelled(config: Config, clean: views.CleanOutput) -> list[str]:
     ]
 
 
+def describe_left_out(clean: views.CleanOutput) -> list[str]:
+    """A line for every raw shard that was left out as damaged."""
+    return [
+        f"{source}: {escape_text(path)} was left out: {escape_text(why)} (read.on_bad_shard: skip)"
+        for (source, path), why in sorted(clean.skipped.items())
+    ]
+
+
 def _find_groups(
     groups: MixtureGroups,
     clean: views.CleanOutput,

@@ -45,6 +45,7 @@ from pipeline.stories.preparation import (
     PREPARATION,
     Preparation,
     Story,
+    describe_left_out,
     describe_unlabelled,
     prepare,
 )
@@ -241,7 +242,7 @@ def _run_stages(
             if stage.name == "clean":
                 clean = views.CleanOutput(manifest)
                 remember(clean.inputs)
-                for note in describe_unlabelled(config, clean):
+                for note in (*describe_unlabelled(config, clean), *describe_left_out(clean)):
                     progress.note(note)
             return manifest
 

@@ -338,3 +338,25 @@ def test_as_a_process(corpus: Any, tmp_path: Path, prep_process: Callable[..., A
     assert "ledger: balanced" in ended.out
     value = json.loads(prep_in_fork("status", "runs/tiny", "--json", cwd=tmp_path).out)
     assert value["finished"]
+
+
+def test_a_shard_that_is_left_out_is_named(tmp_path: Path) -> None:
+    """However often the run is asked for; and bad records are counted by reason."""
+    (tmp_path / "bad.jsonl").write_text('{"text": 3}\nno json\n')
+    text = "A sentence of eight words, for one document. " * 9
+    (tmp_path / "good.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    command = ("clean", tmp_path, "--out", tmp_path / "out", "--workers", 0)
+    refused = prep_in_fork(*command)
+    assert refused.code == 3
+    assert "1 text_not_string" in refused.err and "1 bad_json" in refused.err
+    assert ", the first at bad.jsonl:1; drops/ lists all" in refused.err
+    (tmp_path / "c.yaml").write_text(
+        f"inputs: [{{name: a, path: {tmp_path}/*.jsonl}}]\n"
+        "read: {on_bad_record: fail, on_bad_shard: skip}\n"
+    )
+    for _ in range(2):
+        done = prep_in_fork("run", tmp_path / "c.yaml", "--out", tmp_path / "run", "--workers", 0)
+        assert done.code == 0, done.err
+        assert (
+            "note: a: bad.jsonl was left out: bad.jsonl:1: bad record: text_not_string" in done.err
+        )
