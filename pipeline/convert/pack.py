@@ -10,10 +10,9 @@ import numpy as np
 from dedup.arrays import Array
 from pipeline.convert.stream import OutputFile, StreamBlock, StreamVocabulary
 from pipeline.core.errors import InputError
-from pipeline.core.ids import array_hash
 from pipeline.core.manifest import fingerprint_of
 from pipeline.core.storage import write_json
-from pipeline.hdf5.chunks import shard_image
+from pipeline.hdf5.chunks import build_shard
 from pipeline.hdf5.format import (
     DATA_PARAMS,
     SAMPLE_FEATURES,
@@ -90,8 +89,9 @@ class _Hdf5Target:
         name = shard_name(self.index)
         self.index += 1
         self.consumed += items
-        entry = {"n_examples": len(array), "content_hash": array_hash(array), **facts}
-        return OutputFile(name, shard_image(array, self.compression), self.consumed, entry)
+        image, content_hash = build_shard(array, self.compression)
+        entry = {"n_examples": len(array), "content_hash": content_hash, **facts}
+        return OutputFile(name, image, self.consumed, entry)
 
     def _params(
         self, directory: Path, shards: Sequence[Mapping[str, Any]], extra: Mapping[str, Any]

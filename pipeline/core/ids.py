@@ -120,9 +120,14 @@ def sort_order(keys_N2: U64, *before: npt.NDArray[np.generic]) -> npt.NDArray[np
 
 def array_hash(array: npt.NDArray[np.generic]) -> str:
     """xxh3-128 over dtype, shape and values (little-endian, C order); hex."""
-    digest = xxhash.xxh3_128(f"{array.dtype.str}{array.shape}".encode())
+    digest = begin_array_hash(array.dtype, array.shape)
     digest.update(np.ascontiguousarray(array).data if array.size else b"")
     return digest.hexdigest()
+
+
+def begin_array_hash(dtype: np.dtype[Any], shape: tuple[int, ...]) -> xxhash.xxh3_128:
+    """`array_hash` of an array that comes in parts: what their values are still to be put into."""
+    return xxhash.xxh3_128(f"{dtype.str}{shape}".encode())
 
 
 _STRINGS = (

@@ -8,14 +8,15 @@ and its version; it reads 2.5 to 3 times as fast as the zlib inside HDF5. `word_
 chunks of 32-bit numbers in half its time.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import deflate
 import numpy as np
 import numpy.typing as npt
 
 from dedup.arrays import Array
+from pipeline.core.ids import begin_array_hash
 from pipeline.hdf5.format import (
     CHANNELS,
     COUNT_ATTRIBUTE,
@@ -146,37 +147,57 @@ _FILTERS: dict[Compression, dict[str, Any]] = {
 }
 
 
-def shard_image(array: Array, compression: Compression = "gzip") -> bytes:
-    """The file image of one shard: `sample` (N, 3, MSL) int32, `vsl` (N, 5, MSL) int32 or `corpus`
-    (tokens,) uint16 or uint32; N >= 1.
+class Rows(Protocol):
+    """Rows, or tokens, of a shard: an array, or what makes some of them at a time."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...  # noqa: D102
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...  # noqa: D102
+
+    def __getitem__(self, rows: slice, /) -> Array: ...
+
+
+def build_shard(rows: Rows, compression: Compression = "gzip") -> tuple[bytes, str]:
+    """The file image of one shard and the hash of its values, as `pipeline.core.ids.array_hash`:
+    `sample` (N, 3, MSL) int32, `vsl` (N, 5, MSL) int32 or `corpus` (tokens,) uint16 or uint32;
+    N >= 1.
 
     The bytes depend on the values, the compression and the versions of h5py and deflate only.
     Raises ValueError for another shape or dtype.
     """
     import h5py
 
-    array = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    find_layout(array.shape, array.dtype.str)
-    if not array.size:
-        raise ValueError(f"a shard needs rows and tokens, got shape {array.shape}")
-    chunks = chunk_shape(array.shape)
+    dtype = rows.dtype.newbyteorder("<")
+    find_layout(rows.shape, dtype.str)
+    if 0 in rows.shape:
+        raise ValueError(f"a shard needs rows and tokens, got shape {rows.shape}")
+    chunks, digest = chunk_shape(rows.shape), begin_array_hash(dtype, rows.shape)
     with h5py.File("shard", "w", driver="core", backing_store=False, libver="v110") as file:
-        file.attrs[COUNT_ATTRIBUTE] = array.shape[0]
+        file.attrs[COUNT_ATTRIBUTE] = rows.shape[0]
         data = file.create_dataset(
             DATASET,
-            shape=array.shape,
-            dtype=array.dtype,
+            shape=rows.shape,
+            dtype=dtype,
             chunks=chunks,
             fletcher32=True,
             track_times=False,
             **_FILTERS[compression],
         )
-        beside = (0,) * (array.ndim - 1)
-        for first, block in _blocks(array, chunks[0]):
-            stored = append_checksum(_filter(block, compression))
+        beside = (0,) * (len(chunks) - 1)
+        for first in range(0, rows.shape[0], chunks[0]):
+            part = np.ascontiguousarray(rows[first : first + chunks[0]], dtype)
+            digest.update(part.data)
+            stored = append_checksum(_filter(_fill_up(part, chunks[0]), compression))
             data.id.write_direct_chunk((first, *beside), stored, filter_mask=0)
         file.flush()
-        return bytes(file.id.get_file_image())
+        return bytes(file.id.get_file_image()), digest.hexdigest()
+
+
+def shard_image(rows: Rows, compression: Compression = "gzip") -> bytes:
+    """The file image alone; see `build_shard`."""
+    return build_shard(rows, compression)[0]
 
 
 def sample_shard(rows_N3S: npt.NDArray[np.int32]) -> bytes:
@@ -186,15 +207,11 @@ def sample_shard(rows_N3S: npt.NDArray[np.int32]) -> bytes:
     return shard_image(rows_N3S)
 
 
-def _blocks(array: Array, per_chunk: int) -> Iterator[tuple[int, Array]]:
-    """Whole chunks with the index of their first row; the last one filled up with zeros."""
-    for first in range(0, len(array), per_chunk):
-        part = array[first : first + per_chunk]
-        if len(part) < per_chunk:
-            block = np.zeros((per_chunk, *array.shape[1:]), array.dtype)
-            block[: len(part)] = part
-            part = block
-        yield first, np.ascontiguousarray(part)
+def _fill_up(part: Array, per_chunk: int) -> Array:
+    """A whole chunk: the last one of a shard is filled up with zeros."""
+    if len(part) == per_chunk:
+        return part
+    return np.concatenate([part, np.zeros((per_chunk - len(part), *part.shape[1:]), part.dtype)])
 
 
 def _filter(block: Array, compression: Compression) -> bytes:

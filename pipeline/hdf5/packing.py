@@ -1,6 +1,6 @@
 """How whole documents become rows of at most S tokens (docs/packing.md): `fold` cuts them into
 segments, `first_fit` and `greedy` choose a row for each, `place_segments` puts the segments of a
-row side by side, `fill_sample_rows` and `fill_vsl_rows` make the channels that
+row side by side, `SampleRows` and `fill_vsl_rows` make the channels that
 `pipeline.hdf5.format` describes. Shapes: D documents, N segments, R rows, S columns.
 
 A segment is n + 1 consecutive tokens of one document and fills n columns of a row: its first n
@@ -15,7 +15,7 @@ fast: N rows of a column, M rows wanted of it, any of them any number of times.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from dedup.arrays import I32, I64, U8
 from dedup.compiled import kernel
-from pipeline.hdf5.format import VSL
+from pipeline.hdf5.format import SAMPLE, VSL
 
 
 @dataclass(frozen=True)
@@ -157,31 +157,44 @@ Tokens = npt.NDArray[np.unsignedinteger[Any]]
 """uint16 or uint32, as the vocabulary needs."""
 
 
-def fill_sample_rows(rows_R3S: I32, windows_KW: Tokens, window_K: I64, row_K: I64) -> None:
-    """Write K windows of W = S + 1 tokens, EOS behind the first `window`, into these rows.
+@dataclass(frozen=True)
+class SampleRows:
+    """The (N, 3, S) int32 rows of N windows of S + 1 tokens, EOS behind the first `window` of each;
+    they are made as they are asked for.
 
     [input_ids, loss mask, labels]: a window of n tokens has n - 1 labels. The last token of a
     stream is an EOS, so a padded row's ids and labels are EOS from its last label on.
     """
-    if windows_KW.shape[1] != rows_R3S.shape[2] + 1 or len(window_K) != len(windows_KW):
-        raise ValueError(f"windows {windows_KW.shape} do not fit rows {rows_R3S.shape}")
-    if len(row_K) and (int(row_K.max()) >= len(rows_R3S) or int(row_K.min()) < 0):
-        raise ValueError("a row outside the block")
-    _fill_sample(rows_R3S, windows_KW, window_K, row_K)
+
+    windows: Tokens
+    window: I64
+    dtype: ClassVar = np.dtype(np.int32)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Rows, channels, S."""
+        return len(self.windows), SAMPLE.channels, self.windows.shape[1] - 1
+
+    def __getitem__(self, rows: slice) -> I32:
+        """Some of the rows, in an array of their own."""
+        windows = self.windows[rows]
+        made = np.empty((len(windows), *self.shape[1:]), self.dtype)
+        _fill_sample(made, windows, self.window[rows])
+        return made
 
 
 @kernel
-def _fill_sample(rows: I32, windows: Tokens, window: I64, row: I64) -> None:
-    """rows: C-contiguous; window, row: as long as windows, whose width is one more than theirs."""
+def _fill_sample(rows: I32, windows: Tokens, window: I64) -> None:
+    """rows: C-contiguous; windows, window: as long, windows one wider than their channels."""
     width = windows.shape[1] - 1
-    for k in range(len(row)):
-        r, labels = row[k], window[k] - 1
+    for k in range(len(rows)):
+        labels = window[k] - 1
         for j in range(width):
-            rows[r, 0, j] = windows[k, j]
+            rows[k, 0, j] = windows[k, j]
         for j in range(width):
-            rows[r, 1, j] = j < labels
+            rows[k, 1, j] = j < labels
         for j in range(width):
-            rows[r, 2, j] = windows[k, j + 1]
+            rows[k, 2, j] = windows[k, j + 1]
 
 
 def empty_vsl_rows(count: int, max_sequence_length: int, eos_id: int) -> I32:

@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dedup.arrays import I32, I64
+from dedup.arrays import I64
 from pipeline.config.prep import Config
-from pipeline.core.ids import array_hash
 from pipeline.core.manifest import Shard
 from pipeline.engine.levels import Bundle, bundle_shards, merge_in_levels, single_ranges
 from pipeline.engine.ranges import copy_table
@@ -33,7 +32,7 @@ from pipeline.engine.stage import (
     arrow_output,
     parquet_output,
 )
-from pipeline.hdf5.chunks import shard_image
+from pipeline.hdf5.chunks import Rows, build_shard
 from pipeline.hdf5.format import (
     CORPUS,
     LAYOUTS,
@@ -45,7 +44,7 @@ from pipeline.hdf5.format import (
     FormatName,
     shard_name,
 )
-from pipeline.hdf5.packing import Tokens, empty_vsl_rows, fill_sample_rows, fill_vsl_rows
+from pipeline.hdf5.packing import SampleRows, Tokens, empty_vsl_rows, fill_vsl_rows
 from pipeline.lineage.tables import CORPUS_SCHEMA
 from pipeline.lineage.tables import SCHEMA as LINEAGE_SCHEMA
 from pipeline.runs import layout
@@ -97,7 +96,7 @@ class PackJob:
 
 
 def _pack(job: PackJob, inputs: Inputs) -> Result:
-    rows = _sample(job, inputs) if job.format == SAMPLE.name else _vsl(job, inputs)
+    rows, labels = _sample(job, inputs) if job.format == SAMPLE.name else _vsl(job, inputs)
     lineage = pa.concat_tables([copy_table(part) for part, _ in _slices(job, job.spans, inputs)])
     position, start = lineage["position"].to_numpy(), lineage["token_start"].to_numpy()
     lineage = lineage.take(pa.array(np.lexsort((start, position))))
@@ -107,23 +106,27 @@ def _pack(job: PackJob, inputs: Inputs) -> Result:
         hdf5_output(job.split, job.index, rows, job.compression),
         lineage_output(job.split, job.index, lineage),
     )
-    counters = {"rows": job.count, "mask_sum": int(rows[:, 1].sum()), "split": job.split}
+    counters = {"rows": job.count, "mask_sum": labels, "split": job.split}
     if job.format == VSL.name:
         counters["segments"] = len(lineage)
     return Result(outputs, counters)
 
 
-def _sample(job: PackJob, inputs: Inputs) -> I32:
-    width = job.max_sequence_length + 1
-    rows = np.empty((job.count, SAMPLE.channels, job.max_sequence_length), np.int32)
+def _sample(job: PackJob, inputs: Inputs) -> tuple[Rows, int]:
+    """The rows of the job, and how many labels they have."""
+    windows_NW, window_N = np.empty((0, 0), np.uint16), np.empty(job.count, np.int64)
     for part, row in _slices(job, job.windows, inputs):
-        windows = _flat(part["tokens"]).reshape(-1, width)
-        fill_sample_rows(rows, windows, part["window"].to_numpy(), row)
-    return rows
+        tokens = _flat(part["tokens"]).reshape(-1, job.max_sequence_length + 1)
+        if not len(windows_NW):
+            windows_NW = np.empty((job.count, tokens.shape[1]), tokens.dtype)
+        windows_NW[row] = tokens
+        window_N[row] = part["window"].to_numpy()
+    return SampleRows(windows_NW, window_N), int(window_N.sum()) - job.count
 
 
-def _vsl(job: PackJob, inputs: Inputs) -> I32:
-    rows = empty_vsl_rows(job.count, job.max_sequence_length, job.eos_id)
+def _vsl(job: PackJob, inputs: Inputs) -> tuple[Rows, int]:
+    """The rows of the job, and how many labels they have."""
+    rows, total = empty_vsl_rows(job.count, job.max_sequence_length, job.eos_id), 0
     for part, row in _slices(job, job.windows, inputs):
         segments = list_lengths(part["labels"])
         labels = _flat(part["labels"]).astype(np.int64)
@@ -131,7 +134,8 @@ def _vsl(job: PackJob, inputs: Inputs) -> I32:
         before = np.concatenate([[0], ends])[np.cumsum(segments) - segments]
         slot = ends - labels - np.repeat(before, segments)
         fill_vsl_rows(rows, _flat(part["tokens"]), labels, np.repeat(row, segments), slot)
-    return rows
+        total += int(labels.sum())
+    return rows, total
 
 
 def _flat(column: pa.ChunkedArray) -> npt.NDArray[Any]:
@@ -151,10 +155,10 @@ def _slices(
         yield part, part["position"].to_numpy() - job.first
 
 
-def hdf5_output(split: str, index: int, data: npt.NDArray[Any], compression: Compression) -> Output:
+def hdf5_output(split: str, index: int, rows: Rows, compression: Compression) -> Output:
     """One HDF5 shard of a split."""
-    image = shard_image(data, compression)
-    return Output(f"hdf5/{split}/{shard_name(index)}", image, array_hash(data))
+    image, content_hash = build_shard(rows, compression)
+    return Output(f"hdf5/{split}/{shard_name(index)}", image, content_hash)
 
 
 def lineage_output(split: str, index: int, lineage: pa.Table) -> Output:

@@ -28,7 +28,6 @@ import pyarrow.compute as pc
 
 from dedup.arrays import I64, Array
 from pipeline.core import storage
-from pipeline.core.ids import array_hash
 from pipeline.core.manifest import (
     Shard,
     StageManifest,
@@ -38,7 +37,7 @@ from pipeline.core.manifest import (
 )
 from pipeline.core.mirror import fetch
 from pipeline.engine.runner import manifest_path
-from pipeline.hdf5.chunks import shard_image
+from pipeline.hdf5.chunks import build_shard
 from pipeline.hdf5.format import (
     CORPUS,
     DATA_PARAMS,
@@ -160,7 +159,8 @@ def _publish_version(dataset: SampleDataset, places: ShardPlaces) -> dict[str, A
     data = mask_shard(file.read(0, file.rows), dataset.layout, places, dataset.eos_id)
     name = name_version(old.name, len(dataset.ancestors) + 1)
     path = dataset.directory / name
-    published = storage.publish(path, shard_image(data, _find_compression(file.filters)))
+    image, content_hash = build_shard(data, _find_compression(file.filters))
+    published = storage.publish(path, image)
     lineage = lineage_path(dataset.directory / old.name)
     storage.publish(lineage_path(path), fetch(lineage).read_bytes())
     return {
@@ -168,7 +168,7 @@ def _publish_version(dataset: SampleDataset, places: ShardPlaces) -> dict[str, A
         "name": name,
         "n_examples": old.rows,
         "hash": published.hash,
-        "content_hash": array_hash(data),
+        "content_hash": content_hash,
     }
 
 
