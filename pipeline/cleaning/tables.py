@@ -8,7 +8,6 @@ everything that they depend on.
 """
 
 import hashlib
-import io
 import unicodedata
 from collections.abc import Sequence
 from functools import cache
@@ -22,7 +21,7 @@ import numpy.typing as npt
 
 from dedup.arrays import U8, U16, U32, U64
 from dedup.compiled import source_digest
-from dedup.user_cache import keep_cached, read_cached
+from dedup.kept_arrays import kept_arrays
 from pipeline.cleaning import known_ftfy
 from pipeline.cleaning.known_ftfy import (
     ALL,
@@ -197,19 +196,10 @@ CACHE = "cleaning"
 @cache
 def tables_or_reason() -> Tables | str:
     """The tables, or why the installed ftfy has to do all the work itself."""
-    name = table_file()
-    content = read_cached(CACHE, name)
-    if content is not None:
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            return Tables(arrays["classes"], arrays["rows"])
     try:
-        tables = build_tables()
+        return Tables(**kept_arrays(lambda: build_tables()._asdict(), CACHE, table_file()))
     except UnprovenError as error:
         return str(error)
-    file = io.BytesIO()
-    np.savez(file, **tables._asdict())
-    keep_cached(file.getvalue(), CACHE, name)
-    return tables
 
 
 def table_file() -> str:

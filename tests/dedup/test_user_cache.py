@@ -5,10 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dedup.arrays import Array
+from dedup.kept_arrays import kept_arrays
 from dedup.user_cache import _find_cache, keep_cached, read_cached, user_cache
 from pipeline.core.errors import ConfigError, ResourceError
 from pipeline.demo import quickstart
@@ -82,3 +85,26 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("os.replace", full)
     keep_cached(b"content", "folder", "name")
     assert [*(tmp_path / "folder").iterdir()] == []
+
+
+def test_arrays_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WAFERMILL_CACHE", str(tmp_path))
+    made = []
+
+    def make() -> dict[str, Array]:
+        made.append(True)
+        return {"a": np.arange(5, dtype=np.uint16), "b": np.zeros((2, 0))}
+
+    for _ in range(3):
+        arrays = kept_arrays(make, "folder", "name.npz")
+        assert arrays.keys() == {"a", "b"}
+        assert arrays["a"].dtype == np.uint16
+        assert arrays["a"].tolist() == [0, 1, 2, 3, 4]
+        assert arrays["b"].shape == (2, 0)
+        with pytest.raises(ValueError, match="read-only"):
+            arrays["a"][0] = 1
+    assert len(made) == 1
+    stored = tmp_path / "folder" / "name.npz"
+    stored.write_bytes(stored.read_bytes()[:-1])
+    assert kept_arrays(make, "folder", "name.npz")["a"].tolist() == [0, 1, 2, 3, 4]
+    assert len(made) == 2, "damage is not read"

@@ -6,12 +6,15 @@ letter, digit nor mark ends one. Escapes of JSON count as what they mean.
 
 import unicodedata
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
 from dedup.arrays import U8, U64
-from dedup.compiled import kernel
+from dedup.compiled import kernel, source_digest
+from dedup.kept_arrays import kept_arrays
 from dedup.text import Whole
+from pipeline.screening.registry import names
 from pipeline.screening.registry.names import list_words, normalise_title
 
 COMMON_WORDS = list_words(
@@ -68,7 +71,13 @@ _BACKSLASH, _U = np.uint8(ord("\\")), np.uint8(ord("u"))
 @cache
 def fold_table() -> U64:
     """(131072,) uint64: what a code point becomes: up to three points of 21 bits, the first lowest;
-    0 ends a word; all ones is dropped."""
+    0 ends a word; all ones is dropped. Made once on a machine."""
+    sources = (source_digest(Path(source).parent) for source in (__file__, names.__file__))
+    name = f"{'-'.join(sources)}-{unicodedata.unidata_version}.npz"
+    return kept_arrays(lambda: {"points": _make_fold_table()}, "titles", name)["points"]
+
+
+def _make_fold_table() -> U64:
     table = np.zeros(_POINTS, np.uint64)
     for point in range(_POINTS):
         character = chr(point)
@@ -82,7 +91,6 @@ def fold_table() -> U64:
             table[point] = _DROPPED
         elif folded and len(folded) <= _MOST_EXPANDED:
             table[point] = sum(ord(c) << 21 * place for place, c in enumerate(folded))
-    table.flags.writeable = False
     return table
 
 

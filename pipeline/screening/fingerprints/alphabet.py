@@ -9,12 +9,15 @@ Unicode version.
 
 import unicodedata
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dedup.arrays import U32
+from dedup.compiled import source_digest
+from dedup.kept_arrays import kept_arrays
 
 LIMIT = 0x30000
 """Code points from here on need no table: ideographs up to IDEOGRAPHS, then nothing known."""
@@ -111,7 +114,12 @@ def find_unit(point: str) -> list[np.uint32]:
 
 @cache
 def make_alphabet() -> Alphabet:
-    """The tables, made once per process (about a tenth of a second)."""
+    """The tables, which a quarter of a second is needed for, made once on a machine."""
+    name = f"{source_digest(Path(__file__).parent)}-{unicodedata.unidata_version}.npz"
+    return Alphabet(**kept_arrays(lambda: _make_tables()._asdict(), "alphabet", name))
+
+
+def _make_tables() -> Alphabet:
     every = [chr(point) for point in range(LIMIT)]
     points = _find_unchanged_classes(every)
     expansions: list[np.uint32] = []
@@ -124,10 +132,7 @@ def make_alphabet() -> Alphabet:
             expansions += [np.uint32(len(unit)), *unit]
     of_byte = np.full(256, WIDE, np.uint32)
     of_byte[:128] = points[:128]
-    tables = Alphabet(of_byte, points, np.array(expansions, np.uint32))
-    for table in tables:
-        table.flags.writeable = False
-    return tables
+    return Alphabet(of_byte, points, np.array(expansions, np.uint32))
 
 
 def _find_unchanged_classes(every: list[str]) -> U32:

@@ -147,10 +147,12 @@ def _make_entry(
 def _collect_grams(entries: list[_Entry], stop: U64) -> _Grams:
     starts = _find_starts(entries)
     hashes, places = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+    excluded = {b"": stop}
     for entry, start in zip(entries, starts[:-1].tolist(), strict=True):
         sketch = entry.sketch
-        excluded = salt_hashes(stop, sketch.salt) if sketch.salt else stop
-        is_kept = ~np.isin(sketch.hashes, excluded)
+        if sketch.salt not in excluded:
+            excluded[sketch.salt] = np.sort(salt_hashes(stop, sketch.salt))
+        is_kept = _find_among(excluded[sketch.salt], sketch.hashes) < 0
         hashes.append(sketch.hashes[is_kept])
         places.append(sketch.positions[is_kept].astype(np.int64) + start)
     every = np.concatenate(hashes)
@@ -164,9 +166,19 @@ def _select_boilerplate(stop: U64, entries: list[_Entry]) -> U64:
     """The boilerplate in works whose words are stored: what verification may meet."""
     is_met = np.zeros(len(stop), bool)
     for entry in entries:
-        if entry.words is not None and np.isin(entry.sketch.hashes, stop).any():
-            is_met |= np.isin(stop, sketch_words(entry.words, 1, entry.sketch.k).hashes)
+        if entry.words is not None and (_find_among(stop, entry.sketch.hashes) >= 0).any():
+            place = _find_among(stop, sketch_words(entry.words, 1, entry.sketch.k).hashes)
+            is_met[place[place >= 0]] = True
     return stop[is_met]
+
+
+def _find_among(ascending: U64, hashes: U64) -> I64:
+    """Where each hash is among the ascending ones, or -1. What takes as long as all of those, as
+    `numpy.isin` does, would be a work's share of a registry of thousands."""
+    place = np.searchsorted(ascending, hashes)
+    is_there = place < len(ascending)
+    is_there[is_there] = ascending[place[is_there]] == hashes[is_there]
+    return np.where(is_there, place, -1)
 
 
 def _find_starts(entries: list[_Entry]) -> I64:

@@ -7,9 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.screening.fingerprints.build import PLACES, build_index, load_shipped_boilerplate
+from pipeline.screening.fingerprints.build import (
+    PLACES,
+    _find_among,
+    build_index,
+    load_shipped_boilerplate,
+)
 from pipeline.screening.fingerprints.calibrate import (
     Background,
     choose_chance,
@@ -194,6 +201,23 @@ def test_boilerplate_is_in_no_posting(book: Book) -> None:
     assert len(find_passages([notice], index)) == 0
     row = find_passages([f"{book(51, 200)} {text}"], index).to_pylist()[0]
     assert row["longest_run_words"] <= 3000 + 5
+
+
+@given(st.lists(st.integers(0, 9)), st.sets(st.integers(0, 9)))
+def test_hashes_among_ascending_ones(hashes: list[int], ascending: set[int]) -> None:
+    ordered = sorted(ascending)
+    found = _find_among(np.array(ordered, np.uint64), np.array(hashes, np.uint64))
+    assert found.tolist() == [ordered.index(h) if h in ascending else -1 for h in hashes]
+
+
+@pytest.mark.parametrize("salt", [b"", b"salt"])
+def test_boilerplate_is_in_no_posting_of_a_sketch(book: Book, salt: bytes) -> None:
+    notice, own = book(8, 400), book(1, 3000)
+    sketch = sketch_text(f"{own} {notice}", 1, 5, salt)
+    index = build_index([("one", "excerpt", sketch)], boilerplate=[notice])
+    kept = [place for _, place in postings(index)]
+    assert max(kept) < 3000
+    assert len(kept) == 2996 + 4, "all grams that begin in the work's own words"
 
 
 def test_shipped_boilerplate_is_small_and_not_kept_without_need(book: Book) -> None:
