@@ -29,6 +29,7 @@ from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.shipped import gpt2_vocabulary
 from pipeline.core.storage import hash_bytes, read_at_most
 
+PAD = "<pad>"
 GPT2 = "gpt2"
 _GPT2_EOS, _GPT2_EOS_ID = "<|endoftext|>", 50256
 _GPT2_HASH = "fb8c86e3fee5ecf887dc2f81ca1cce8f"
@@ -79,6 +80,17 @@ class TokenizerDefinition:
     def added_tokens(self) -> tuple[str, ...]:
         """Strings of the added tokens, special ones included, in the order of the file."""
         return tuple(token["content"] for token in json.loads(self.json).get("added_tokens") or [])
+
+    @property
+    def special_ids(self) -> dict[str, int]:
+        """Added tokens that are special -> their ids."""
+        added = json.loads(self.json).get("added_tokens") or []
+        return {str(each["content"]): int(each["id"]) for each in added if each.get("special")}
+
+    @property
+    def decoder_start_id(self) -> int:
+        """What a decoder behind an encoder reads first: the pad token, as in T5, else the EOS."""
+        return self.special_ids.get(PAD, self.eos_id)
 
 
 def reference_tokenizer(definition: TokenizerDefinition) -> Tokenizer:

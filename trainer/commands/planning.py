@@ -73,7 +73,8 @@ def plan(
         shape = (hand.vocab_size, hand.max_sequence_length) if hand else (None, None)
         chosen = choose_model(wish, *shape)
         if data:
-            hand = inspect_data(data, chosen.shape.sequence_length)
+            length = chosen.rows[1] if chosen.rows else chosen.shape.sequence_length
+            hand = inspect_data(data, length)
         planned = plan_run(chosen, num_csx=num_csx, inference_tokens=inference_tokens, data=hand)
         if write is not None:
             write_planned_params(write, chosen)

@@ -78,13 +78,29 @@ class ExpertsConfig(FrozenModel):
         return self.top_k + self.num_shared_experts
 
 
+_OF_ENCODER_DECODERS = {
+    "bidirectional": True,
+    "position_embedding_type": "relative",
+    "norm_first": True,
+    "norm_first_sandwich": False,
+    "parallel_block": False,
+    "embedding_layer_norm": False,
+    "attention_qk_norm_layer": None,
+    "attention_logit_softcapping": None,
+    "moe": None,
+}
+"""The values that an encoder and a decoder have of these keys."""
+
+
 class ModelConfig(FrozenModel):
     """Section `model`: a decoder, of which GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Mixtral,
-    Gemma 2, Qwen, MPT and BLOOM are forms; or an encoder (BERT)."""
+    Gemma 2, Qwen, MPT and BLOOM are forms; an encoder (BERT); or an encoder and a decoder that
+    reads what it says (T5)."""
 
     vocab_size: Count = Field(description="size of the vocabulary; must equal that of the data set")
     max_position_embeddings: Count = Field(
-        description="MSL in tokens; must equal that of the data set"
+        description="MSL in tokens; must equal that of the data set. Of T5: tokens that the "
+        "encoder reads, which are those that corrupt_spans leaves of a row, and sentinels"
     )
     hidden_size: Count = Field(description="width of the residual stream")
     num_hidden_layers: Annotated[Count, Field(le=1 << 16)] = Field(description="number of blocks")
@@ -95,8 +111,24 @@ class ModelConfig(FrozenModel):
         description="width of the feed-forward layer; with swiglu, the width of each of its "
         "branches"
     )
-    position_embedding_type: Literal["learned", "fixed", "rotary", "alibi"] = Field(
-        "learned", description="fixed: sine and cosine"
+    decoder_num_hidden_layers: Count | None = Field(
+        None,
+        description="blocks of a decoder that reads what an encoder of num_hidden_layers says, and "
+        "is trained with data_transforms: corrupt_spans (T5); null: none",
+    )
+    tgt_max_position_embeddings: Count | None = Field(
+        None, description="tokens that this decoder reads and tells"
+    )
+    position_embedding_type: Literal["learned", "fixed", "rotary", "alibi", "relative"] = Field(
+        "learned",
+        description="fixed: sine and cosine; relative: a learned bias for every head and bucket of "
+        "distances, one for all blocks of the encoder and one of the decoder (T5)",
+    )
+    relative_attention_num_buckets: int = Field(
+        32, ge=4, multiple_of=4, description="buckets of distances (relative)"
+    )
+    relative_attention_max_distance: Count = Field(
+        128, description="from this distance on all are in one bucket (relative)"
     )
     rotary_dim: int | None = Field(
         None, ge=2, description="number of leading units of a head that are rotated; null: all"
@@ -232,7 +264,8 @@ class ModelConfig(FrozenModel):
     output_logits_scale: float = Field(
         1.0,
         gt=0,
-        description="factor for the logits; with muP, default output_logits_alpha / m_width",
+        description="factor for the logits; default with muP output_logits_alpha / m_width, and "
+        "1 / sqrt(hidden_size) for a tied read-out with decoder_num_hidden_layers",
     )
     final_logit_softcapping: float | None = Field(
         None, gt=0, description="c: logits become c tanh(logits / c) (Gemma 2)"
@@ -268,6 +301,18 @@ class ModelConfig(FrozenModel):
         derived = {"scale_qk_dot_by_d": True, "output_logits_scale": factor * base / width}
         return {**derived, **value}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _scaled_when_tied(cls, value: Any) -> Any:
+        """A decoder behind an encoder reads out with the token embedding, over sqrt(hidden_size):
+        T5 (arXiv 1910.10683), where embeddings have deviation 1."""
+        if not isinstance(value, dict) or value.get("decoder_num_hidden_layers") is None:
+            return value
+        width = value.get("hidden_size")
+        if value.get("share_embedding_weights") is False or not isinstance(width, int) or width < 1:
+            return value
+        return {"output_logits_scale": width**-0.5, **value}
+
     @model_validator(mode="after")
     def _possible(self) -> "ModelConfig":
         for problem in self._problems():
@@ -302,6 +347,7 @@ class ModelConfig(FrozenModel):
         yield from self._scaling_problems()
         yield from self._window_problems()
         yield from self._encoder_problems()
+        yield from self._encoder_decoder_problems()
         if kind == "fixed" and self.hidden_size % 2:
             yield f"hidden_size {self.hidden_size} is odd; fixed positions need an even number"
         if self.mup_base_hidden_size is None:
@@ -366,12 +412,40 @@ class ModelConfig(FrozenModel):
         if self.mup_base_hidden_size is not None:
             yield "bidirectional: true needs mup_base_hidden_size: null"
 
+    def _encoder_decoder_problems(self) -> Iterator[str]:
+        """Of a decoder that reads what an encoder says, and of what only that has."""
+        relative = self.position_embedding_type == "relative"
+        if self.decoder_num_hidden_layers is None:
+            if relative:
+                yield "position_embedding_type: relative needs decoder_num_hidden_layers"
+            if self.tgt_max_position_embeddings is not None:
+                yield "tgt_max_position_embeddings needs decoder_num_hidden_layers"
+            return
+        if self.tgt_max_position_embeddings is None:
+            yield "decoder_num_hidden_layers needs tgt_max_position_embeddings"
+        for key, value in _OF_ENCODER_DECODERS.items():
+            if getattr(self, key) != value:
+                words = {None: "null", True: "true", False: "false"}
+                shown = words.get(value, value)  # type: ignore[call-overload]
+                yield f"decoder_num_hidden_layers needs {key}: {shown}"
+        if self.relative_attention_max_distance <= self.relative_attention_num_buckets // 2:
+            yield (
+                f"relative_attention_max_distance {self.relative_attention_max_distance} must be "
+                "above half of relative_attention_num_buckets, "
+                f"{self.relative_attention_num_buckets}: distances below that have a bucket each"
+            )
+
     @property
     def precision(self) -> Precision:
         """What the wafers compute in."""
         if not self.mixed_precision:
             return "float32"
         return "cbfloat16" if self.fp16_type == "cbfloat16_exact" else self.fp16_type
+
+    @property
+    def positions(self) -> int:
+        """Tokens that a sample has: those read and, with an encoder and a decoder, those told."""
+        return self.max_position_embeddings + (self.tgt_max_position_embeddings or 0)
 
     @property
     def attention_width(self) -> int:

@@ -31,10 +31,18 @@ def shapes(config: ModelConfig) -> Shapes:
     named: Shapes = {"token_embedding.weight": (vocabulary, width)}
     if config.position_embedding_type == "learned":
         named["position_embedding.weight"] = (config.max_position_embeddings, width)
+    bias_shape = config.relative_attention_num_buckets, config.num_heads
+    if config.position_embedding_type == "relative":
+        named["position_bias.weight"] = bias_shape
     if config.embedding_layer_norm:
         named |= _norm(config, "embedding_norm")
     for index in range(config.num_hidden_layers):
         named |= _block(config, f"blocks.{index}.")
+    if config.decoder_num_hidden_layers is not None:
+        named |= _norm(config, "decoder.encoder_norm")
+        named["decoder.position_bias.weight"] = bias_shape
+        for index in range(config.decoder_num_hidden_layers):
+            named |= _decoder_block(config, f"decoder.blocks.{index}.")
     if config.mlm_head:
         named |= _linear("head_dense", (width, width), True)
     named |= _norm(config, "final_norm")
@@ -52,18 +60,8 @@ def qkv_rows(config: ModelConfig) -> tuple[int, int]:
 
 def _block(config: ModelConfig, prefix: str) -> Shapes:
     width = config.hidden_size
-    q_rows, k_rows = qkv_rows(config)
     named = _norm(config, f"{prefix}attention_norm")
-    named |= _linear(
-        f"{prefix}attention.qkv",
-        (q_rows + 2 * k_rows, width),
-        config.use_projection_bias_in_attention,
-    )
-    if config.attention_qk_norm_layer is not None:
-        kind, head = config.attention_qk_norm_layer, config.head_size
-        for name in ("query_norm", "key_norm"):
-            named |= _norm_vectors(f"{prefix}attention.{name}", kind, head)
-    named |= _linear(f"{prefix}attention.output", (width, q_rows), config.use_ffn_bias_in_attention)
+    named |= _attention(config, f"{prefix}attention.")
     if config.use_untied_layer_norm or not config.parallel_block:
         named |= _norm(config, f"{prefix}feed_forward_norm")
     if config.moe is None:
@@ -76,6 +74,28 @@ def _block(config: ModelConfig, prefix: str) -> Shapes:
         named |= _norm(config, f"{prefix}attention_output_norm")
         named |= _norm(config, f"{prefix}feed_forward_output_norm")
     return named
+
+
+def _decoder_block(config: ModelConfig, prefix: str) -> Shapes:
+    """Of a decoder behind an encoder."""
+    named: Shapes = {}
+    for name in ("attention", "cross_attention"):
+        named |= _norm(config, f"{prefix}{name}_norm")
+        named |= _attention(config, f"{prefix}{name}.")
+    named |= _norm(config, f"{prefix}feed_forward_norm")
+    return named | _feed_forward(config, f"{prefix}feed_forward.")
+
+
+def _attention(config: ModelConfig, prefix: str) -> Shapes:
+    width, (q_rows, k_rows) = config.hidden_size, qkv_rows(config)
+    named = _linear(
+        f"{prefix}qkv", (q_rows + 2 * k_rows, width), config.use_projection_bias_in_attention
+    )
+    if config.attention_qk_norm_layer is not None:
+        kind, head = config.attention_qk_norm_layer, config.head_size
+        for name in ("query_norm", "key_norm"):
+            named |= _norm_vectors(f"{prefix}{name}", kind, head)
+    return named | _linear(f"{prefix}output", (width, q_rows), config.use_ffn_bias_in_attention)
 
 
 def _feed_forward(config: ModelConfig, prefix: str) -> Shapes:
@@ -143,6 +163,11 @@ def gpt_shape(model: ModelConfig) -> GPTShape:
             filter_bias=model.use_ffn_bias,
             read_out_bias=model.use_bias_in_output,
             head_dense=model.mlm_head,
+            decoder_layers=model.decoder_num_hidden_layers or 0,
+            decoder_length=model.tgt_max_position_embeddings or 0,
+            position_buckets=model.relative_attention_num_buckets
+            if model.position_embedding_type == "relative"
+            else 0,
         ),
     )
 
@@ -159,6 +184,7 @@ def count_training_flops(model: ModelConfig) -> int:
 
 _BLOCK = re.compile(r"blocks\.(\d+)\.")
 _EXPERT = re.compile(r"experts\.(\d+)\.")
+_DECODER = "decoder."
 
 
 QKV = "attention.qkv"
@@ -174,6 +200,7 @@ class CheckpointLayout:
     three names. `per_head`: rows of that one matrix go head by head. `conv1d`: matrices of blocks
     are stored transposed. `interleaved`: how rotated units are paired. `ignored`: patterns of
     constants that such files hold. `aliases`: theirs -> what some files call it instead.
+    `cross_qkv`: as `qkv`, of attention to an encoder. `decoder`: of the decoder behind an encoder.
     """
 
     names: Mapping[str, str]
@@ -184,10 +211,14 @@ class CheckpointLayout:
     interleaved: bool = False
     ignored: tuple[str, ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
+    cross_qkv: tuple[str, ...] = ()
+    decoder: "CheckpointLayout | None" = None
 
     def name(self, ours: str) -> str:
         """Their name of one of our parameters other than qkv. Raises KeyError when they have no
         such parameter."""
+        if self.decoder is not None and ours.startswith(_DECODER):
+            return self.decoder.name(ours.removeprefix(_DECODER))
         match = _BLOCK.match(ours)
         stem, _, kind = ours.rpartition(".")
         if match is None:
@@ -200,11 +231,14 @@ class CheckpointLayout:
 
     def all_names(self, ours: str) -> list[str]:
         """Their names of one of our parameters, of qkv as many as they have. Raises as `name`."""
+        if self.decoder is not None and ours.startswith(_DECODER):
+            return self.decoder.all_names(ours.removeprefix(_DECODER))
         match = _BLOCK.match(ours)
         if match is None or QKV not in ours:
             return [self.name(ours)]
         prefix, kind = self.block.format(n=match[1]), ours.rpartition(".")[2]
-        return [f"{prefix}{name}.{kind}" for name in self.qkv]
+        names = self.cross_qkv if ours[match.end() :].startswith("cross_") else self.qkv
+        return [f"{prefix}{name}.{kind}" for name in names]
 
 
 MODEL_ZOO = CheckpointLayout(
@@ -251,7 +285,7 @@ PREFIX = "model."
 def in_block(name: str) -> bool:
     """Whether a parameter is inside a block; its matrices there are the group `decoder_kernel`.
     Routers of mixtures of experts are none, as in Model Zoo."""
-    return name.startswith("blocks.") and not name.endswith(".router.weight")
+    return name.startswith(("blocks.", "decoder.blocks.")) and not name.endswith(".router.weight")
 
 
 def fan_in_multiplier(name: str, config: ModelConfig) -> float:

@@ -234,19 +234,20 @@ def override(params: Params, **options: Any) -> Params:
 
 
 def _check(params: Params, draft: Draft) -> None:
-    """Refuse an encoder that does not guess hidden tokens, and a decoder that does; a loss scale
-    where gradients have the range of fp32 anyway, cbfloat16 without the dynamic one that Model Zoo
-    asks for, and muP, whose learning rates are for updates of the size of the rate, with an
-    optimizer that needs others."""
+    """Refuse an encoder that does not guess hidden tokens, with a decoder behind it cut-out spans,
+    and another model that does; a loss scale where gradients have the range of fp32 anyway,
+    cbfloat16 without the dynamic one that Model Zoo asks for, and muP, whose learning rates are for
+    updates of the size of the rate, with an optimizer that needs others."""
+    expected, why = task_of(params.model)
     for name, section in (("train_input", params.train_input), ("eval_input", params.eval_input)):
-        if section is not None and params.model.bidirectional != (section.masking is not None):
-            reason = (
-                "expected [{name: mask_tokens}]: with model.bidirectional: true a token sees the "
-                "next one, which would be its label"
-                if params.model.bidirectional
-                else "mask_tokens is for encoders: set model.bidirectional: true"
+        given = None if section is None or section.masking is None else section.masking.name
+        if section is not None and given != expected:
+            raise draft.error(
+                f"{name}.data_transforms",
+                f"{given} is for encoders: set {_MODELS[given]}"
+                if given is not None and expected is None
+                else f"expected [{{name: {expected}}}]: {why}",
             )
-            raise draft.error(f"{name}.data_transforms", reason)
     factor, precision = params.optimizer.loss_scaling_factor, params.model.precision
     if precision == "cbfloat16" and factor != "dynamic":
         raise draft.error(
@@ -269,3 +270,21 @@ def _check(params: Params, draft: Draft) -> None:
             f"{named.name} cannot be used with model.mup_base_hidden_size: the learning rates of "
             f"muP are for {', '.join(suitable)}; use one of these, or leave muP out",
         )
+
+
+_MODELS = {
+    "mask_tokens": "model.bidirectional: true",
+    "corrupt_spans": "model.bidirectional: true and model.decoder_num_hidden_layers",
+}
+"""What a model needs for these tasks."""
+
+
+def task_of(model: ModelConfig) -> tuple[str | None, str]:
+    """What a model guesses, None for the next token; and why it does not learn otherwise."""
+    if model.decoder_num_hidden_layers is not None:
+        return "corrupt_spans", "with model.decoder_num_hidden_layers a decoder tells cut-out spans"
+    if model.bidirectional:
+        return "mask_tokens", (
+            "with model.bidirectional: true a token sees the next one, which would be its label"
+        )
+    return None, ""

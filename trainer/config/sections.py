@@ -64,7 +64,53 @@ class MaskTokens(FrozenModel):
     )
 
 
-DataTransform = Annotated[SinkTokens | MaskTokens, Field(discriminator="name")]
+class CorruptSpans(FrozenModel):
+    """An entry of `data_transforms`: span corruption (T5, arXiv 1910.10683). Spans of a row are cut
+    out, each for a sentinel, and told by the decoder behind the same sentinels. Other spans are cut
+    each time that a row is read; all rows give as many tokens."""
+
+    name: Literal["corrupt_spans"]
+    noise_density: float = Field(0.15, gt=0, lt=1, description="share of a row that is cut out")
+    mean_noise_span_length: float = Field(3.0, ge=1, description="tokens of a span, on average")
+    extra_ids: Count | None = Field(
+        None,
+        description="sentinels behind the vocabulary of the data set, which model.vocab_size "
+        "includes; null: `<extra_id_0>`, `<extra_id_1>`, ... of the run's tokenizer",
+    )
+
+    def count_spans(self, tokens: int) -> tuple[int, int]:
+        """(tokens that are cut out, in how many spans) of a row of at least 2 tokens; both at least
+        1, and a token stays before every span."""
+        noise = min(max(round(tokens * self.noise_density), 1), tokens - 1)
+        spans = max(round(noise / self.mean_noise_span_length), 1)
+        return noise, min(spans, tokens - noise)
+
+    def lengths(self, tokens: int) -> tuple[int, int]:
+        """(tokens of the encoder, of the decoder) for a row of so many, an EOS behind each.
+
+        >>> CorruptSpans(name="corrupt_spans").lengths(568)
+        (512, 114)
+        """
+        noise, spans = self.count_spans(tokens)
+        return tokens - noise + spans + 1, noise + spans + 1
+
+    def row_length(self, inputs: int, told: int | None = None) -> int:
+        """The longest rows that give the encoder and the decoder at most so many tokens, as T5's
+        compute_input_and_target_lengths; `told`: None for any number. At least 2.
+
+        >>> rule = CorruptSpans(name="corrupt_spans")
+        >>> rule.row_length(512), rule.row_length(512, 114), rule.row_length(512, 20)
+        (568, 568, 96)
+        """
+        tokens = 2
+        while True:
+            longer = self.lengths(tokens + 1)
+            if longer[0] > inputs or (told is not None and longer[1] > told):
+                return tokens
+            tokens += 1
+
+
+DataTransform = Annotated[SinkTokens | MaskTokens | CorruptSpans, Field(discriminator="name")]
 
 
 class BatchSizeStep(FrozenModel):
@@ -96,7 +142,8 @@ class SampleInputConfig(FrozenModel):
         strict=False,
         max_length=1,
         description="a change of rows as they are read: sink tokens before them, which "
-        "max_position_embeddings includes; or hidden tokens, which an encoder guesses",
+        "max_position_embeddings includes; hidden tokens, which an encoder guesses; or spans cut "
+        "out, which a decoder behind an encoder tells",
     )
     batch_size: Count = Field(description="global batch in sequences, over all CS-2 systems")
     micro_batch_size: Count | Literal["auto"] = Field(
@@ -111,6 +158,8 @@ class SampleInputConfig(FrozenModel):
             raise ValueError("give data_dir or mixture, not both")
         if self.sinks and self.use_vsl:
             raise ValueError("add_sink_tokens needs use_vsl: false")
+        if isinstance(self.masking, CorruptSpans) and self.use_vsl:
+            raise ValueError("corrupt_spans needs use_vsl: false")
         return self
 
     @property
@@ -119,9 +168,10 @@ class SampleInputConfig(FrozenModel):
         return next((one for one in self.data_transforms if isinstance(one, SinkTokens)), None)
 
     @property
-    def masking(self) -> MaskTokens | None:
+    def masking(self) -> MaskTokens | CorruptSpans | None:
         """How tokens to guess are chosen."""
-        return next((one for one in self.data_transforms if isinstance(one, MaskTokens)), None)
+        kinds = MaskTokens | CorruptSpans
+        return next((one for one in self.data_transforms if isinstance(one, kinds)), None)
 
 
 class TrainInput(SampleInputConfig):

@@ -21,6 +21,7 @@ from pipeline.core.shipped import gpt2_vocabulary
 from pipeline.core.storage import WrittenFile
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 from trainer.config import ModelConfig, load_params
+from trainer.config.params import task_of
 from trainer.convert import lazy_tensors
 from trainer.convert.lazy_tensors import State
 from trainer.convert.sources import INDEX, read_json_object
@@ -102,6 +103,9 @@ def write_hf(
     eos = None if tokenizer is None else tokenizer.eos_id
     bos = eos if tokenizer is None or tokenizer.bos_id is None else tokenizer.bos_id
     ids = {"bos_token_id": bos, "eos_token_id": eos}
+    if tokenizer is not None and hf_config.get("is_encoder_decoder"):
+        start = tokenizer.decoder_start_id
+        ids |= {"decoder_start_token_id": start, "pad_token_id": start}
     for name, data in tokenizer_files(tokenizer, hf_config).items():
         files[name] = storage.publish(out / name, data)
     generation = {**ids, "do_sample": False}
@@ -149,7 +153,8 @@ def write_mdl(out: Path, state: State, config: ModelConfig, step: int) -> Files:
 
 def write_params_yaml(out: Path, config: ModelConfig) -> Files:
     """A params.yaml that loads, with this section `model`."""
-    transforms = {"data_transforms": [{"name": "mask_tokens"}]} if config.bidirectional else {}
+    task, _ = task_of(config)
+    transforms = {} if task is None else {"data_transforms": [{"name": task}]}
     sections = {
         "train_input": {"batch_size": 8, **transforms},
         "model": config.model_dump(mode="json", exclude_defaults=True),

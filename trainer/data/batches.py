@@ -47,12 +47,13 @@ class TrainingData:
         self._seed, self._name = seed, order
 
     def batch(self, step: int) -> Batch:
-        """The global batch of 1-based `step`; each feature (B, S) int64."""
+        """The global batch of 1-based `step`; each feature (B, S) int64, or as long as cut-out
+        spans make it."""
         rows_BCS, masking = self.source.read(self._rows(step)), self.source.masking
-        if masking is not None:
-            samples_B = samples_before_step(step, self.schedule) + np.arange(len(rows_BCS))
-            rows_BCS = masking.of_training(rows_BCS, self._seed, samples_B)
-        return to_batch(rows_BCS)
+        if masking is None:
+            return to_batch(rows_BCS)
+        samples_B = samples_before_step(step, self.schedule) + np.arange(len(rows_BCS))
+        return to_batch(masking.of_training(rows_BCS, self._seed, samples_B))
 
     def paths(self, step: int) -> list[Path]:
         """The shards that the batch of 1-based `step` is read from."""
@@ -215,35 +216,55 @@ def activation_bytes(
 
     "keep" holds all layers; "recompute" one, and the input of each; "evict" one; at the end come
     the head of an encoder, logits, their softmax and gradient. Attention scores are not counted
-    (fused attention), except for ALiBi; with dropout, PyTorch keeps them on a CPU. `packed`: rows
-    of several documents (VSL) have a mask.
+    (fused attention), except for ALiBi and relative positions; with dropout, PyTorch keeps them on
+    a CPU. `packed`: rows of several documents (VSL) have a mask. A decoder behind an encoder keeps
+    what the encoder says.
     """
     size = _FP32_BYTES if model.precision in _IN_FP32 else _HALF_BYTES
-    length, depth = model.max_position_embeddings, model.num_hidden_layers
-    layer = _layer_bytes(model, size) + (_FP32_BYTES * length**2 if packed else 0)
+    length = model.max_position_embeddings
+    told = model.tgt_max_position_embeddings or length
+    layer = _layer_bytes(model, size, length) + (_FP32_BYTES * length**2 if packed else 0)
+    stacks = [(model.num_hidden_layers, length, layer)]
+    encoded = 0
+    if model.decoder_num_hidden_layers is not None:
+        behind = _decoder_layer_bytes(model, size, told)
+        stacks.append((model.decoder_num_hidden_layers, told, behind))
+        encoded = 2 * (_FP32_BYTES + size) * length * model.hidden_size
+    largest = max(each for _, _, each in stacks)
     layers = {
-        "keep": depth * layer,
-        "recompute": depth * size * length * model.hidden_size + layer,
-        "evict": layer,
+        "keep": sum(depth * each for depth, _, each in stacks),
+        "recompute": size * model.hidden_size * sum(d * n for d, n, _ in stacks) + largest,
+        "evict": largest,
     }
     norm = (
         2 * (_FP32_BYTES + size) * length * model.hidden_size if model.embedding_layer_norm else 0
     )
     head = 3 * size * length * model.hidden_size if model.mlm_head else 0
-    return layers[rule] + norm + head + 3 * size * length * model.vocab_size
+    return layers[rule] + norm + encoded + head + 3 * size * told * model.vocab_size
 
 
-def _layer_bytes(model: ModelConfig, size: int) -> int:
-    """Of one block, at `size` bytes an element.
+def _decoder_layer_bytes(model: ModelConfig, size: int, told: int) -> int:
+    """Of one block behind an encoder: one for its `told` tokens, attention to the encoder's with
+    its norm, and K and V of those."""
+    width, inner = model.hidden_size, model.attention_width
+    read = model.max_position_embeddings
+    crossing = (_FP32_BYTES + size) * told * 3 * width + 3 * _FP32_BYTES * told * inner
+    crossing += _FP32_BYTES * read * (width + 3 * inner)
+    weights = 3 * _FP32_BYTES * inner * width if model.precision == "float16" else 0
+    return _layer_bytes(model, size, told) + crossing + weights
+
+
+def _layer_bytes(model: ModelConfig, size: int, length: int) -> int:
+    """Of one block that reads `length` tokens, at `size` bytes an element.
 
     Per token: two norms, Q, K, V, attention output, projection, two residual sums and the
     feed-forward output (10 widths) and its two hidden tensors, of a gated one four. RMSNorm keeps
     its input in fp32 and the normalized one; rotated Q and K come beside the others, and so do
     normalized ones. In float16, attention keeps its input, Q, K, V and its output in fp32, and an
-    fp32 copy of the QKV weight. The bias of ALiBi, a window and capped logits make attention keep
-    its scores.
+    fp32 copy of the QKV weight. The bias of ALiBi or of relative positions, a window and capped
+    logits make attention keep its scores.
     """
-    width, inner, length = model.hidden_size, model.attention_width, model.max_position_embeddings
+    width, inner = model.hidden_size, model.attention_width
     branches = 4 if model.is_gated else 2
     total = size * length * (6 * width + 4 * inner)
     if model.moe is None:
@@ -265,7 +286,7 @@ def _layer_bytes(model: ModelConfig, size: int) -> int:
         wider = (_FP32_BYTES - size) * 4 + _FP32_BYTES
         total += length * inner * wider + 3 * _FP32_BYTES * inner * width
     scores = _FP32_BYTES * model.num_heads * length * length
-    if model.position_embedding_type == "alibi":
+    if model.position_embedding_type in ("alibi", "relative"):
         total += 3 * scores
     elif model.attention_sliding_window_length is not None:
         total += _FP32_BYTES * length * length

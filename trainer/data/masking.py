@@ -13,7 +13,6 @@ row: it is the same for any number of systems, and after a restart.
 Shapes: B sequences, C channels (3, of VSL 5), S tokens (MSL), N tokens that may be chosen.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -28,18 +27,19 @@ from pipeline.hdf5.foreign.dataset import UNKNOWN_ID
 from pipeline.hdf5.format import SAMPLE_FEATURES, VSL_FEATURES
 from pipeline.hdf5.read import SampleDataset
 from pipeline.runs.layout import TOKENIZER
-from pipeline.tokenizers.definition import restore_definition
+from pipeline.tokenizers.definition import TokenizerDefinition, restore_definition
 from trainer.config import ModelConfig
 from trainer.config.sections import MaskTokens
 
 Rows = npt.NDArray[np.int32]
+Values = TypeVar("Values", bound=npt.NDArray[Any])
 _IDS, _MASK, _LABELS = (
     SAMPLE_FEATURES.index(name) for name in ("input_ids", "attention_mask", "labels")
 )
 _POSITIONS = VSL_FEATURES.index("position_ids")
 _HIDDEN = 0.8
 _HIDDEN_OR_RANDOM = 0.9
-_EVALUATION_SEED = 0
+EVALUATION_SEED = 0
 """The same for all runs, so that their evaluations guess the same tokens."""
 
 
@@ -60,7 +60,11 @@ class TokenMasking:
 
     def of_evaluation(self, rows_BCS: Rows, rows_B: I64) -> Rows:
         """As `of_training`, of rows with these numbers; the same in every evaluation."""
-        return self._masked(rows_BCS, _EVALUATION_SEED, "evaluation", rows_B)
+        return self._masked(rows_BCS, EVALUATION_SEED, "evaluation", rows_B)
+
+    def of_told(self, of_labels_BS: Values, rows_BCS: Rows, rows_B: I64) -> Values:
+        """What holds of the labels of rows, for what is told of them in an evaluation."""
+        return of_inputs(of_labels_BS, rows_BCS)
 
     def describe(self) -> dict[str, Any]:
         """As run.json has it."""
@@ -93,9 +97,6 @@ class TokenMasking:
         row_CS[_IDS, other] = (draw_S[other] * self.vocab_size).astype(np.int32)
 
 
-Values = TypeVar("Values", bound=npt.NDArray[Any])
-
-
 def of_inputs(of_labels_BS: Values, rows_BCS: Rows) -> Values:
     """What holds of the labels of rows, for their inputs, which are the same tokens a column later.
     The first of a segment is no label; it has what holds of the token after it, which is of the
@@ -118,7 +119,8 @@ def resolve_masking(
 ) -> TokenMasking:
     """The rule with the ids of the tokenizer of the data sets. Raises ConfigError where there is no
     mask token, or different ones, or one beyond the vocabulary of the model."""
-    special_of = [_special_tokens(dataset) for dataset in datasets]
+    definitions = [find_definition(dataset) for dataset in datasets]
+    special_of = [{} if each is None else each.special_ids for each in definitions]
     found = [
         _find_mask_id(rule, special, dataset)
         for special, dataset in zip(special_of, datasets, strict=True)
@@ -151,11 +153,9 @@ def _find_mask_id(rule: MaskTokens, special: dict[str, int], dataset: SampleData
     return special[rule.mask_token]
 
 
-def _special_tokens(dataset: SampleDataset) -> dict[str, int]:
-    """Those of the tokenizer of its run directory, by string; none where it has no tokenizer."""
+def find_definition(dataset: SampleDataset) -> TokenizerDefinition | None:
+    """The tokenizer of its run directory; None where it has none."""
     path = dataset.directory.parent.parent / TOKENIZER
     if not path.is_file():
-        return {}
-    definition = restore_definition(str(path), path.read_bytes(), dataset.eos_id)
-    added = json.loads(definition.json).get("added_tokens") or []
-    return {str(token["content"]): int(token["id"]) for token in added if token.get("special")}
+        return None
+    return restore_definition(str(path), path.read_bytes(), dataset.eos_id)

@@ -32,33 +32,35 @@ from pipeline.hdf5.sampler import OrderName, training_order
 from pipeline.lineage.forward import NO_SOURCE, LabelSources, has_lineage
 from pipeline.runs.generations import list_split_directories
 from trainer.config import ModelConfig, SampleInputConfig
-from trainer.config.sections import SinkTokens, TrainInput
+from trainer.config.sections import CorruptSpans, DataTransform, SinkTokens, TrainInput
+from trainer.data import span_corruption
 from trainer.data.masking import TokenMasking, resolve_masking
+from trainer.data.span_corruption import SpanCorruption, resolve_corruption
 
 Batch = dict[str, torch.Tensor]
 _IDS, _LABELS = (SAMPLE_FEATURES.index(name) for name in ("input_ids", "labels"))
 
 
 def open_checked(
-    directory: Path, model: ModelConfig, use_vsl: bool = False, sinks: SinkTokens | None = None
+    directory: Path,
+    model: ModelConfig,
+    use_vsl: bool = False,
+    transform: DataTransform | None = None,
 ) -> SampleDataset:
-    """Open a data set of any format. Raises ConfigError naming both values when MSL, vocabulary
-    or use_vsl do not fit the model; InputError without rows."""
-    if sinks is not None:
-        model = _without_sinks(model, sinks)
-    dataset = open_any(directory, model.max_position_embeddings, model.vocab_size)
+    """Open a data set of any format, whose rows `transform` will change. Raises ConfigError naming
+    both values when MSL, vocabulary or use_vsl do not fit the model; InputError without rows."""
+    of_rows = model_of_rows(model, transform)
+    dataset = open_any(directory, of_rows.max_position_embeddings, of_rows.vocab_size)
+    if transform is not None:
+        _check_transformed(dataset, transform)
     _check_layout(dataset, use_vsl)
-    if sinks is not None and dataset.layout.name != "sample":
-        raise ConfigError(
-            f"{directory}: format {dataset.layout.name}, but data_transforms: add_sink_tokens "
-            "needs sample; write the same tokens in that format with "
-            "`prep repack RUN --out DIR --format sample`"
-        )
+    if isinstance(transform, CorruptSpans):
+        span_corruption.check_rows(transform, dataset, model)
     has_params = (dataset.directory / DATA_PARAMS).exists()
     where = f"in its {DATA_PARAMS}" if has_params else "by its files"
     names = {"max_position_embeddings": "max_sequence_length", "vocab_size": "vocab_size"}
     for ours, theirs in names.items():
-        expected, actual = getattr(model, ours), getattr(dataset, theirs)
+        expected, actual = getattr(of_rows, ours), getattr(dataset, theirs)
         if expected != actual:
             raise ConfigError(
                 f"model.{ours} is {expected} but the data set {directory} has {theirs} {actual} "
@@ -71,8 +73,16 @@ def open_checked(
     return dataset
 
 
+def model_of_rows(model: ModelConfig, transform: DataTransform | None) -> ModelConfig:
+    """The model that the rows of the data set would fit as they are."""
+    if isinstance(transform, SinkTokens):
+        return _without_sinks(model, transform)
+    if isinstance(transform, CorruptSpans):
+        return span_corruption.rows_for(transform, model)
+    return model
+
+
 def _without_sinks(model: ModelConfig, sinks: SinkTokens) -> ModelConfig:
-    """The model that the rows of the data set would fit."""
     if sinks.sink_token_id >= model.vocab_size:
         raise ConfigError(
             f"data_transforms.0.sink_token_id is {sinks.sink_token_id}, but model.vocab_size is "
@@ -85,6 +95,18 @@ def _without_sinks(model: ModelConfig, sinks: SinkTokens) -> ModelConfig:
             f"model.max_position_embeddings, {model.max_position_embeddings}"
         )
     return model.model_copy(update={"max_position_embeddings": length})
+
+
+def _check_transformed(dataset: SampleDataset, transform: DataTransform) -> None:
+    """Refuse formats that a change of rows is not for."""
+    formats = {"add_sink_tokens": ("sample",), "corrupt_spans": ("sample", "corpus")}
+    needed = formats.get(transform.name)
+    if needed is not None and dataset.layout.name not in needed:
+        raise ConfigError(
+            f"{dataset.directory}: format {dataset.layout.name}, but data_transforms: "
+            f"{transform.name} needs {' or '.join(needed)}; write the same tokens in that format "
+            "with `prep repack RUN --out DIR --format sample`"
+        )
 
 
 def _check_layout(dataset: SampleDataset, use_vsl: bool) -> None:
@@ -103,9 +125,11 @@ def _check_layout(dataset: SampleDataset, use_vsl: bool) -> None:
         )
 
 
-def to_batch(rows_BCS: npt.NDArray[np.int32]) -> Batch:
+def to_batch(rows_BCS: npt.NDArray[np.int32] | span_corruption.Features) -> Batch:
     """(B, C, S) int32 rows -> feature name -> (B, S) int64 tensor; the five channels of VSL are
-    features too."""
+    features too. Features that have names already keep them, and their lengths."""
+    if isinstance(rows_BCS, dict):
+        return {name: torch.from_numpy(v.astype(np.int64)) for name, v in rows_BCS.items()}
     names = VSL_FEATURES if rows_BCS.shape[1] == len(VSL_FEATURES) else SAMPLE_FEATURES
     # numpy casts in the calling thread alone: torch would start a pool for a thread that reads
     # ahead.
@@ -124,7 +148,7 @@ class SampleSource:
     parts: tuple[OrderPart, ...]
     joins: tuple[int, ...] | None = None
     sinks: SinkTokens | None = None
-    masking: TokenMasking | None = None
+    masking: TokenMasking | SpanCorruption | None = None
 
     @staticmethod
     def of(*datasets: SampleDataset) -> "SampleSource":
@@ -251,20 +275,24 @@ def _open(
     places: Sequence[tuple[Path, float]], section: SampleInputConfig, model: ModelConfig
 ) -> SampleSource:
     """Data sets with their weights; each generation of a run is one."""
-    opened, parts, sinks = [], [], section.sinks
-    own_length = (_without_sinks(model, sinks) if sinks else model).max_position_embeddings
+    opened, parts = [], []
+    transform = next(iter(section.data_transforms), None)
+    own_length = model_of_rows(model, transform).max_position_embeddings
     for place, weight in places:
         first, *later = list_split_directories(place)
-        datasets = [open_checked(first, model, section.use_vsl, sinks)]
+        datasets = [open_checked(first, model, section.use_vsl, transform)]
         for directory in later:
             if open_any(directory, own_length).rows:
-                datasets.append(open_checked(directory, model, section.use_vsl, sinks))
+                datasets.append(open_checked(directory, model, section.use_vsl, transform))
         opened += datasets
         parts += [_make_part(dataset, weight) for dataset in datasets]
     _check_together(opened)
-    rule = section.masking
-    masking = None if rule is None else resolve_masking(rule, opened, model)
-    return SampleSource(tuple(opened), tuple(parts), sinks=sinks, masking=masking)
+    masking: TokenMasking | SpanCorruption | None = None
+    if isinstance(rule := section.masking, CorruptSpans):
+        masking = resolve_corruption(rule, opened, model)
+    elif rule is not None:
+        masking = resolve_masking(rule, opened, model)
+    return SampleSource(tuple(opened), tuple(parts), sinks=section.sinks, masking=masking)
 
 
 def _make_part(dataset: SampleDataset, weight: float) -> OrderPart:

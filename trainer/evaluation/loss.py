@@ -28,10 +28,10 @@ from pipeline.core.words import pluralise
 from pipeline.hdf5.foreign.dataset import holds_shards, open_any
 from pipeline.hdf5.format import VSL
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
-from trainer.config import EvalInput
-from trainer.config.sections import MaskTokens
+from trainer.config import EvalInput, ModelConfig
+from trainer.config.sections import CorruptSpans, MaskTokens
 from trainer.data import Batch, SampleSource, open_evaluation, to_batch
-from trainer.data.masking import of_inputs
+from trainer.data.source import model_of_rows
 from trainer.evaluation.labels import Amount, KnownLabels, find_known_labels
 from trainer.generation.loaded import find_checkpoint, load_model
 from trainer.model.decoder import LabelLosses
@@ -212,16 +212,18 @@ class Evaluator:
                 console.doing(f"evaluating, row {first + 1:,} of {rows:,}")
                 rows_B = np.arange(first, min(first + size, rows), dtype=np.int64)
                 rows_BCS, group_BS = self.source.read(rows_B), labels.group_of(rows_B)
-                if masking is not None:
-                    group_BS = of_inputs(group_BS, rows_BCS)
-                    rows_BCS = masking.of_evaluation(rows_BCS, rows_B)
+                text_2G += labels.measure_text(rows_BCS, group_BS)
+                if masking is None:
+                    batch = to_batch(rows_BCS)
+                else:
+                    batch = to_batch(masking.of_evaluation(rows_BCS, rows_B))
+                    group_BS = masking.of_told(group_BS, rows_BCS, rows_B)
                 batch_loss, batch_counted = self.compiled.evaluate(
-                    sums.tagged(to_batch(rows_BCS), group_BS),
+                    sums.tagged(batch, group_BS),
                     micro_batch_size=self.micro_batch_size,
                     between_leaves=self.between_leaves,
                 )
                 sums.take()
-                text_2G += labels.measure_text(rows_BCS, group_BS)
                 loss_sum += batch_loss
                 counted += batch_counted
                 samples += len(rows_B)
@@ -272,13 +274,14 @@ def evaluate_checkpoint(request: LossOptions, say: Callable[[str], None]) -> Los
     loaded = load_model(saved)
     directory = split_directory(request.data, request.split)
     model = loaded.config
-    dataset = open_any(directory, model.max_position_embeddings, model.vocab_size)
-    is_vsl = dataset.layout is VSL
+    masking = _masking_of(saved, model)
+    of_rows = model_of_rows(model, masking)
+    dataset = open_any(directory, of_rows.max_position_embeddings, of_rows.vocab_size)
     section = EvalInput(
         data_dir=directory,
         batch_size=request.batch_size,
-        use_vsl=is_vsl,
-        data_transforms=(_masking_of(saved),) if model.bidirectional else (),
+        use_vsl=dataset.layout is VSL and not isinstance(masking, CorruptSpans),
+        data_transforms=() if masking is None else (masking,),
     )
     source = open_evaluation(section, loaded.config)
     compiled = CompiledModule(
@@ -310,14 +313,16 @@ def evaluate_checkpoint(request: LossOptions, say: Callable[[str], None]) -> Los
     return LossMeasurement(saved.step, saved.hash, source.datasets[0].dataset_hash, measured)
 
 
-def _masking_of(saved: Checkpoint) -> MaskTokens:
+def _masking_of(saved: Checkpoint, model: ModelConfig) -> MaskTokens | CorruptSpans | None:
     """How the tokens that an encoder was trained to guess were chosen; the default rule for one
-    whose training is not known."""
-    trained = saved.state.get("masking")
-    if trained is None:
-        return MaskTokens(name="mask_tokens")
-    given = {key: trained[key] for key in ("mask_token_id", "masked_lm_prob")}
-    return MaskTokens(name="mask_tokens", **given)
+    whose training is not known. None for a decoder."""
+    if not model.bidirectional:
+        return None
+    trained = saved.state.get("masking", {})
+    kind = MaskTokens if model.decoder_num_hidden_layers is None else CorruptSpans
+    keys = kind.model_fields.keys() & trained.keys()
+    name = "mask_tokens" if kind is MaskTokens else "corrupt_spans"
+    return kind.model_validate({"name": name, **{key: trained[key] for key in keys}})
 
 
 def split_directory(data: Path, split: str) -> Path:

@@ -47,7 +47,14 @@ class LoadedModel:
 
 
 def check_decodes(model: ModelConfig, place: Path) -> None:
-    """Raise ConfigError for an encoder, which has no token after the last one to tell."""
+    """Raise ConfigError for an encoder, which has no token after the last one to tell, and for one
+    with a decoder, which tells spans cut out of a text."""
+    if model.decoder_num_hidden_layers is not None:
+        raise ConfigError(
+            f"{place}: an encoder and a decoder (model.decoder_num_hidden_layers), which tell "
+            "spans cut out of a text: they cannot continue texts, nor score them token by token; "
+            "`train evaluate` measures their loss"
+        )
     if model.bidirectional:
         raise ConfigError(
             f"{place}: an encoder (model.bidirectional: true), which guesses hidden tokens from "

@@ -40,6 +40,7 @@ _OF_TRAINING = (
     "mixed_precision",
     "fp16_type",
     "max_position_embeddings",
+    "tgt_max_position_embeddings",
 )
 """Keys of `model` that may differ between a run and the one its weights come from; shapes are
 checked apart."""

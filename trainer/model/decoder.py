@@ -1,8 +1,10 @@
 """The decoder family: GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Mixtral, Gemma 2, Qwen, MPT and BLOOM
 are configs of it; the encoder of BERT, which is the same blocks with another mask, place of norms
-and head; and the loss of every label.
+and head; that of T5, with a decoder behind it (`trainer.model.encoder_decoder`); and the loss of
+every label.
 
-Shapes: B sequences, S tokens (MSL), N columns of a cached pass, D hidden size, V vocabulary.
+Shapes: B sequences, S tokens (MSL), T of a decoder behind an encoder, N columns of a cached pass, D
+hidden size, V vocabulary.
 Sources: Cerebras-GPT (arXiv 2304.03208) section 2, Table 1 and, for muP, Table 14; BERT (arXiv
 1810.04805), without its segments and next-sentence task, as RoBERTa (arXiv 1907.11692).
 """
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 
 from trainer.config import ModelConfig, model_parameters
 from trainer.model.attention import Attention, MaskRule, additive_mask, mask_of_next
+from trainer.model.encoder_decoder import Decoder, PositionBias
 from trainer.model.forward_pass import Geometry, KVCache, Routing, RoutingLog
 from trainer.model.initial_weights import initialize
 from trainer.model.layers import Experts, FeedForward, HeadDense, balancing_losses, make_norm
@@ -81,8 +84,8 @@ class LabelLosses(nn.Module):
 
 
 class GPT(nn.Module):
-    """The decoder, or encoder, with its loss. Weights are a function of (config, seed, parameter
-    name). `gpt_shape`: as the performance model reads it."""
+    """The decoder, or encoder, or both, with its loss. Weights are a function of (config, seed,
+    parameter name). `gpt_shape`: as the performance model reads it."""
 
     def __init__(self, config: ModelConfig, seed: int) -> None:
         super().__init__()
@@ -91,10 +94,14 @@ class GPT(nn.Module):
         self.token_embedding = nn.Embedding(vocabulary, width)
         if config.position_embedding_type == "learned":
             self.position_embedding = nn.Embedding(config.max_position_embeddings, width)
+        relative = config.position_embedding_type == "relative"
+        self.position_bias = PositionBias(config, causal=False) if relative else None
         self.embedding_norm = make_norm(config) if config.embedding_layer_norm else nn.Identity()
         rate = config.embedding_dropout_rate
         self.dropout = nn.Dropout(config.dropout_rate if rate is None else rate)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
+        behind = config.decoder_num_hidden_layers
+        self.decoder = None if behind is None else Decoder(config, behind)
         self.head_dense = HeadDense(config) if config.mlm_head else nn.Identity()
         self.final_norm = make_norm(config)
         self.read_out = nn.Linear(width, vocabulary, bias=config.use_bias_in_output)
@@ -110,13 +117,21 @@ class GPT(nn.Module):
         *,
         position_ids_BS: Tensor | None = None,
         attention_span_BS: Tensor | None = None,
+        decoder_input_ids_BT: Tensor | None = None,
     ) -> Tensor:
         """(B, S) integer token ids -> (B, S, V). Packed rows have `attention_span_BS` and
-        `position_ids_BS`; without them a row is one segment that begins at position 0."""
-        return self._routed_logits(input_ids_BS, position_ids_BS, attention_span_BS)[0]
+        `position_ids_BS`; without them a row is one segment that begins at position 0. A decoder
+        behind an encoder has `decoder_input_ids_BT`, whose logits (B, T, V) are."""
+        return self._routed_logits(
+            input_ids_BS, position_ids_BS, attention_span_BS, decoder_input_ids_BT
+        )[0]
 
     def _routed_logits(
-        self, input_ids_BS: Tensor, positions: Tensor | None, attention_span_BS: Tensor | None
+        self,
+        input_ids_BS: Tensor,
+        positions: Tensor | None,
+        attention_span_BS: Tensor | None,
+        decoder_input_ids_BT: Tensor | None = None,
     ) -> tuple[Tensor, list[Routing]]:
         """`logits`, and what the routers of mixtures of experts decided, layer by layer."""
         if positions is None:
@@ -127,9 +142,15 @@ class GPT(nn.Module):
             windowed: self._as(x_BSD, additive_mask(x_BSD, attention_span_BS, positions, rule))
             for windowed, rule in self._mask_rules.items()
         }
+        if self.position_bias is not None:
+            mask_of = {False: self._as(x_BSD, self.position_bias(x_BSD.shape[1]))}
         for index, block in enumerate(self.blocks):
             mask = mask_of[self.config.has_window(index)]
             x_BSD = block(x_BSD, Geometry(mask, turn, routed=routed))
+        if self.decoder is not None:
+            assert decoder_input_ids_BT is not None, "a decoder reads tokens of its own"
+            embedded_BTD = self._embedded(decoder_input_ids_BT, positions)
+            x_BSD = self.decoder(self.dropout(embedded_BTD), x_BSD)
         return self._read(x_BSD), routed.close()
 
     def next_logits(self, input_ids_BN: Tensor, cache: KVCache) -> Tensor:
@@ -153,10 +174,14 @@ class GPT(nn.Module):
         """(sum of the losses of counted labels in nats, number of counted labels); both 0-d.
         `batch` has the features of `pipeline.hdf5.format`: input_ids and labels (B, S) int64,
         and attention_mask (B, S), the loss mask: 1 where the label counts; of packed rows also
-        attention_span and position_ids. In training, a mixture of experts adds its balancing
-        loss."""
+        attention_span and position_ids. A decoder behind an encoder has decoder_input_ids (B, T),
+        and labels and attention_mask are of its tokens. In training, a mixture of experts adds its
+        balancing loss."""
         logits_BSV, routed = self._routed_logits(
-            batch["input_ids"], batch.get("position_ids"), batch.get("attention_span")
+            batch["input_ids"],
+            batch.get("position_ids"),
+            batch.get("attention_span"),
+            batch.get("decoder_input_ids"),
         )
         mask_BS = batch["attention_mask"]
         losses = self.label_losses(logits_BSV, batch)

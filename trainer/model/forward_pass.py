@@ -98,9 +98,11 @@ class Geometry:
     """What all layers of one forward pass share. `mask`: see `additive_mask`; None: every token
     attends to itself and all earlier ones, in an encoder to all. `rotation`: of Q and K, or None.
     `past`: what the layer has seen before, never in training. `routed`: where layers of experts
-    tell what their routers decided."""
+    tell what their routers decided. `encoded`: what an encoder says, (B, S, hidden size), for
+    attention to its tokens."""
 
     mask: Tensor | None
     rotation: Rotation | None
     past: LayerCache | None = None
     routed: RoutingLog = field(default_factory=RoutingLog)
+    encoded: Tensor | None = None

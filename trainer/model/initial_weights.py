@@ -2,7 +2,8 @@
 
 With L layers, sigma the standard deviation of `initializer` and m = m_width (1 without muP),
 matrices inside blocks have sigma / sqrt(m), and those that end a residual branch sigma / sqrt(2 L
-m), which `output_layer_initializer` replaces. Embeddings and an untied read-out are not scaled.
+m), which `output_layer_initializer` replaces; 3 L in a decoder behind an encoder, whose blocks have
+three branches. Embeddings, biases of positions and an untied read-out are not scaled.
 
 The distributions are those of Model Zoo's `create_initializer` (`trainer.config.initializers`).
 Sources: Cerebras-GPT (arXiv 2304.03208) section 2.3 and, for muP, Table 14.
@@ -52,6 +53,8 @@ def find_initializer(name: str, config: ModelConfig) -> rules.Initializer:
     if not name.endswith(".output.weight"):
         return narrow_by(config.initializer, math.sqrt(width))
     depth = 2 * config.num_hidden_layers
+    if name.startswith("decoder."):
+        depth = 3 * (config.decoder_num_hidden_layers or 0)
     given = config.output_layer_initializer
     return given or narrow_by(config.initializer, math.sqrt(depth * width))
 

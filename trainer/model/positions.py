@@ -1,5 +1,6 @@
 """Where a token is: sinusoids, rotations of Q and K, also slowed down for texts longer than a model
-was trained with, and biases of ALiBi. Computed in fp32, without state, once per forward pass.
+was trained with, biases of ALiBi, and buckets of distances. Computed in fp32, without state, once
+per forward pass.
 
 Shapes: B sequences, S tokens, H heads of Q, E width of a head, R leading units of it that are
 rotated.
@@ -113,6 +114,32 @@ def rotate(x_BHSE: Tensor, by: Rotation) -> Tensor:
     pair = (first * by.cos - second * by.sin, second * by.cos + first * by.sin)
     turned = torch.stack(pair, dim=-1).flatten(-2) if by.interleaved else torch.cat(pair, dim=-1)
     return torch.cat((turned.to(x_BHSE.dtype), rest), dim=-1)
+
+
+def relative_buckets(offsets: Tensor, buckets: int, farthest: int, *, both_ways: bool) -> Tensor:
+    """Bucket of every offset, int64: place of the key less place of the query.
+
+    With `both_ways` later keys have the second half of the buckets, else all are for earlier keys,
+    and a later one is in bucket 0. Of those for one direction the first half are of one distance
+    each, the others of ranges that grow like powers; from `farthest` on all are in the last one.
+    Source: T5 (arXiv 1910.10683) section 2.1, and its authors' code.
+
+    >>> relative_buckets(torch.tensor([1, 0, -1, -7, -9, -200]), 8, 16, both_ways=True).tolist()
+    [5, 0, 1, 3, 3, 3]
+    >>> relative_buckets(torch.tensor([1, 0, -1, -7, -9, -200]), 8, 16, both_ways=False).tolist()
+    [0, 0, 1, 5, 6, 7]
+    """
+    first = torch.zeros_like(offsets)
+    if both_ways:
+        buckets //= 2
+        first = (offsets > 0) * buckets
+        distances = offsets.abs()
+    else:
+        distances = (-offsets).clamp(min=0)
+    exact = buckets // 2
+    powers = torch.log(distances.clamp(min=1).float() / exact) / math.log(farthest / exact)
+    ranges = (exact + (powers * (buckets - exact)).long()).clamp(max=buckets - 1)
+    return first + torch.where(distances < exact, distances, ranges)
 
 
 def alibi_slopes(heads: int) -> list[float]:

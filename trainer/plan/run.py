@@ -86,8 +86,8 @@ def plan_run(
     compute = sections.ComputePlan(
         each,
         float(each * samples),
-        flops.inference_flops_per_sequence(shape) / shape.sequence_length,
-        each / (6 * shape.parameters * shape.sequence_length),
+        flops.inference_flops_per_sequence(shape) / shape.positions,
+        each / (6 * shape.parameters * shape.positions),
     )
     training = _training(chosen, samples)
     loss = None if chosen.is_encoder else _loss(compute.training_flops, training)
@@ -148,6 +148,7 @@ def _model(chosen: ModelChoice) -> sections.ModelPlan:
         parameters=shape.parameters,
         hidden_size=shape.width,
         num_hidden_layers=shape.layers,
+        decoder_num_hidden_layers=shape.variant.decoder_layers or None,
         num_heads=shape.heads,
         filter_size=shape.filter,
         vocab_size=shape.vocabulary,
@@ -159,7 +160,7 @@ def _model(chosen: ModelChoice) -> sections.ModelPlan:
 
 def _training(chosen: ModelChoice, samples: int) -> TrainingPlan:
     shape, settings = chosen.shape, chosen.settings
-    tokens = samples * shape.sequence_length
+    tokens = samples * shape.positions
     return TrainingPlan(
         tokens=tokens,
         tokens_per_parameter=tokens / shape.parameters,
@@ -221,10 +222,11 @@ def _notes(chosen: ModelChoice, loss: LossPlan | None, data: DataPlan | None) ->
     if data is None:
         return notes
     actual = (data.vocab_size, data.max_sequence_length)
-    if actual != (shape.vocabulary, shape.sequence_length):
+    expected = chosen.rows or (shape.vocabulary, shape.sequence_length)
+    if actual != expected:
         notes.append(
             f"the data set has vocabulary {actual[0]:,} and MSL {actual[1]:,}, but the "
-            f"model {shape.vocabulary:,} and {shape.sequence_length:,}: `train` would refuse it"
+            f"model {expected[0]:,} and {expected[1]:,}: `train` would refuse it"
         )
     if data.epochs > MOST_EPOCHS:
         notes.append(
@@ -277,7 +279,7 @@ def on_meta(params: Params) -> GPT:
 
 def _work(params: Params, module: GPT) -> Iterator[str]:
     model, batch, schedule = params.model, _largest_batch(params), params.train_input.schedule
-    length, each = model.max_position_embeddings, model_parameters.count_training_flops(model)
+    length, each = model.positions, model_parameters.count_training_flops(model)
     yield "Plan of the run; nothing is run"
     yield f"parameters: {_parameters(module):,}"
     yield f"FLOPs per sequence: {each:.4g}, per step: {each * batch:.4g}"
@@ -331,14 +333,19 @@ def _emulated(params: Params, module: GPT) -> Iterator[str]:
 def streamed_bytes(params: Params, module: GPT) -> tuple[int, int]:
     """Bytes that travel for one leaf: weights down, at most, and gradients up. A weight comes
     once for forward and once for backward, those of blocks once more where activations are
-    recomputed; a gradient has the format its weight travels in."""
+    recomputed; a gradient has the format its weight travels in. A decoder behind an encoder reads
+    the token embedding once more."""
 
     def once(part: nn.Module) -> int:
         visits = part.named_parameters(remove_duplicate=False)
         return sum(_travelling(p, params.model.precision) for _, p in visits)
 
-    again = once(module.blocks) if params.runconfig.activations == "recompute" else 0
-    return _PASSES * once(module) + again, once(module)
+    blocks, every = [*module.blocks], once(module)
+    if module.decoder is not None:
+        blocks += module.decoder.blocks
+        every += once(module.token_embedding)
+    again = params.runconfig.activations == "recompute"
+    return _PASSES * every + again * sum(map(once, blocks)), every
 
 
 def _travelling(parameter: nn.Parameter, precision: Precision) -> int:

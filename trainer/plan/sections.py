@@ -17,6 +17,7 @@ class ModelPlan:
     parameters: int
     hidden_size: int
     num_hidden_layers: int
+    decoder_num_hidden_layers: int | None
     num_heads: int
     filter_size: int
     vocab_size: int
@@ -134,9 +135,12 @@ _LABEL = 14
 def table_lines(plan: RunPlan) -> Iterator[str]:
     """One line per fact; simulated figures say so."""
     model, training, compute = plan.model, plan.training, plan.compute
+    depth = model.decoder_num_hidden_layers
+    layers = pluralise(model.num_hidden_layers, "layer")
+    layers += "" if depth is None else f" and {depth:,} of a decoder"
     yield _line(
         "model",
-        f"{model.parameters:,} parameters: {pluralise(model.num_hidden_layers, 'layer')} of width "
+        f"{model.parameters:,} parameters: {layers} of width "
         f"{model.hidden_size:,}, {pluralise(model.num_heads, 'head')}, filter "
         f"{model.filter_size:,}",
     )
@@ -175,7 +179,7 @@ _PARAMETRIZATION = {"sp": "standard parametrization", "mup": "muP, learning rate
 
 
 def _schedule(plan: RunPlan) -> str:
-    length = plan.model.max_position_embeddings
+    length = plan.training.tokens // plan.training.samples
     parts = [
         f"{pluralise(size, 'sequence')} of {length:,} ({size * length:,} tokens)"
         + (f" from step {first:,}" if first > 1 else "")

@@ -15,6 +15,7 @@ from pipeline.core.errors import ConfigError
 from trainer import recipe
 from trainer.config import Params, RunConfig, load_params, model_parameters
 from trainer.config.model_parameters import shapes
+from trainer.data.source import model_of_rows
 from trainer.loop import build
 from trainer.model.optimizer import adam_eps, find_peak_rate
 from trainer.plan import size
@@ -39,7 +40,8 @@ class PlanOptions:
 class ModelChoice:
     """A shape with the settings it is trained with. `file`: the params file that has them;
     `checkpoints`: how many are kept; `checkpoint_bytes`: of one, None for AdamW's state;
-    `is_encoder`: it guesses hidden tokens and not the next ones."""
+    `is_encoder`: it guesses hidden tokens and not the next ones. `rows`: vocabulary and length of
+    the rows that it reads, None for its own."""
 
     shape: GPTShape
     settings: RecipeSettings
@@ -50,6 +52,7 @@ class ModelChoice:
     checkpoint_bytes: int | None = None
     sparse: bool = False
     is_encoder: bool = False
+    rows: tuple[int, int] | None = None
 
 
 def choose_model(
@@ -100,9 +103,7 @@ def _from_file(file: Path, params: Params) -> ModelChoice:
     run, steps = params.runconfig, known_steps(params.runconfig)
     source = "params file"
     if steps is None:
-        steps = recipe.steps_for(
-            TOKENS_PER_PARAMETER * shape.parameters, schedule, shape.sequence_length
-        )
+        steps = recipe.steps_for(TOKENS_PER_PARAMETER * shape.parameters, schedule, shape.positions)
         source += "; length: 20 tokens per parameter"
     peak, warmup, decay = _learning_rate(params)
     settings = RecipeSettings(
@@ -114,6 +115,7 @@ def _from_file(file: Path, params: Params) -> ModelChoice:
         eps=adam_eps(params.optimizer),
         source=source,
     )
+    rows = model_of_rows(params.model, next(iter(params.train_input.data_transforms), None))
     return ModelChoice(
         shape=shape,
         settings=settings,
@@ -124,6 +126,7 @@ def _from_file(file: Path, params: Params) -> ModelChoice:
         checkpoint_bytes=build.checkpoint_bytes(params, shapes(params.model)),
         sparse=bool(params.sparsity),
         is_encoder=params.model.bidirectional,
+        rows=(rows.vocab_size, rows.max_position_embeddings),
     )
 
 

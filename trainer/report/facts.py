@@ -182,7 +182,7 @@ class RunFacts:
     @property
     def tokens(self) -> int:
         """Positions of these sequences."""
-        return self.samples * self.model.max_position_embeddings
+        return self.samples * self.model.positions
 
     @property
     def flops(self) -> float:
@@ -245,7 +245,7 @@ def read_run_facts(model_dir: Path) -> RunFacts:
         model_dir / metrics.TRAINING,
         model_dir / metrics.EVALUATION,
         schedule,
-        model.max_position_embeddings,
+        model.positions,
     )
     opened = [checkpoint.open_checkpoint(path) for path in checkpoint.list_committed(model_dir)]
     saved = [SavedCheckpoint(each.step, each.path.name, each.hash, _size(each)) for each in opened]

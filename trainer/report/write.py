@@ -32,10 +32,11 @@ _COMMAND = "Command: "
 def render_card(facts: RunFacts, data: Sequence[ReportedDataSet]) -> bytes:
     """The card in UTF-8; a pure function of what was read and of the log of the last start."""
     mup = ["mup"] if facts.model.mup_base_hidden_size is not None else []
+    pipeline, kind, _ = _task_of(facts.model)
     fields = {
         "license": UNKNOWN,  # of the weights, which no file records
-        "pipeline_tag": "text-generation",
-        "tags": ["wafermill", "causal-lm", *mup],
+        "pipeline_tag": pipeline,
+        "tags": ["wafermill", kind, *mup],
     }
     front = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)
     parts = [
@@ -78,6 +79,18 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[st
         yield f"| {' | '.join(str(cell) for cell in row)} |"
 
 
+def _task_of(model: ModelConfig) -> tuple[str, str, str]:
+    """Pipeline and kind of model in the words of the Hugging Face Hub; what it is, a sentence."""
+    if model.decoder_num_hidden_layers is not None:
+        sentence = "An encoder and a decoder: a transformer that tells spans cut out of a text."
+        return "text2text-generation", "seq2seq-lm", sentence
+    if model.bidirectional:
+        sentence = "An encoder: a transformer that guesses hidden tokens of a text."
+        return "fill-mask", "masked-lm", sentence
+    sentence = "A decoder-only transformer that predicts the next token."
+    return "text-generation", "causal-lm", sentence
+
+
 def _model(facts: RunFacts) -> Iterator[str]:
     m = facts.model
     parametrization = "standard"
@@ -87,21 +100,25 @@ def _model(facts: RunFacts) -> Iterator[str]:
             f"m_emb {m.embeddings_scale:g}"
         )
     kv = "" if m.num_kv_heads == m.num_heads else f", {m.num_kv_heads} for keys and values"
+    behind, told = "", ""
+    if m.decoder_num_hidden_layers is not None:
+        behind = f", {m.decoder_num_hidden_layers} of the decoder"
+        told = f", {m.tgt_max_position_embeddings:,} of the decoder"
     rows = [
         ("parameters", f"{facts.parameters:,}"),
         ("width", f"{m.hidden_size:,}"),
-        ("blocks", f"{m.num_hidden_layers}{', parallel' if m.parallel_block else ''}"),
+        ("blocks", f"{m.num_hidden_layers}{', parallel' if m.parallel_block else ''}{behind}"),
         ("heads", f"{m.num_heads} of width {m.head_size}{kv}"),
         ("feed-forward", f"{m.filter_size:,}, {m.nonlinearity}"),
         *_less_common(m),
         ("norm", m.norm_type),
         ("positions", m.position_embedding_type),
-        ("context", pluralise(m.max_position_embeddings, "token")),
+        ("context", f"{pluralise(m.max_position_embeddings, 'token')}{told}"),
         ("vocabulary", f"{m.vocab_size:,}"),
         ("read-out", "tied to the embedding" if m.share_embedding_weights else "own matrix"),
         ("parametrization", parametrization),
     ]
-    yield "A decoder-only transformer that predicts the next token."
+    yield _task_of(m)[2]
     yield ""
     yield from _table(("", ""), rows)
 
@@ -278,7 +295,8 @@ def _evaluation(facts: RunFacts) -> Iterator[str]:
 
 def _limits(facts: RunFacts, data: Sequence[ReportedDataSet]) -> Iterator[str]:
     m = facts.model
-    yield "- It continues text. It was not tuned to follow instructions or to refuse."
+    task = "fills in text" if m.bidirectional else "continues text"
+    yield f"- It {task}. It was not tuned to follow instructions or to refuse."
     yield (
         f"- It was trained on sequences of {m.max_position_embeddings:,} tokens; its quality "
         "on longer ones was not measured."

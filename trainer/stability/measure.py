@@ -30,12 +30,16 @@ SPARSE_GRADIENTS = frozenset({"embedding"})
 _OF_OWNER = {
     "attention.qkv": "qkv",
     "attention.output": "attention_output",
+    "cross_attention.qkv": "qkv",
+    "cross_attention.output": "attention_output",
     "feed_forward.input": "ffn_in",
     "feed_forward.gate": "ffn_in",
     "feed_forward.router": "ffn_in",
     "feed_forward.output": "ffn_out",
     "token_embedding": "embedding",
     "position_embedding": "embedding",
+    "position_bias": "embedding",
+    "decoder.position_bias": "embedding",
     "read_out": "read_out",
 }
 

@@ -209,7 +209,9 @@ def _resident_bytes(shape: GPTShape) -> float:
 
 
 def _sequence_bytes(shape: GPTShape) -> int:
-    return (shape.layers + 1) * shape.sequence_length * shape.width * ACTIVATION_BYTES
+    behind = shape.variant.decoder_layers * shape.variant.decoder_length
+    rows = (shape.layers + 1) * shape.sequence_length + behind
+    return rows * shape.width * ACTIVATION_BYTES
 
 
 def _sub_batch(shape: GPTShape, given: int | None) -> tuple[int, str]:

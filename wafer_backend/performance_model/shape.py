@@ -3,7 +3,8 @@
 Sources: Cerebras-GPT (arXiv 2304.03208) Tables 12 and 13. Table 13 counts FLOPs of LayerNorm (7 per
 unit) and GELU (20 per unit) for the paper's own models. Options that those do not have (`Variant`)
 are counted by us in the same manner. Letters: S sequence length, V vocabulary, d width, L layers, H
-heads, f filter, q width of all heads of Q (d in the paper), k width of K and of V.
+heads, f filter, q width of all heads of Q (d in the paper), k width of K and of V; t tokens of the
+decoder behind an encoder.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from torch import nn
 
 from wafer_backend.errors import BackendConfigError
 
-Position = Literal["learned", "fixed", "rotary", "alibi"]
+Position = Literal["learned", "fixed", "rotary", "alibi", "relative"]
 Norm = Literal["layernorm", "biasless-layernorm", "rmsnorm"]
 Activation = Literal["gelu", "relu", "swiglu", "geglu"]
 
@@ -39,7 +40,9 @@ class Variant:
     `head_norm`: of the heads of Q and K. `attention_width`: q, None for d. `experts`: feed-forward
     layers of a block; `active_experts`: of a token; `routed_experts`: what a router chooses from,
     0 without one. `tied`: the read-out is the token embedding. `head_dense`: a dense layer with
-    the activation stands before the last norm. Raises BackendConfigError for a count below 1.
+    the activation stands before the last norm. `decoder_layers`: blocks behind an encoder, 0 for
+    none, which read `decoder_length` tokens; `position_buckets`: of distances, with relative
+    positions. Raises BackendConfigError for a count below 1.
     """
 
     key_value_heads: int | None = None
@@ -60,6 +63,9 @@ class Variant:
     filter_bias: bool = True
     read_out_bias: bool = False
     head_dense: bool = False
+    decoder_layers: int = 0
+    decoder_length: int = 0
+    position_buckets: int = 0
 
     def __post_init__(self) -> None:
         for name in ("key_value_heads", "rotary_width", "norms_per_block"):
@@ -115,6 +121,11 @@ class GPTShape:
         return parameters_of(self)
 
     @property
+    def positions(self) -> int:
+        """Tokens of a sample, those of a decoder behind an encoder included."""
+        return self.sequence_length + self.variant.decoder_length
+
+    @property
     def key_value_width(self) -> int:
         """k: units of all heads of K."""
         heads = self.variant.key_value_heads
@@ -154,40 +165,55 @@ def parameters_of(shape: GPTShape) -> int:
     111050496
     """
     blocks = shape.layers * _block_parameters(shape)
-    return _embedding_parameters(shape) + blocks + _read_out_parameters(shape)
+    behind = shape.variant.decoder_layers * _decoder_block_parameters(shape)
+    return _embedding_parameters(shape) + blocks + behind + _read_out_parameters(shape)
 
 
 def _embedding_parameters(shape: GPTShape) -> int:
+    """Biases of relative positions included, those of both stacks."""
     positions = shape.sequence_length if shape.variant.position == "learned" else 0
     norm = shape.variant.norm_vectors if shape.variant.embedding_norm else 0
-    return (shape.vocabulary + positions + norm) * shape.width
+    biases = 2 * shape.variant.position_buckets * shape.heads
+    return (shape.vocabulary + positions + norm) * shape.width + biases
 
 
 def _block_parameters(shape: GPTShape) -> int:
-    d, f, k, variant = shape.width, shape.filter, shape.key_value_width, shape.variant
-    q, bias = shape.query_width, variant.filter_bias
+    d, f, variant = shape.width, shape.filter, shape.variant
+    bias = variant.filter_bias
     norms = variant.norms_per_block * variant.norm_vectors * d
     if variant.head_norm is not None:
         norms += 2 * count_norm_vectors(variant.head_norm) * shape.head_width
-    attention = (d + variant.qkv_bias) * (q + 2 * k) + (q + variant.output_bias) * d
+    attention = _attention_parameters(shape)
     expert = variant.branches * (d + bias) * f + (f + bias) * d
     return norms + attention + variant.experts * expert + variant.routed_experts * d
 
 
+def _attention_parameters(shape: GPTShape) -> int:
+    d, q, k, variant = shape.width, shape.query_width, shape.key_value_width, shape.variant
+    return (d + variant.qkv_bias) * (q + 2 * k) + (q + variant.output_bias) * d
+
+
+def _decoder_block_parameters(shape: GPTShape) -> int:
+    """Those of a block, with attention to the encoder and its norm."""
+    norm = shape.variant.norm_vectors * shape.width
+    return _block_parameters(shape) + _attention_parameters(shape) + norm
+
+
 def _read_out_parameters(shape: GPTShape) -> int:
-    """The dense layer of the head, the last norm, and what the read-out does not share with the
-    embeddings."""
+    """The dense layer of the head, the last norm, with a decoder that of the encoder too, and what
+    the read-out does not share with the embeddings."""
     d, v, variant = shape.width, shape.vocabulary, shape.variant
     return (
         variant.head_dense * (d + 1) * d
-        + variant.norm_vectors * d
+        + (2 if variant.decoder_layers else 1) * variant.norm_vectors * d
         + (0 if variant.tied else v * d)
         + variant.read_out_bias * v
     )
 
 
 def list_layers(shape: GPTShape) -> tuple[Layer, ...]:
-    """Table 13 cut into embeddings, blocks and read-out; forward plus backward is training.
+    """Table 13 cut into embeddings, blocks, those of a decoder behind an encoder, and read-out;
+    forward plus backward is training.
 
     Backward is twice forward, but once for the embeddings (training = 3 x inference - embeddings -
     positions). A tied matrix counts once, at the embeddings. Parameters that a module has beyond
@@ -196,19 +222,34 @@ def list_layers(shape: GPTShape) -> tuple[Layer, ...]:
     s, v, d, variant = shape.sequence_length, shape.vocabulary, shape.width, shape.variant
     positions = 2 * d * s if variant.position in ("learned", "fixed") else 0
     norm = NORM_FLOPS[variant.norm] * s * d if variant.embedding_norm else 0
+    told = variant.decoder_length or s
     embedding, block, read_out = (
-        2 * s * v * d + positions + norm,
-        _block_flops(shape),
-        2 * s * d * v + _head_flops(shape),
+        2 * shape.positions * v * d + positions + norm,
+        _block_flops(shape, s),
+        2 * told * d * v + _head_flops(shape),
     )
     first = min(_embedding_parameters(shape), shape.parameters)
     last = min(_read_out_parameters(shape), shape.parameters - first)
-    rest = shape.parameters - first - last
+    behind = _decoder_layers(shape)
+    rest = shape.parameters - first - last - sum(layer.count * layer.parameters for layer in behind)
     return (
         Layer("embeddings", 1, first, embedding, embedding),
         Layer("block", shape.layers, rest / shape.layers, block, 2 * block),
+        *behind,
         Layer("read-out", 1, last, read_out, 2 * read_out),
     )
+
+
+def _decoder_layers(shape: GPTShape) -> tuple[Layer, ...]:
+    """The blocks behind an encoder, if any: those of its own tokens, with attention to the
+    encoder's, and a norm before it."""
+    variant, t = shape.variant, shape.variant.decoder_length
+    if not variant.decoder_layers:
+        return ()
+    block = _block_flops(shape, t) + _attention_flops(shape, t, shape.sequence_length)
+    block += NORM_FLOPS[variant.norm] * t * shape.width
+    count, parameters = variant.decoder_layers, _decoder_block_parameters(shape)
+    return (Layer("decoder block", count, parameters, block, 2 * block),)
 
 
 def _head_flops(shape: GPTShape) -> int:
@@ -217,31 +258,40 @@ def _head_flops(shape: GPTShape) -> int:
     return variant.head_dense * (2 * s * d * d + ACTIVATION_FLOPS[variant.activation] * s * d)
 
 
-def _block_flops(shape: GPTShape) -> int:
-    """Forward FLOPs of a block: Q, K, V; logits, softmax (two lines of Table 13), its product with
-    V; output projection; feed-forward; norms; activation; positions that act inside attention."""
-    s, d, f, variant = shape.sequence_length, shape.width, shape.filter, shape.variant
+def _block_flops(shape: GPTShape, s: int) -> int:
+    """Forward FLOPs of a block for s tokens: attention; feed-forward; norms; activation; positions
+    that act inside attention."""
+    d, f, variant = shape.width, shape.filter, shape.variant
     q, k = shape.query_width, shape.key_value_width
-    attention = 2 * s * d * (q + 2 * k) + 2 * s * s * q + 3 * q * s * s + s * s * q + 2 * s * s * q
+    attention = _attention_flops(shape, s, s)
     active = variant.active_experts
-    dense = 2 * s * q * d + 2 * (variant.branches + 1) * s * d * f * active
+    dense = 2 * (variant.branches + 1) * s * d * f * active
     dense += 2 * s * d * variant.routed_experts
     norms = variant.norms_per_block * NORM_FLOPS[variant.norm] * s * d
     if variant.head_norm is not None:
         norms += NORM_FLOPS[variant.head_norm] * s * (q + k)
     activation = ACTIVATION_FLOPS[variant.activation] * f * s * active
-    return attention + dense + norms + activation + _position_flops(shape)
+    return attention + dense + norms + activation + _position_flops(shape, s)
 
 
-def _position_flops(shape: GPTShape) -> int:
-    """Rotation of Q and K, or the sum of ALiBi on every logit."""
+def _attention_flops(shape: GPTShape, s: int, keys: int) -> int:
+    """Q of s tokens, K and V of `keys`; logits, softmax (two lines of Table 13), its product with
+    V; output projection."""
+    d, q, k = shape.width, shape.query_width, shape.key_value_width
+    projections = 2 * s * d * q + 4 * keys * d * k
+    mixing = 2 * s * keys * q + 3 * q * s * keys + s * keys * q + 2 * s * keys * q
+    return projections + mixing + 2 * s * q * d
+
+
+def _position_flops(shape: GPTShape, s: int) -> int:
+    """Rotation of Q and K, or the sum of a bias on every logit."""
     variant, head = shape.variant, shape.head_width
-    if variant.position == "alibi":
-        return shape.sequence_length**2 * shape.heads
+    if variant.position in ("alibi", "relative"):
+        return s**2 * shape.heads
     if variant.position != "rotary":
         return 0
     heads = shape.heads + (variant.key_value_heads or shape.heads)
-    return ROTATION_FLOPS * shape.sequence_length * heads * (variant.rotary_width or head)
+    return ROTATION_FLOPS * s * heads * (variant.rotary_width or head)
 
 
 def training_flops_per_sequence(shape: GPTShape) -> int:

@@ -47,7 +47,7 @@ ROTARY = {"position_embedding_type": "rotary"}
         ({"use_untied_layer_norm": False}, "use_untied_layer_norm: false needs parallel_block"),
         ({"output_logits_alpha": 2.0}, "output_logits_alpha is for muP only: give mup_base_h"),
         ({"mup_base_filter_size": 2.0}, "mup_base_filter_size is for muP"),
-        ({"position_embedding_type": "relative"}, "'learned', 'fixed', 'rotary' or 'alibi'"),
+        ({"position_embedding_type": "none"}, "'fixed', 'rotary', 'alibi' or 'relative'"),
         ({"nonlinearity": "silu"}, "'swiglu', 'geglu' or 'geglu_new'"),
         ({"norm_type": "batchnorm1d"}, "'layernorm', 'biasless-layernorm' or 'rmsnorm'"),
         ({"attention_inner_dim": 20}, "attention_inner_dim 20 is not a multiple of num_heads 6"),

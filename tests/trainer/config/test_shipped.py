@@ -18,7 +18,7 @@ ALL = sorted(path.relative_to(ROOT).with_suffix("").as_posix() for path in ROOT.
 FAMILY = {name: f"cerebras_gpt/{name.lower()}" for name in TOKENS}
 MUP = {name: f"{path}_mup" for name, path in FAMILY.items() if name not in ("6.7B", "13B")}
 BOTH = [*FAMILY.items(), *MUP.items()]
-SMALL = ("tiny", "tiny_mup", "tiny_llama", "tiny_vsl", "bert_tiny", "laptop")
+SMALL = ("tiny", "tiny_mup", "tiny_llama", "tiny_vsl", "bert_tiny", "t5_tiny", "laptop")
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -265,6 +265,20 @@ def test_a_corpus_has_rows_of_any_length(trainer, tmp_path):
     assert not any("would refuse" in note for note in planned["notes"])
 
 
+def test_an_encoder_with_a_decoder_is_planned_by_the_tokens_of_both(tmp_path):
+    """Its rows are others than the texts that it reads and tells."""
+    rows = tmp_path / "rows"
+    made = np.zeros((10, 3, 64), np.int32)
+    write(rows, made, "sample", vocab_size=50257, max_sequence_length=64)
+    planned = as_json("--params", "t5_tiny", "--data", str(rows))
+    assert planned["model"]["decoder_num_hidden_layers"] == 2
+    assert planned["training"]["tokens"] == 200 * 12 * (58 + 14)
+    assert not any("would refuse" in note for note in planned["notes"])
+    said = plan("--params", "t5_tiny")
+    assert "2 layers and 2 of a decoder of width 32" in said
+    assert "12 sequences of 72 (864 tokens)" in said
+
+
 def test_no_loss_is_predicted_for_an_encoder():
     words = ("--params", "bert_tiny", "--inference-tokens", "1e9")
     planned = as_json(*words)
