@@ -4,6 +4,7 @@ config.json from our `model` section and back.
 Rotary positions are read in the spelling of transformers 4 or 5.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,7 @@ ACTIVATIONS = {
 
 _PLAIN: Mapping[str, tuple[Any, ...]] = {
     "bidirectional": (False,),
+    "decoder_num_hidden_layers": (None,),
     "norm_first": (True,),
     "mlm_head": (False,),
     "embedding_layer_norm": (False,),
@@ -41,6 +43,9 @@ _PLAIN: Mapping[str, tuple[Any, ...]] = {
 """Fields of `ModelConfig` that a family has these values of, unless it says otherwise."""
 
 
+READ_OUT_OF_T5 = "1 / sqrt(hidden_size) of a tied read-out, else 1"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelFamily:
     """One architecture.
@@ -53,7 +58,8 @@ class ModelFamily:
     `base`: prefix of all tensors but the read-out. `keeps_mup`: muP factors stay factors.
     `scales_embeddings`: embeddings are multiplied by sqrt(hidden_size). `scales_attention`: it has
     a factor for attention logits. `offset_norms`: gains of norms are stored less 1. `verified`: how
-    well. `constants`: tensors of it that no parameter is. `copies`: tensors that are written
+    well. `gated_layout`: of models whose feed-forward layers are gated, None for `layout`.
+    `constants`: tensors of it that no parameter is. `copies`: tensors that are written
     under a second name too. `segments`: the matrix of the embeddings of two segments, of which we
     have the first alone, in the positions.
     """
@@ -76,9 +82,14 @@ class ModelFamily:
     scales_attention: bool = False
     offset_norms: bool = False
     verified: str = "logits, both ways"
+    gated_layout: CheckpointLayout | None = None
     constants: tuple[str, ...] = ()
     copies: tuple[tuple[str, str], ...] = ()
     segments: str | None = None
+
+    def layout_of(self, config: ModelConfig) -> CheckpointLayout:
+        """How it stores a model of this config."""
+        return self.gated_layout if self.gated_layout and config.is_gated else self.layout
 
     def refusal(self, config: ModelConfig) -> str | None:
         """Why it cannot hold a model of this config, if so."""
@@ -105,6 +116,9 @@ def _value(config: ModelConfig, key: str) -> Any:
         if plain and not value.num_shared_experts:
             return "a mixture that weights chosen experts alone"
         return "another mixture of experts"
+    if key == "output_logits_scale" and config.decoder_num_hidden_layers is not None:
+        expected = config.hidden_size**-0.5 if config.share_embedding_weights else 1.0
+        return READ_OUT_OF_T5 if math.isclose(value, expected) else value
     if key == "rotary_dim" and value == config.head_size:
         return None
     if key == "attention_inner_dim" and value == config.hidden_size:

@@ -275,7 +275,7 @@ def to_hf(
         name: state[name] if name in state else lazy_tensors.make_zeros(shape, dtype)
         for name, shape in shapes(config).items()
     }
-    tensors = to_layout(whole, config, family.layout)
+    tensors = to_layout(whole, config, family.layout_of(config))
     for name in family.constants:
         tensors[name] = lazy_tensors.of(torch.tensor(alibi_slopes(config.num_heads))[:, None])
     tensors |= {second: tensors[name] for name, second in family.copies}
@@ -291,6 +291,7 @@ def from_hf(
     """(our weights, our config, names left out) of Hugging Face tensors and config.json. Raises
     ConfigError for a model that we do not have, InputError for tensors that do not fit."""
     config, family = from_hf_config(hf_config, place)
+    layout = family.layout_of(config)
     named = dict(tensors)
     if not any(name.startswith(family.base) for name in tensors):  # of a model without a read-out
         heads = ("lm_head.", "embed_out.")
@@ -300,10 +301,10 @@ def from_hf(
         }
     if config.share_embedding_weights:
         named.pop("lm_head.weight", None)
-        named.pop(family.layout.name("read_out.weight"), None)
+        named.pop(layout.name("read_out.weight"), None)
     if family.segments is not None:
-        named = _fold_segments(named, family.segments, family.layout)
-    state, dropped = from_layout(named, config, family.layout, drop_unmatched)
+        named = _fold_segments(named, family.segments, layout)
+    state, dropped = from_layout(named, config, layout, drop_unmatched)
     if family.offset_norms:
         state = _offset_norms(state, 1.0)
     return state, config, dropped

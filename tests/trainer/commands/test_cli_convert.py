@@ -58,11 +58,8 @@ def test_a_shard_size_is_bytes(size: str, trained: Path, tmp_path: Path):
 def test_the_list_names_every_family_and_how_well_it_is_checked():
     done = run("--list")
     assert done.exit_code == 0
-    found = dict(
-        re.findall(
-            r"^  (\w+) +\w+(?:LMHeadModel|ForCausalLM|ForMaskedLM) +(.*)$", done.output, re.M
-        )
-    )
+    kinds = "LMHeadModel|ForCausalLM|ForMaskedLM|ForConditionalGeneration"
+    found = dict(re.findall(rf"^  (\w+) +\w+(?:{kinds}) +(.*)$", done.output, re.M))
     assert sorted(found) == sorted(get_args(ModelName))
     assert found.pop("btlm") == found.pop("jais") == "key list only"
     assert set(found.values()) == {"logits, both ways"}
