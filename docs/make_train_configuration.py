@@ -128,6 +128,9 @@ Falcon), which was a model of its own, and so do the keys of GPT-J: `residual_dr
 - An initializer may be just a name, and then has the defaults of Model Zoo; without `a` and `b` a
   truncated normal distribution is cut at two deviations. Keys of other initializers have no effect.
   Which matrix has which initializer follows the paper (Cerebras-GPT, 2.3).
+- `model.name: t5` has Model Zoo's defaults of T5; keys such as `d_model` and `src_vocab_size`
+  become those below, `extra_ids` becomes `data_transforms: corrupt_spans`, and keys of its files of
+  text have no effect.
 - `model.name: bert` has Model Zoo's defaults of BERT, without its next-sentence task. What only
   this task and CSV files need has no effect; `masked_lm_prob` becomes `data_transforms`.
 - Names of optimizers and schedulers may have any case. A scheduler without `total_iters` has no

@@ -106,6 +106,7 @@ MODELS = (
     "santacoder",
     "starcoder",
     "bert",
+    "t5",
     *PARALLEL_MODELS,
 )
 NORMAL = ("truncated_normal", "normal")

@@ -1,4 +1,4 @@
-"""Model Zoo's params of a BERT are read, in its trainer form and in sections."""
+"""Model Zoo's params of a BERT and of a T5 are read, in its trainer form and in sections."""
 
 import copy
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.core.errors import ConfigError
 from trainer.config import load_params
-from trainer.config.sections import MaskTokens
+from trainer.config.sections import CorruptSpans, MaskTokens
 
 MODEL: dict[str, Any] = {
     "name": "bert", "vocab_size": 61, "hidden_size": 16, "num_hidden_layers": 1, "num_heads": 2,
@@ -81,3 +81,65 @@ def test_norms_first_is_an_encoder_without_the_head():
 def test_what_is_not_there_is_refused(key: str, value: Any, expected: str):
     with pytest.raises(ConfigError, match=expected):
         load_params(sections(**{key: value}))
+
+
+T5: dict[str, Any] = {
+    "name": "t5", "src_vocab_size": 61, "extra_ids": 4, "d_model": 16, "d_ff": 32, "d_kv": 4,
+    "encoder_num_hidden_layers": 1, "num_heads": 2, "src_max_position_embeddings": 16,
+    "tgt_max_position_embeddings": 4, "lm_loss_weight": 0.25, "decoder_nonlinearity": "geglu",
+    "encoder_nonlinearity": "geglu",
+}  # fmt: skip
+T5_INPUT: dict[str, Any] = {
+    "data_processor": "T5DynamicDataProcessor", "batch_size": 8, "src_vocab_file": "v.txt",
+    "src_data_dir": "data", "extra_ids": 4, "src_max_sequence_length": 16,
+    "tgt_max_sequence_length": 4, "shuffle_buffer": 8,
+}  # fmt: skip
+
+
+def t5_sections(**model: Any) -> dict[str, Any]:
+    changed = {"train_input": dict(T5_INPUT), "eval_input": dict(T5_INPUT)}
+    return {**sections(), **changed, "model": {**T5, **model}}
+
+
+def test_a_t5_is_an_encoder_and_a_decoder():
+    params = load_params(t5_sections())
+    model = params.model
+    assert (model.vocab_size, model.hidden_size, model.filter_size) == (65, 16, 32)
+    assert (model.num_hidden_layers, model.decoder_num_hidden_layers) == (1, 1)
+    assert (model.max_position_embeddings, model.tgt_max_position_embeddings) == (16, 4)
+    assert (model.attention_inner_dim, model.nonlinearity, model.dropout_rate) == (8, "geglu", 0.1)
+    assert (model.bidirectional, model.attention_type) == (True, "dot_product")
+    assert (model.norm_type, model.position_embedding_type) == ("rmsnorm", "relative")
+    assert (model.loss_scaling, model.loss_weight) == ("batch_size", 0.25)
+    assert not (model.use_projection_bias_in_attention or model.use_ffn_bias)
+    assert model.output_logits_scale == 0.25
+    rule = CorruptSpans(name="corrupt_spans", extra_ids=4)
+    assert params.train_input.masking == rule
+    assert params.eval_input is not None
+    assert params.eval_input.masking == rule
+    init = {"model": dict(T5), "optimizer": {"AdamW": {"lr": 0.001}}}
+    fit = {"train_dataloader": dict(T5_INPUT), "val_dataloader": dict(T5_INPUT)}
+    assert load_params({"trainer": {"init": init, "fit": fit}}).model == model
+    notes = "\n".join(params.notes)
+    assert "train_input.data_processor: read as rows of a prep run" in notes
+    assert "train_input.src_vocab_file" in notes
+    assert "model.name: t5: dropout is of embeddings, attention and residuals alone" in notes
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("mup_base_d_model", 8, "model.mup_base_d_model: 8 is not supported; muP is not there"),
+        ("embeddings_alpha", 2.0, "model.embeddings_alpha: 2.0 is not supported; muP is not there"),
+        ("label_smoothing", 0.1, "model.label_smoothing: 0.1 is not supported; expected 0"),
+        ("decoder_nonlinearity", "relu", "relu is not supported; expected geglu"),
+        ("tgt_vocab_size", 7, "model.tgt_vocab_size: 7 is not supported; expected 61"),
+        ("mlm_loss_scaling", "precomputed_num_masked", "expected batch_size, num_masked"),
+        ("src_max_position_embeddings", 20, "16 differs from model.max_position_embeddings, 20"),
+        ("position_embedding_type", "rotary", "needs position_embedding_type: relative"),
+        ("d_mdoel", 8, "model.d_mdoel: unknown key"),
+    ],
+)
+def test_what_a_t5_cannot_have_is_refused(key: str, value: Any, expected: str):
+    with pytest.raises(ConfigError, match=expected):
+        load_params(t5_sections(**{key: value}))

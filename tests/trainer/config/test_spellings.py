@@ -176,7 +176,7 @@ def test_the_checkpoint_to_start_from(tmp_path):
     ("path", "value", "expected"),
     [
         ("init.model.hiden_size", 3, "trainer.init.model.hiden_size: unknown key; did you mean 'h"),
-        ("init.model.name", "t5", "trainer.init.model.name: 't5' is not supported; expected"),
+        ("init.model.name", "dit", "trainer.init.model.name: 'dit' is not supported; expected"),
         ("init.model.num_heads", 7, "trainer.init.model: hidden_size 768 is not a multiple of"),
         ("init.model.filter_size", "x", "trainer.init.model.filter_size: expected a valid integer"),
         ("init.loop.max_stps", 3, "trainer.init.loop.max_stps: unknown key; did you mean 'max_st"),
