@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pipeline.stories.preparation import Preparation, Story
 
 _COLUMNS = ("records", "bad", "dropped", "quarantined", "duplicates", "kept", "kept MB", "tokens")
+_MOST_SOURCES = 50
+"""Lines of the table of sources."""
 
 
 def run(
@@ -160,7 +162,8 @@ def print_sources(
     columns: Sequence[str],
     counts: Mapping[str, Mapping[str, int]] | None = None,
 ) -> None:
-    """A line for each source and a total, in columns of the ledger or of `counts`."""
+    """A line for each source, of many for the largest by the first column, and a total, in columns
+    of the ledger or of `counts`."""
 
     def format_cells(values: Sequence[int]) -> list[str]:
         pairs = zip(columns, values, strict=True)
@@ -171,10 +174,16 @@ def print_sources(
         own = (counts or {}).get(name, {})
         rows[name] = [own[c] if c in own else _count(source, c) for c in columns]
     totals = [sum(values) for values in zip(*rows.values(), strict=True)]
+    title = "documents by source"
+    if len(rows) > _MOST_SOURCES:
+        title += f" (the {_MOST_SOURCES} largest; all {len(rows):,} are in {layout.LEDGER})"
+        largest = sorted(rows, key=lambda name: -rows[name][0])[:_MOST_SOURCES]
+        others = [sum(v) for v in zip(*(rows.pop(n) for n in {*rows} - {*largest}), strict=True)]
+        rows[f"{len(sources) - _MOST_SOURCES:,} others"] = others
     show_table(
         ("source", *(f">{name}" for name in columns)),
         ((name, *format_cells(values)) for name, values in rows.items()),
-        title="documents by source",
+        title=title,
         total=("all", *format_cells(totals)),
     )
 

@@ -293,8 +293,15 @@ class RecordRules:
     source_key: Path | None = None
 
 
-def make_rules(input_config: InputConfig, config: Config) -> RecordRules:
-    """The rules for the files of one input."""
+def make_rules(config: Config) -> dict[str, RecordRules]:
+    """The rules for the files of each input, by its name."""
+    columns = typed_columns(config)
+    return {source.name: _make_rules(source, config, columns) for source in config.inputs}
+
+
+def _make_rules(
+    input_config: InputConfig, config: Config, columns: tuple[TypedField, ...]
+) -> RecordRules:
     template = input_config.template
     paths = {column_name(field_path(n)): field_path(n) for n in input_config.meta_fields}
     return RecordRules(
@@ -302,7 +309,7 @@ def make_rules(input_config: InputConfig, config: Config) -> RecordRules:
         max_document_bytes=config.read.max_document_bytes,
         sources=input_config.sources,
         template=None if template is None else parse_template(template),
-        fields=tuple(replace(f, path=paths.get(f.column)) for f in typed_columns(config)),
+        fields=tuple(replace(f, path=paths.get(f.column)) for f in columns),
         max_file_bytes=config.read.max_file_bytes,
         max_ratio=config.read.max_ratio,
         source_key=None if input_config.source_key is None else field_path(input_config.source_key),

@@ -108,7 +108,7 @@ def clean_stage(
 ) -> Stage:
     """The stage that reads every raw shard once. Texts of the documents in the tables `withheld`
     are left out (`pipeline.stages.findings.withheld`)."""
-    rules = {i.name: make_rules(i, config) for i in config.inputs}
+    rules = make_rules(config)
     clean, read = config.clean, config.read
     cleaning = Cleaning(
         min_length=clean.min_length,

@@ -2,7 +2,6 @@
 often something was masked in each document.
 """
 
-import copy
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -105,6 +104,18 @@ class Account:
     documents: Tally = field(default_factory=Tally)
     dropped: dict[str, Tally] = field(default_factory=dict)
 
+    def add(self, other: "Account") -> None:
+        """Count what another has counted as well."""
+        self.document_record_bytes += other.document_record_bytes
+        for mine, more in (
+            ({"": self.records}, {"": other.records}),
+            ({"": self.documents}, {"": other.documents}),
+            (self.bad, other.bad),
+            (self.dropped, other.dropped),
+        ):
+            for reason, tally in more.items():
+                mine.setdefault(reason, Tally()).add(tally.documents, tally.bytes)
+
 
 class DocumentRows:
     """Collects one task's documents, drops and counts, batch by batch."""
@@ -127,22 +138,25 @@ class DocumentRows:
         """The records of `part`, in order: documents, drops and bad records; none of them when the
         iterator raises an error. Raises InputError for more than one task may hold."""
         batches = (self.documents, self.drops, self.masked)
+        before = self.records, self.characters, self.bad
         lengths = [len(some) for some in batches]
-        before = self._counts()
+        accounts, unlabelled = self.accounts, self.unlabelled
+        self.accounts, self.unlabelled = {}, Counter()
         try:
             for some in _together(items):
                 self.characters += sum(len(item.text) for item in some if isinstance(item, Record))
                 self._take(some, part.file, part.path_id)
                 self._check_amount(part)
+            for source, account in self.accounts.items():
+                accounts.setdefault(source, Account()).add(account)
+            unlabelled.update(self.unlabelled)
         except BaseException:
-            self.accounts, self.records, self.characters, self.bad, self.unlabelled = before
+            self.records, self.characters, self.bad = before
             for batch, length in zip(batches, lengths, strict=True):
                 del batch[length:]
             raise
-
-    def _counts(self) -> tuple[dict[str, Account], int, int, int, Counter[str]]:
-        accounts, unlabelled = copy.deepcopy((self.accounts, self.unlabelled))
-        return accounts, self.records, self.characters, self.bad, unlabelled
+        finally:
+            self.accounts, self.unlabelled = accounts, unlabelled
 
     def _check_amount(self, part: Part) -> None:
         if self.records > MOST_RECORDS:
@@ -299,4 +313,18 @@ def _drops(
 
 
 def _table(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_batches([batch for batch in batches if len(batch)], schema)
+    """All rows; batches of many small files are joined, as each costs every reader the same."""
+    parts, together, size = [], [], 0
+    for batch in batches:
+        if len(batch):
+            together.append(batch)
+            size += batch.nbytes
+        if size > _TOGETHER:
+            parts.append(_join(together, schema))
+            together, size = [], 0
+    return pa.concat_tables([*parts, _join(together, schema)])
+
+
+def _join(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    table = pa.Table.from_batches(batches, schema)
+    return table if len(batches) < 2 else table.combine_chunks()

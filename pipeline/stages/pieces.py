@@ -206,11 +206,10 @@ def pieces_stage(
     config: Config, plan: ReadPlan, unchanged: Callable[[Mapping[str, Any]], bool]
 ) -> Stage | None:
     """One task per file that is to be cut; None when there is none."""
-    sources = {source.name: source for source in config.inputs}
-    tasks = []
+    all_rules, tasks = make_rules(config), []
     for path_id in plan.large:
         file = plan.files[path_id]
-        rules = make_rules(sources[file.input], config)
+        rules = all_rules[file.input]
         job = PiecesJob(path_id, file, rules, plan.task_bytes, config.read.on_bad_shard)
         memory = MEMORY_PER_WORK * plan.task_bytes
         tasks.append(Task(f"pieces of {file.path}", job, work=file.text_estimate, memory=memory))

@@ -153,7 +153,7 @@ def plan_reading(
     all_files: list[InputFile] = []
     notes: list[str | None] = []
     passed_over: list[str] = []
-    place = out.resolve()
+    place, rules = out.resolve(), make_rules(config)
     for source in sorted(config.inputs, key=lambda i: i.name):
         paths = (source.path,) if isinstance(source.path, str) else source.path
         patterns = [str(builtin.get(path, path)) for path in paths]
@@ -166,7 +166,7 @@ def plan_reading(
             )
         some = list(compress(some, map(not_, inside)))
         all_files += some
-        notes.append(source_note(some[0], make_rules(source, config)))
+        notes.append(source_note(some[0], rules[source.name]))
         passed_over += others
     large = tuple(i for i, file in enumerate(all_files) if _is_cut(file, config.read))
     return ReadPlan(

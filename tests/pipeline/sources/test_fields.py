@@ -194,7 +194,7 @@ def test_options_in_a_config(tmp_path: Path) -> None:
     config = load_config(tmp_path / "c.yaml").config
     columns = [(f.column, f.type) for f in typed_columns(config)]
     assert columns == [("meta_date", "timestamp"), ("meta_stars", "int"), ("meta_url", "string")]
-    web, books, code = (make_rules(i, config) for i in config.inputs)
+    web, books, code = make_rules(config).values()
     assert [f.path for f in web.fields] == [("meta", "date"), None, ("url",)]
     assert [f.path for f in books.fields] == [None, None, None]
     assert [f.path for f in code.fields] == [None, ("meta", "stars"), ("meta", "url")]

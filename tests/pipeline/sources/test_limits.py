@@ -81,7 +81,7 @@ config = load_config(sys.argv[1]).config
 reader = files.HashingReader(found.location)
 before = int(next(l for l in open("/proc/self/status") if l.startswith("VmHWM")).split()[1])
 try:
-    for _ in files.read_records(found, reader, make_rules(config.inputs[0], config)):
+    for _ in files.read_records(found, reader, make_rules(config)[config.inputs[0].name]):
         pass
 except InputError as error:
     print(error)
