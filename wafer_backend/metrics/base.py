@@ -81,9 +81,9 @@ class Metric(nn.Module):
         return self
 
 
-def get_all_metrics() -> dict[str, Metric]:
-    """The metrics there are, by name."""
-    return dict(_known)
+def get_all_metrics() -> list[tuple[str, Metric]]:
+    """The metrics there are, each after its name."""
+    return list(_known.items())
 
 
 def zero(*shape: int) -> torch.Tensor:
