@@ -65,6 +65,7 @@ class DataLoader:
                 "iterable of batches"
             )
         self._expected_size = sizes[-1] if sizes else None
+        self._last_size: int | None = None
         self._pool: WorkerPool | None = None
         self._iterating = False
         self._loaded: tuple[dict[str, Any], bool] | None = None
@@ -81,6 +82,7 @@ class DataLoader:
             for batch in self._batches():
                 size = infer_batch_size(batch)
                 self._check_size(size)
+                self._last_size = size
                 self._steps += 1
                 self._samples += size or 0
                 yield batch
@@ -94,8 +96,12 @@ class DataLoader:
 
     @property
     def batch_size(self) -> Any:
-        """The user's loader's, if it tells."""
-        return getattr(self._loader, "batch_size", None)
+        """The user's loader's, if it tells, else the samples of its last batch, if there was one.
+
+        A torch DataLoader with a `batch_sampler` does not tell.
+        """
+        told = getattr(self._loader, "batch_size", None)
+        return self._last_size if told is None else told
 
     @property
     def is_restartable(self) -> bool:

@@ -319,6 +319,12 @@ def test_what_input_fn_must_return() -> None:
     assert DataLoader(map_style).batch_size == 4
 
 
+def test_the_batch_size_is_of_the_last_batch_where_the_loader_does_not_tell() -> None:
+    loader = DataLoader(lambda: data.DataLoader(Squares(5), batch_sampler=[[0, 1, 2], [3, 4]]))
+    assert loader.batch_size is None
+    assert [loader.batch_size for _ in loader] == [3, 2]
+
+
 def test_a_loader_that_divides_its_batch_is_warned_about() -> None:
     def input_fn() -> list[torch.Tensor]:
         return [torch.zeros(get_streaming_batch_size(8) // 2)]
