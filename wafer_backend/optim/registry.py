@@ -17,9 +17,9 @@ Parameter groups of a model are made from section `optimizer` of a params file a
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from types import FunctionType
 from typing import Any, Generic, TypeVar
 
@@ -230,7 +230,7 @@ def _sequence(optimizer: torch.optim.Optimizer, made: list[Any]) -> lr_scheduler
                 f"schedule {index} ({type(scheduler).__name__}) has no end, so none can follow it; "
                 "give it total_iters or put it last"
             )
-    milestones = list(accumulate(scheduler.total_iters for scheduler in made[:-1]))
+    milestones = list(itertools.accumulate(scheduler.total_iters for scheduler in made[:-1]))
     return lr_scheduler.SequentialLR(optimizer, made, milestones)
 
 
@@ -280,31 +280,45 @@ _NORMS = (
 )
 
 
+ADJUSTED_WEIGHTS = {"embedding": ("embedding",), "decoder_kernel": ("linear", "dense")}
+"""The keys of `adjust_learning_rate`: weights whose name has one of these words in it."""
+
+
 def configure_param_groups(
     model: nn.Module, optimizer_params: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Two groups of trained parameters: with `weight_decay` (`weight_decay_rate`), and, for biases
     and the weights of norms, without.
 
-    Raises BackendConfigError for `adjust_learning_rate`: which parameters its keys stand for is
-    not public.
+    `adjust_learning_rate` maps keys of `ADJUSTED_WEIGHTS` to factors on the learning rate; each
+    group is then cut by its factors, which schedulers apply.
+    Raises BackendConfigError for another key of it.
     """
-    if optimizer_params.get("adjust_learning_rate"):
-        raise BackendConfigError(
-            f"adjust_learning_rate {optimizer_params['adjust_learning_rate']!r}: which parameters "
-            "its keys stand for is not public; give the optimizer groups with a key "
-            "adjust_learning_rate"
-        )
-    decay = optimizer_params.get("weight_decay", optimizer_params.get("weight_decay_rate", 0.0))
+    factors: Mapping[str, float] = optimizer_params.get("adjust_learning_rate") or {}
+    for key in factors:
+        if key not in ADJUSTED_WEIGHTS:
+            hint = did_you_mean_or_all(key, ADJUSTED_WEIGHTS)
+            raise BackendConfigError(f"adjust_learning_rate has no key {key!r}{hint}")
+    decay = optimizer_params.get("weight_decay", optimizer_params.get("weight_decay_rate")) or 0.0
     without = _find_undecayed(model)
-    groups: list[dict[str, Any]] = [
-        {"params": [], "weight_decay": decay or 0.0},
-        {"params": [], "weight_decay": 0.0},
-    ]
+    groups: dict[tuple[bool, str | None], dict[str, Any]] = {}
+    for decays, adjusted in itertools.product((True, False), (*factors, None)):
+        group: dict[str, Any] = {"params": [], "weight_decay": decay if decays else 0.0}
+        if factors:
+            group["adjust_learning_rate"] = factors[adjusted] if adjusted else 1.0
+        groups[decays, adjusted] = group
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            groups["bias" in name or id(parameter) in without]["params"].append(parameter)
-    return [group for group in groups if group["params"]]
+            decays = "bias" not in name and id(parameter) not in without
+            groups[decays, _find_adjusted(name, factors)]["params"].append(parameter)
+    return [group for group in groups.values() if group["params"]]
+
+
+def _find_adjusted(name: str, keys: Iterable[str]) -> str | None:
+    """The first of the keys whose weights include the parameter of that name."""
+    if "weight" not in name:
+        return None
+    return next((key for key in keys if any(word in name for word in ADJUSTED_WEIGHTS[key])), None)
 
 
 def _find_undecayed(model: nn.Module) -> set[int]:
@@ -313,11 +327,23 @@ def _find_undecayed(model: nn.Module) -> set[int]:
     return {id(parameter) for norm in norms for parameter in norm.parameters()}
 
 
+_OF_LOSS_SCALING = {
+    "loss_scaling_factor",
+    "initial_loss_scale",
+    "steps_per_increase",
+    "min_loss_scale",
+    "max_loss_scale",
+}
+_OF_CLIPPING = {"max_gradient_norm", "max_gradient_value"}
+
+
 def configure_optimizer_params(optimizer_type: str, kwargs: Mapping[str, Any]) -> Any:
     """Check section `optimizer` of a params file, whose arguments may be under `optim_params`;
-    returns the class of the optimizer and the arguments for it. Raises BackendConfigError."""
-    arguments = {name: value for name, value in kwargs.items() if name != "optim_params"}
-    arguments.update(kwargs.get("optim_params") or {})
+    returns the class of the optimizer and the arguments for it: settings of loss scaling and of
+    clipping, which the section holds too, are left out. Raises BackendConfigError."""
+    given = dict(kwargs)
+    given.update(given.pop("optim_params", None) or {})
+    arguments = {k: v for k, v in given.items() if k not in _OF_LOSS_SCALING | _OF_CLIPPING}
     placeholder = [torch.zeros(1, requires_grad=True)]
     optimizer = configure_optimizer(optimizer_type, placeholder, **arguments)
     return type(optimizer), arguments

@@ -126,8 +126,47 @@ def test_parameter_groups_leave_out_biases_and_norms() -> None:
     assert [id(p) for p in others["params"]] == [
         id(p) for p in (model[0].bias, model[1].weight, model[1].bias)
     ]
-    with pytest.raises(BackendConfigError, match="adjust_learning_rate"):
-        cstorch.optim.configure_param_groups(model, {"adjust_learning_rate": {"x": 2}})
+
+
+class Decoder(nn.Module):
+    """Parameters named as in the decoders of Model Zoo."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding_layer, self.norm = nn.Embedding(4, 3), nn.LayerNorm(3)
+        self.proj_q_dense_layer, self.linear_layer = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.lm_head = nn.Linear(3, 4, bias=False)
+
+
+def test_parameter_groups_are_cut_by_factors_on_the_learning_rate() -> None:
+    model = Decoder()
+    optim = cstorch.optim
+    section = {"weight_decay": 0.1, "adjust_learning_rate": {"decoder_kernel": 0.25}}
+    groups = optim.configure_param_groups(model, section)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    found = [
+        (
+            group["weight_decay"],
+            group["adjust_learning_rate"],
+            [names[id(p)] for p in group["params"]],
+        )
+        for group in groups
+    ]
+    biases = ["norm.weight", "norm.bias", "proj_q_dense_layer.bias", "linear_layer.bias"]
+    assert found == [
+        (0.1, 0.25, ["proj_q_dense_layer.weight", "linear_layer.weight"]),
+        (0.1, 1.0, ["embedding_layer.weight", "lm_head.weight"]),
+        (0.0, 1.0, biases),
+    ]
+    section["adjust_learning_rate"] = {"embedding": 2.0, "decoder_kernel": 0.25}
+    factors = [g["adjust_learning_rate"] for g in optim.configure_param_groups(model, section)]
+    assert factors == [2.0, 0.25, 1.0, 1.0]
+    optimizer = optim.configure_optimizer("adamw", groups, learning_rate=0.0)
+    optim.configure_lr_scheduler(optimizer, 0.1, section["adjust_learning_rate"])
+    assert [group["lr"] for group in optimizer.param_groups] == [0.025, 0.1, 0.1]
+    expected = "adjust_learning_rate has no key 'head'; expected one of embedding, decoder_kernel"
+    with pytest.raises(BackendConfigError, match=expected):
+        optim.configure_param_groups(model, {"adjust_learning_rate": {"head": 2.0}})
 
 
 def test_sections_of_params_files_are_checked() -> None:
@@ -136,12 +175,19 @@ def test_sections_of_params_files_are_checked() -> None:
         "adamw", {"learning_rate": [{"scheduler": "x"}], "optim_params": {"eps": 1e-8}}
     )
     assert kind is optim.AdamW and arguments["eps"] == 1e-8
+    scaling = {"initial_loss_scale": 2.0**31, "max_loss_scale": 2.0**31, "steps_per_increase": 9}
+    clipping = {"max_gradient_norm": 1.0, "max_gradient_value": None}
+    section = {"learning_rate": 0.1, "optim_params": {"eps": 1e-8, **scaling}, **clipping}
+    assert optim.configure_optimizer_params("adamw", section)[1] == {
+        "learning_rate": 0.1,
+        "eps": 1e-8,
+    }
     with pytest.raises(BackendConfigError, match="AdamW has no argument 'epz'"):
         optim.configure_optimizer_params("adamw", {"optim_params": {"epz": 1}})
-    section = {"scheduler": "Linear", "initial_learning_rate": 0.0}
+    schedule = {"scheduler": "Linear", "initial_learning_rate": 0.0}
     with pytest.raises(BackendConfigError, match="needs end_learning_rate"):
-        optim.configure_scheduler_params(section)
-    full = section | {"end_learning_rate": 1.0, "total_iters": 3}
+        optim.configure_scheduler_params(schedule)
+    full = schedule | {"end_learning_rate": 1.0, "total_iters": 3}
     assert optim.configure_scheduler_params(full)[0] is optim.LinearLR
     assert cstorch.sparse.map_sparsity_algorithm("RigL") is cstorch.sparse.RigL
 
