@@ -244,6 +244,11 @@ class GradScaler:
         """The current scale, a power of two."""
         return self._scale.scale
 
+    def get_non_clamped_scale(self) -> float:
+        """What the last `update` would have made of the scale without `min_loss_scale` and
+        `max_loss_scale`: less than `get_scale()` after an overflow at the smallest scale."""
+        return self._scale.wanted
+
     def get_num_skipped_steps(self) -> int:
         """Steps that were skipped because a gradient was not finite."""
         return self._scale.skipped

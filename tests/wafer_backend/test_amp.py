@@ -128,6 +128,17 @@ def test_a_loop_equals_that_of_torch() -> None:
     assert scaler.get_num_skipped_steps() == 3
 
 
+def test_a_scaler_tells_of_overflows_at_its_smallest_scale() -> None:
+    scaler = amp.GradScaler(
+        "dynamic", init_scale=2.0, steps_per_increase=2, min_loss_scale=1.0, max_loss_scale=2.0
+    )
+    module, told = model(), []
+    for overflow in (False, False, True, True, False):
+        run(module, scaler, (0,) if overflow else (), 1)
+        told.append((scaler.get_scale(), scaler.get_non_clamped_scale()))
+    assert told == [(2.0, 2.0), (2.0, 4.0), (1.0, 1.0), (1.0, 0.5), (1.0, 1.0)]
+
+
 @pytest.mark.parametrize("scale", [None, 2.0**-3, 2.0**12])
 def test_scaling_changes_no_bit(scale: float | None) -> None:
     scaled, plain = model(), model()

@@ -113,6 +113,9 @@ class LossScale:
     - `steps_at_scale`, `overflows_at_scale`: steps and overflows since the last change;
     - `skipped`: all steps that overflowed, whose update must not be applied.
 
+    `wanted`: the scale that the last update would have chosen without limits. Below `scale` it
+    tells that a step overflowed at the smallest one.
+
     Raises BackendConfigError for a scale that is no power of two or outside its limits.
     """
 
@@ -128,7 +131,7 @@ class LossScale:
     ) -> None:
         self.min_loss_scale = _power_of_two("min_loss_scale", min_loss_scale)
         self.max_loss_scale = _power_of_two("max_loss_scale", max_loss_scale)
-        self.scale = self._within_limits("init_scale", init_scale)
+        self.scale = self.wanted = self._within_limits("init_scale", init_scale)
         self.steps_per_increase = _at_least_one("steps_per_increase", steps_per_increase)
         if not 0 <= overflow_tolerance < 1:
             raise BackendConfigError(
@@ -143,6 +146,7 @@ class LossScale:
 
     def update(self, finite: bool) -> None:
         """Count one step whose gradients were all finite, or not, and adjust the scale."""
+        self.wanted = self.scale
         self.steps_at_scale += 1
         if finite:
             self.finite_run += 1
@@ -167,14 +171,15 @@ class LossScale:
                 f"the state of a loss scale has the keys {sorted(state)}; expected "
                 f"{sorted(expected)}"
             )
-        self.scale = self._within_limits("scale", state["scale"])
+        self.scale = self.wanted = self._within_limits("scale", state["scale"])
         for name in _COUNTERS:
             setattr(self, name, int(state[name]))
 
     def _change(self, factor: float) -> None:
         self.finite_run = self.steps_at_scale = self.overflows_at_scale = 0
         if self.dynamic:
-            self.scale = min(max(self.scale * factor, self.min_loss_scale), self.max_loss_scale)
+            self.wanted = self.scale * factor
+            self.scale = min(max(self.wanted, self.min_loss_scale), self.max_loss_scale)
 
     def _within_limits(self, name: str, value: float) -> float:
         scale = _power_of_two(name, value)
