@@ -5,7 +5,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 from pipeline.core import storage
 from wafer_backend.backends.base import ClusterConfig
 from wafer_backend.errors import BackendConfigError, LoaderError
+from wafer_backend.utils.data.loader import DataLoader
 from wafer_backend.utils.data.workers import infer_batch_size
 from wafer_backend.utils.profiler import ExecutorProfiler
 
@@ -166,7 +167,8 @@ MbsSetting = int | Literal["auto", "explore"] | dict[str, Any] | None
 class DataExecutor:
     """Iterate over it: `num_steps` batches, one pass of the loader by default.
 
-    A loader that is exhausted earlier is iterated again. `checkpoint_steps`: at which steps
+    A loader that is exhausted earlier is iterated again; a `DataLoader` goes on from where the last
+    executor over it stopped. `checkpoint_steps`: at which steps
     checkpoint closures run, every so many and the last, or a Schedule. `activation_steps`: the
     script looks at outputs every so many steps; closures run at every step all the same.
     `cs_config`: the cluster, as older scripts give it. `writer`: kept as an attribute.
@@ -254,9 +256,10 @@ class DataExecutor:
         self.user_iteration = 0
         self.profiler.rate_tracker.reset()
         tracing.set_executor(self)
+        batches = self._batches()
         try:
             with profiler.activity_profile(self.profiler_activities):
-                for batch in itertools.islice(self._batches(), _steps_to_run(self.num_steps)):
+                for batch in itertools.islice(batches, _steps_to_run(self.num_steps)):
                     self.user_iteration += 1
                     try:
                         with profiler.step(self.user_iteration), tracing.watched_loop(batch):
@@ -265,20 +268,29 @@ class DataExecutor:
                         self.profiler.rate_tracker.add(infer_batch_size(batch) or 0)
                         tracing.run_closures(self)
         finally:
+            batches.close()
             tracing.set_executor(None)
 
-    def _batches(self) -> Iterator[Any]:
-        """The loader's batches, again and again."""
+    def _batches(self) -> Generator[Any, None, None]:
+        """The loader's batches, again and again, from where the last executor stopped."""
+        loader = self.dataloader
+        rest = loader.unfinished if isinstance(loader, DataLoader) else None
         for passes in itertools.count(1):
-            empty = True
-            for batch in self.dataloader:
-                empty = False
-                yield batch
+            current, empty = iter(loader) if rest is None else rest, rest is None
+            try:
+                for batch in current:
+                    empty = False
+                    yield batch
+            except GeneratorExit:
+                if isinstance(loader, DataLoader) and isinstance(current, Generator):
+                    loader.unfinished = current
+                raise
             if empty:
                 raise LoaderError(
                     f"the loader yields no batch in pass {passes}, and {self.num_steps} steps were "
                     f"asked for ({self.user_iteration} have run)"
                 )
+            rest = None
 
 
 def _steps_to_run(num_steps: int) -> int:

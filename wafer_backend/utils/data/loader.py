@@ -4,7 +4,7 @@ import functools
 import inspect
 import itertools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 from wafer_backend.distributed import DataLoaderCheckpoint, watch_batch_sizes, worker_state
@@ -44,7 +44,12 @@ class DataLoader:
     dataset is read in strides; any other loader is read whole by each process, which is of use
     when what follows the reading is slow. A sampler without a seed of its own follows torch's
     global generator. `id` counts the loaders of the process.
+
+    A second executor continues the pass that the first one left in `unfinished`; a copy
+    (`copy.copy`) starts from the beginning.
     """
+
+    unfinished: Generator[Any, None, None] | None = None
 
     def __init__(self, input_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         self.id = next(_numbers)
@@ -75,7 +80,7 @@ class DataLoader:
     def __len__(self) -> int:
         return len(self._loader)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Generator[Any, None, None]:
         """One pass. Raises LoaderError when a worker process fails or dies."""
         self._iterating = True
         try:
@@ -88,6 +93,14 @@ class DataLoader:
                 yield batch
         finally:
             self._iterating = False
+
+    def __copy__(self) -> "DataLoader":
+        copied = type(self).__new__(type(self))
+        vars(copied).update(vars(self), id=next(_numbers))
+        copied.unfinished = copied._pool = copied._state_of_worker = None
+        copied._iterating = False
+        copied._steps = copied._samples = 0
+        return copied
 
     @property
     def dataloader(self) -> Any:
@@ -123,6 +136,9 @@ class DataLoader:
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
         """Continue from a `state_dict`, before iterating. Raises BackendError otherwise."""
         self._require_restartable()
+        if self.unfinished is not None:
+            self.unfinished.close()
+            self.unfinished = None
         if self._iterating or self._pool is not None:
             raise BackendError(
                 "DataLoader.load_state_dict: iteration has begun; load the state before that, "

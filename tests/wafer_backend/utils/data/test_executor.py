@@ -1,6 +1,7 @@
 """The loop: its counts, its closures, and how it ends."""
 
 import collections
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,19 @@ def test_iterating_twice_counts_anew() -> None:
     executor = DataExecutor(loader(), num_steps=2)
     assert [len(list(executor)), executor.user_iteration] * 2 == [2, 2, 2, 2]
     assert executor.profiler.rate_tracker.total_count == 8
+
+
+def test_training_goes_on_where_it_stopped_for_an_evaluation() -> None:
+    train, validation = loader(5), loader(5)
+    read: list[int] = []
+    for _ in range(3):
+        read += (int(batch[0]) for batch in DataExecutor(train, num_steps=2))
+        evaluated = [int(batch[0]) for batch in DataExecutor(copy.copy(validation), num_steps=2)]
+        assert evaluated == [0, 1]
+    assert read == [0, 1, 2, 3, 4, 0]
+    assert [int(batch[0]) for batch in DataExecutor(loader(2), num_steps=2)] == [0, 1]
+    assert [int(batch[0]) for batch in train] == [0, 1, 2, 3, 4]
+    assert copy.copy(train).id != train.id
 
 
 def test_activation_steps_meet_checkpoints() -> None:

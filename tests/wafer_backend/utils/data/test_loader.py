@@ -349,3 +349,13 @@ def test_batch_sizes() -> None:
     assert infer_batch_size({"a": torch.zeros(3, 2), "b": (torch.zeros(3), torch.tensor(1))}) == 3
     assert infer_batch_size([torch.zeros(3), torch.zeros(2)]) is None
     assert infer_batch_size("no tensors") is None
+
+
+def test_a_state_may_be_loaded_after_an_executor_stopped() -> None:
+    loader = DataLoader(Counting)
+    begin = loader.state_dict()
+    first = [batch.tolist() for batch in DataExecutor(loader, num_steps=2)]
+    loader.load_state_dict(begin)
+    again = [batch.tolist() for batch in DataExecutor(loader, num_steps=3)]
+    assert again[:2] == first
+    assert again[2] not in first
