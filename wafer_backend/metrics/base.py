@@ -4,7 +4,7 @@ the k highest, and the area under the ROC curve.
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -256,7 +256,8 @@ class Dice(ConfusionMatrix):
 
 class FBeta(ConfusionMatrix):
     """(1 + b²) · precision · recall / (b² · precision + recall), "micro" over all labels or
-    "macro" as the mean over the classes that occur.
+    "macro" as the mean over the classes, of which one that does not occur has 0; both without the
+    classes `ignore_labels`. Source: `fbeta_score.py` of Model Zoo R1.8.
     """
 
     default_name = "fbeta"
@@ -266,20 +267,23 @@ class FBeta(ConfusionMatrix):
         num_classes: int,
         beta: float = 1.0,
         average_type: Literal["micro", "macro"] = "micro",
+        ignore_labels: Sequence[int] | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(num_classes, name)
         self.beta = beta
         self.average_type = average_type
+        ignored = set(ignore_labels or ())
+        self.considered = [each for each in range(num_classes) if each not in ignored]
 
     def compute(self) -> torch.Tensor:
         """Between 0 and 1."""
-        right, labelled, predicted = self._counts()
+        right, labelled, predicted = (each[self.considered] for each in self._counts())
         if self.average_type == "micro":
             right, labelled, predicted = right.sum(), labelled.sum(), predicted.sum()
         weight = self.beta**2
-        below = weight * labelled + predicted
-        return ((1 + weight) * right / below)[below > 0].mean()
+        score = (1 + weight) * right / (weight * labelled + predicted)
+        return score.nan_to_num(nan=0.0).mean()
 
 
 class _AtK(QuotientMetric):
