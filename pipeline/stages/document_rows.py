@@ -71,6 +71,8 @@ _TOGETHER = 16 << 20
 """Characters of text that are cleaned together and become one Arrow batch."""
 _MOST_TOGETHER = 1 << 16
 """Records of it: as Python objects they take half a kilobyte each, however short they are."""
+_SMALL = 1 << 20
+"""Bytes that batches which are joined have together."""
 MOST_RECORDS = 1 << 21
 """Records that one task may hold, at about 200 bytes each without their text."""
 MOST_CHARACTERS = 1 << 30
@@ -313,15 +315,16 @@ def _drops(
 
 
 def _table(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    """All rows; batches of many small files are joined, as each costs every reader the same."""
-    parts, together, size = [], [], 0
-    for batch in batches:
-        if len(batch):
-            together.append(batch)
-            size += batch.nbytes
-        if size > _TOGETHER:
+    """All rows; batches of small files are joined, as each costs every reader the same."""
+    parts: list[pa.Table] = []
+    together: list[pa.RecordBatch] = []
+    size = 0
+    for batch in filter(len, batches):
+        if size + batch.nbytes > _SMALL:
             parts.append(_join(together, schema))
             together, size = [], 0
+        together.append(batch)
+        size += batch.nbytes
     return pa.concat_tables([*parts, _join(together, schema)])
 
 
