@@ -11,6 +11,7 @@ goes on at the shard that was next, without reading the rest twice.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -81,7 +82,7 @@ class StreamFacts:
     """Tokens or rows, where known before reading."""
     max_sequence_length: int | None = None
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """All files together."""
         return sum(size for _, size in self.files)
