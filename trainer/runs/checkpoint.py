@@ -12,7 +12,7 @@ with it (a full disk) is raised where the loop asks next; the checkpoint before 
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -309,6 +309,10 @@ def _damaged(path: Path, expected: str, actual: str) -> IntegrityError:
     )
 
 
+def _report_to_nobody(path: Path) -> None:
+    """Nobody waits for this checkpoint."""
+
+
 class CheckpointWriter:
     """Saves checkpoints of one run and keeps the newest `keep`. Leaving the context waits for
     the checkpoint on its way, also after an error."""
@@ -319,9 +323,17 @@ class CheckpointWriter:
         self._say = say
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: Future[Path] | None = None
+        self._report: Callable[[Path], None] = _report_to_nobody
 
-    def save(self, step: int, memoryx: MemoryX, state: Mapping[str, Any]) -> None:
-        """Copy weights and optimizer state and have them written. Raises as `finish` does."""
+    def save(
+        self,
+        step: int,
+        memoryx: MemoryX,
+        state: Mapping[str, Any],
+        report: Callable[[Path], None] = _report_to_nobody,
+    ) -> None:
+        """Copy weights and optimizer state and have them written; `report` is called with the
+        directory where the loop learns that it is whole. Raises as `finish` does."""
         self.finish()
         self._say(f"Saving checkpoint at step {step}")
         tensors = Tensors.of(memoryx)
@@ -331,6 +343,7 @@ class CheckpointWriter:
             tensors = tensors.copied()
         failpoint.hit("trainer.checkpoint.copied")
         self._pending = self._thread.submit(self._write, step, tensors, dict(state))
+        self._report = report
         if waits and free is not None:
             self._say(
                 "Training waits for this checkpoint: a copy of the weights needs "
@@ -344,10 +357,18 @@ class CheckpointWriter:
             self.finish()
 
     def finish(self) -> None:
-        """Wait for the checkpoint on its way. Raises ResourceError if it could not be written."""
-        if self._pending is not None:
-            pending, self._pending = self._pending, None
-            self._say(f"Saved checkpoint {pending.result()}")
+        """Wait for the checkpoint on its way. Raises ResourceError if it could not be written, and
+        what `report` raises."""
+        if (path := self._wait()) is not None:
+            self._report(path)
+
+    def _wait(self) -> Path | None:
+        if self._pending is None:
+            return None
+        pending, self._pending = self._pending, None
+        path = pending.result()
+        self._say(f"Saved checkpoint {path}")
+        return path
 
     def _write(self, step: int, tensors: Tensors, state: Mapping[str, Any]) -> Path:
         path = save_checkpoint(self._model_dir, step, tensors, state)
@@ -360,7 +381,10 @@ class CheckpointWriter:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
-            self.finish()
+            if error is None:
+                self.finish()
+            else:
+                self._wait()
         except PrepError as failed:
             if error is None:
                 raise

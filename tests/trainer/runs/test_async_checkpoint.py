@@ -106,10 +106,23 @@ def test_training_waits_where_memory_has_no_room_for_a_copy(trainer, memoryx, mo
     )
 
 
-def fail_while_writing(trainer, memoryx) -> None:
+def fail_while_writing(trainer, memoryx, *report) -> None:
     with CheckpointWriter(trainer.root / "out", 2, trainer.said.append) as writer:
-        writer.save(1, memoryx, {})
+        writer.save(1, memoryx, {}, *report)
         raise ValueError("of the loop")
+
+
+def test_a_checkpoint_is_reported_where_the_loop_learns_of_it(trainer, memoryx):
+    """Not where an error of the loop is under way, which another one would hide."""
+    reported = []
+    with CheckpointWriter(trainer.root / "out", 2, trainer.said.append) as writer:
+        for step in (1, 2):
+            writer.save(step, memoryx, {}, reported.append)
+    assert [path.name for path in reported] == ["step_0000001", "step_0000002"]
+    with pytest.raises(ValueError, match="of the loop"):
+        fail_while_writing(trainer, memoryx, reported.append)
+    assert len(reported) == 2
+    assert trainer.said[-1].startswith("Saved checkpoint ")
 
 
 def test_an_error_is_raised_where_the_loop_asks_next(trainer, memoryx, monkeypatch):
