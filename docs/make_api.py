@@ -5,6 +5,7 @@ python docs/make_api.py --check  # exit 1 when it is out of date
 """
 
 import ast
+import dataclasses
 import inspect
 import re
 import sys
@@ -83,7 +84,7 @@ def document() -> str:
         if name in IN_FULL:
             parts += [section(name, n, m) for n, m in members.items() if inspect.isfunction(m)]
             members = {n: m for n, m in members.items() if not inspect.isfunction(m)}
-            parts += [section_of_class(name, n, m) for n, m in members.items() if has_methods(m)]
+            parts += [section_of_class(name, n, m) for n, m in members.items() if is_shown(m)]
         parts.append("| name | what it is |\n| --- | --- |")
         parts.append("\n".join(map(row, members, members.values())) + "\n")
     return "\n".join(parts)
@@ -97,18 +98,20 @@ def section(package: str, name: str, function: Any) -> str:
 
 
 def section_of_class(package: str, name: str, kind: type) -> str:
-    """A class with its methods, a line each."""
+    """A class with its methods, if it has some, a line each."""
     methods = [
         f"| `{n}{'' if isinstance(m, property) else '()'}` | {cell(first_sentence(m))} |"
         for n, m in methods_of(kind)
     ]
-    table = "\n".join(["| member | what it gives |", "| --- | --- |", *methods])
-    return f"### {package}.{name}\n\n{body(kind)}\n\n{table}\n"
+    table = ["", "| member | what it gives |", "| --- | --- |", *methods] if methods else []
+    return "\n".join([f"### {package}.{name}\n\n{body(kind)}", *table, ""])
 
 
-def has_methods(member: Any) -> bool:
-    """Whether it is a class of the API itself, whose members are shown."""
-    return inspect.isclass(member) and ".api" in member.__module__ and bool(methods_of(member))
+def is_shown(member: Any) -> bool:
+    """Whether it is a class of the API itself, whose members or fields are shown."""
+    if not inspect.isclass(member) or not re.search(r"\.(api|callbacks)\b", member.__module__):
+        return False
+    return bool(methods_of(member)) or dataclasses.is_dataclass(member)
 
 
 def methods_of(kind: type) -> list[tuple[str, Any]]:

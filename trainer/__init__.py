@@ -21,17 +21,21 @@ if TYPE_CHECKING:
     from trainer.evaluation.loss import Evaluation, LossMeasurement
     from trainer.generation.loaded import LoadedModel
     from trainer.generation.text import GeneratedText
+    from trainer.loop.callbacks import Callback, StopTraining, TrainingState
 
 __all__ = [
     "Amount",
+    "Callback",
     "Evaluation",
     "GeneratedText",
     "LoadedModel",
     "LossMeasurement",
     "LostRankError",
     "Params",
+    "StopTraining",
     "TrainingError",
     "TrainingResult",
+    "TrainingState",
     "evaluate",
     "generate",
     "load",
@@ -49,5 +53,6 @@ __getattr__, __dir__ = export_lazily(
         ".evaluation.loss": "Evaluation LossMeasurement",
         ".generation.loaded": "LoadedModel",
         ".generation.text": "GeneratedText",
+        ".loop.callbacks": "Callback StopTraining TrainingState",
     },
 )

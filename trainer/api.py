@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,16 +11,17 @@ from typing import Any, Literal
 from pipeline.api import AnyPath, local_path, local_path_or_none, run_path, run_path_or_none
 from pipeline.core.errors import ConfigError
 from trainer.config import Params, ParamsLike, load_params
-from trainer.errors import as_prep_errors
+from trainer.errors import as_prep_errors, interruption_by
 from trainer.evaluation.loss import LossMeasurement, LossOptions, evaluate_checkpoint
 from trainer.generation import text
 from trainer.generation.loaded import LoadedModel, find_checkpoint, load_model, tokenizer_for
 from trainer.generation.text import GeneratedText, GenerationOptions, Sampling
 from trainer.loop import ranks
+from trainer.loop.callbacks import Callback, check_callbacks
 from trainer.loop.options import TrainOptions, resolve_params
 from trainer.loop.run import run_training
 from trainer.runs import checkpoint as checkpoints
-from trainer.runs import metrics
+from trainer.runs import metrics, record
 from trainer.runs.console import Pulse, print_fitted_line
 from wafer_backend.compiled import Target
 from wafer_backend.transports import TransportName
@@ -33,13 +33,14 @@ _TOKENIZER_HINT = (
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """A training run that reached its last step.
+    """A training run that reached its last step, or that a callback stopped.
 
     model_dir: its directory.
     last_step: that step, counted from 1.
     checkpoint: the directory of the newest checkpoint.
     loss, eval_loss: of the last step and of the last evaluation, in nats per label; None where
         there was none.
+    stopped: the reason of the callback that stopped it before its last step, None without one.
     """
 
     model_dir: Path
@@ -47,6 +48,7 @@ class TrainingResult:
     checkpoint: Path | None
     loss: float | None
     eval_loss: float | None
+    stopped: str | None = None
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return what every step logged, such as `step`, `loss` and `learning_rate`: the lines of
@@ -77,6 +79,7 @@ def train(
     checkpoint_path: AnyPath | None = None,
     load_checkpoint_states: str | None = None,
     disable_strict_checkpoint_loading: bool = False,
+    callbacks: Sequence[Callback] = (),
     progress: bool = False,
 ) -> TrainingResult:
     """Train a model, as `train`; the same call resumes from the newest checkpoint.
@@ -98,11 +101,13 @@ def train(
     checkpoint_path: a checkpoint that a new run begins with.
     load_checkpoint_states: what is taken from it, such as `model,optimizer`.
     disable_strict_checkpoint_loading: take what fits of it.
+    callbacks: what the run reports to, in this order; they may evaluate, save or stop.
     progress: print the lines of `train`.
 
     Returns the directory, last step, checkpoint and losses in nats. A signal stops after a
     checkpoint, with KeyboardInterrupt or SystemExit. Raises ConfigError, InputError for data,
-    IntegrityError for damage, ResourceError, TrainingError for a step that failed, LostRankError.
+    IntegrityError for damage, ResourceError, TrainingError for a step or a callback that
+    failed, LostRankError.
     """
     request = TrainOptions(
         target=target,
@@ -121,6 +126,7 @@ def train(
         checkpoint_path=local_path_or_none(checkpoint_path),
         load_checkpoint_states=load_checkpoint_states,
         disable_strict_checkpoint_loading=disable_strict_checkpoint_loading,
+        callbacks=check_callbacks(callbacks),
     )
     with contextlib.ExitStack() as entered:
         say = entered.enter_context(Pulse(print_fitted_line)) if progress else _say_nothing
@@ -131,10 +137,8 @@ def train(
                     "use that command, or start this program with torchrun"
                 )
         code = run_training(request, say)
-    if code == 128 + signal.SIGINT:
-        raise KeyboardInterrupt
     if code:
-        raise SystemExit(code)
+        raise interruption_by(code)
     return _result(request.model_dir)
 
 
@@ -248,12 +252,14 @@ def _result(model_dir: Path) -> TrainingResult:
     newest = checkpoints.find_newest(model_dir)
     steps = _lines(model_dir / metrics.TRAINING)
     measured = _lines(model_dir / metrics.EVALUATION)
+    stopped = (record.read_run_record(model_dir) or {}).get(record.STOPPED)
     return TrainingResult(
         model_dir,
         last_step=steps[-1]["step"] if steps else 0,
         checkpoint=newest,
         loss=steps[-1]["loss"] if steps else None,
         eval_loss=measured[-1]["loss"] if measured else None,
+        stopped=None if stopped is None else stopped["reason"],
     )
 
 

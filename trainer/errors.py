@@ -13,7 +13,8 @@ from wafer_backend.transports.ranks import LOST
 
 
 class TrainingError(PrepError):
-    """A step failed (loss or gradient not finite, nothing to learn from); checkpoints are kept."""
+    """A step failed (loss or gradient not finite, nothing to learn from), or a callback did;
+    checkpoints are kept."""
 
 
 class LostRankError(PrepError):
@@ -55,6 +56,11 @@ class StopSignal(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.exit_code = 128 + number
+
+
+def interruption_by(code: int) -> BaseException:
+    """What a function raises that a signal stopped, from the exit code of the command."""
+    return KeyboardInterrupt() if code == 128 + signal.SIGINT else SystemExit(code)
 
 
 class StopRequest:

@@ -30,8 +30,8 @@ NAMES = {
     "SplitShare StageForecast StageManifest Tally TaskRecord TokenSpan Total "
     "TracedDocument TrainingCheckpoint",
     "pipeline.hdf5": "HDF5Dataset ModelZooSampler convert_dataset_to_HDF5",
-    "trainer": "Amount Evaluation GeneratedText LoadedModel LossMeasurement LostRankError Params "
-    "TrainingError TrainingResult evaluate generate load train",
+    "trainer": "Amount Callback Evaluation GeneratedText LoadedModel LossMeasurement LostRankError "
+    "Params StopTraining TrainingError TrainingResult TrainingState evaluate generate load train",
     "dedup": "PRESETS Preset describe detection_probability find_duplicates jaccard shingle_hash "
     "shingles signatures sketch_documents",
     "wafer_backend": "Backend BackendConfig BackendConfigError BackendError BackendType "

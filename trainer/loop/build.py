@@ -20,6 +20,7 @@ from trainer.data import SampleSource, TrainingData, batches, datasets_from
 from trainer.errors import StopRequest
 from trainer.evaluation.loss import Evaluator
 from trainer.loop import ranks, resume, sparsity
+from trainer.loop.callbacks import CallbackList
 from trainer.loop.loop import StepLog, TrainingRun
 from trainer.loop.options import TrainOptions
 from trainer.model import GPT, optimizer
@@ -106,6 +107,7 @@ def build_run(
         writes=writes,
         step=start.step,
         masks=masks,
+        callbacks=CallbackList(request.callbacks if writes else ()),
     )
     _record(run, start)
     return run

@@ -1,20 +1,23 @@
 """The training loop: step, metrics, evaluation, checkpoint; and what happens when it is stopped."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pipeline.core import storage
 from pipeline.core.order import Schedule, batch_size_at, samples_before_step
 from trainer.config import Params
 from trainer.data import BatchPrefetcher, TrainingData, batches
-from trainer.errors import StopRequest, StopSignal
+from trainer.errors import StopRequest, StopSignal, as_prep_errors, interruption_by
 from trainer.evaluation.loss import Evaluator
 from trainer.loop import sparsity
+from trainer.loop.callbacks import CallbackList, Request, TrainingState
 from trainer.model.optimizer import learning_rate
-from trainer.runs import checkpoint, console, metrics
+from trainer.runs import checkpoint, console, metrics, record
 from trainer.runs.checkpoint import CheckpointWriter
 from trainer.runs.console import Rate, Say
 from trainer.runs.metrics import Events
@@ -132,7 +135,7 @@ class TrainingRun:
     """Everything one run needs; `step` is the last finished step, `params.runconfig.max_steps`
     the last one. `validation`: evaluates while training, None for `--mode train`. `profile`: of
     some steps. `writes`: whether this process writes files; of several ranks one does. `masks`:
-    those of sparse weights, None for a dense run."""
+    those of sparse weights, None for a dense run. `callbacks`: of the process that writes."""
 
     params: Params
     model_dir: Path
@@ -148,8 +151,17 @@ class TrainingRun:
     writes: bool = True
     step: int = 0
     masks: Group | None = None
+    callbacks: CallbackList = field(default_factory=CallbackList)
+    state: TrainingState = field(init=False)
     _leaves: tuple[int, int] = field(default=(0, 0), init=False)
     """Leaves of the step under way: done, and all."""
+    _saved: int | None = field(default=None, init=False)
+    """The step of the newest checkpoint of this directory, written or on its way."""
+    _has_callbacks: bool = field(default=False, init=False)
+    """Whether the process that writes has some."""
+
+    def __post_init__(self) -> None:
+        self.state = self._describe_state()
 
     @property
     def last_step(self) -> int:
@@ -159,20 +171,43 @@ class TrainingRun:
         return last
 
     def run(self) -> None:
-        """Train to the last step; a signal checkpoints the last whole step and raises
-        StopSignal. A checkpoint on its way is waited for, whatever ends the loop."""
+        """Train to the last step, or until a callback stops it, with a checkpoint of the last whole
+        step; a signal writes one too and raises StopSignal. A checkpoint on its way is waited for,
+        whatever ends the loop."""
         keep = self.params.runconfig.max_checkpoints
+        self._has_callbacks = bool(self.compiled.transport.agreed(len(self.callbacks)))
+        here = checkpoint.checkpoint_directory(self.model_dir, self.step)
+        self._saved = self.step if checkpoint.find_newest(self.model_dir) == here else None
         ahead = BatchPrefetcher(self.data, first_step=self.step + 1, last_step=self.last_step)
         with CheckpointWriter(self.model_dir, keep, self.say) as writer, ahead:
             try:
                 self._loop(writer, ahead)
             except StopSignal:
-                writer.finish()
-                here = checkpoint.checkpoint_directory(self.model_dir, self.step)
-                if checkpoint.find_newest(self.model_dir) != here:
-                    self._save(writer)
+                self._save_last(writer)
                 raise
             console.doing("writing the checkpoint")
+            self._save_last(writer)
+        if self.writes and self.is_cut_short and self.callbacks.stop is not None:
+            stopped = {"step": self.step, **asdict(self.callbacks.stop)}
+            path = self.model_dir / record.NAME
+            storage.write_json(path, {**self.record, record.STOPPED: stopped})
+
+    @contextlib.contextmanager
+    def reported_end(self) -> Iterator[None]:
+        """What is inside ends the run: callbacks learn that it did, or why not."""
+        try:
+            with as_prep_errors():
+                yield
+            self.callbacks.call("on_train_end", self.state)
+        except BaseException as error:
+            raised = interruption_by(error.exit_code) if isinstance(error, StopSignal) else error
+            self.callbacks.call_on_exception(self.state, raised, self.say)
+            raise
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether it was stopped before its last step, by a callback or a signal."""
+        return self.step < self.last_step
 
     def close(self) -> None:
         """Close the files of events."""
@@ -182,18 +217,43 @@ class TrainingRun:
             self.validation.close()
 
     def _loop(self, writer: CheckpointWriter, ahead: BatchPrefetcher) -> None:
+        self.callbacks.call("on_train_start", self.state)
         if self.step == 0 and self.params.runconfig.save_initial_checkpoint:
             self._save(writer)
         self._evaluate_if_due()
-        while self.step < self.last_step:
+        if self._is_asked(Request.SAVE):
+            self._save_last(writer)
+        while self.step < self.last_step and not self._is_asked(Request.STOP):
             if self.compiled.transport.processes > 1:  # all ranks stop if rank 0 got a signal
                 self.stop.raise_for(self.compiled.transport.agreed(self.stop.number))
             self._advance(ahead)
             writer.collect()
             self._evaluate_if_due()
             every = self.params.runconfig.checkpoint_steps
-            if self.step == self.last_step or (every > 0 and self.step % every == 0):
+            due = self.step == self.last_step or (every > 0 and self.step % every == 0)
+            if self._is_asked(Request.SAVE) or due:
                 self._save(writer)
+
+    def _is_asked(self, request: Request) -> bool:
+        """Whether a callback asks for it. All ranks call it, and find what the one that writes
+        does."""
+        if not self._has_callbacks:
+            return False
+        asked = self.compiled.transport.agreed(self.callbacks.requests)
+        if request is not Request.STOP:
+            self.callbacks.requests &= ~request
+        return bool(asked & request)
+
+    def _describe_state(self) -> TrainingState:
+        """How far the run is, for callbacks."""
+        samples = samples_before_step(self.step + 1, self.data.schedule)
+        return TrainingState(
+            model_dir=self.model_dir,
+            step=self.step,
+            last_step=self.last_step,
+            samples=samples,
+            tokens=samples * self.params.model.positions,
+        )
 
     def _advance(self, ahead: BatchPrefetcher) -> None:
         step = self.step + 1
@@ -217,6 +277,14 @@ class TrainingRun:
         spent = StepTime(size, time.monotonic() - started, stalled)
         self.log.step(result, rate, spent, self._next_pause(), watched)
         self.watch.tell(watched)
+        self.state = replace(
+            self._describe_state(),
+            loss=result.loss,
+            learning_rate=rate,
+            grad_norm=None if result.skipped else result.grad_norm,
+        )
+        may = {"save"} if self.validation is None else {"validate", "save"}
+        self.callbacks.call("on_train_batch_end", self.state, may=may)
 
     def _between_leaves(self) -> None:
         """One process stops between leaves; ranks only between steps."""
@@ -246,15 +314,26 @@ class TrainingRun:
         return min(self.last_step, self.step + frequency - self.step % frequency)
 
     def _evaluate_if_due(self) -> None:
-        """Evaluate where due, also after a resume from a checkpoint made by a signal."""
+        """Evaluate where due or asked for, also after a resume from a checkpoint made by a
+        signal."""
+        asked = self._is_asked(Request.VALIDATE)
         if self.validation is None or self.step == 0:
             return
         frequency = self.params.runconfig.eval_frequency
         due = self.step == self.last_step or (frequency and self.step % frequency == 0)
-        if due and not metrics.has_step(self.model_dir / metrics.EVALUATION, self.step):
-            self.validation.run(self.step)
+        if (asked or due) and not metrics.has_step(self.model_dir / metrics.EVALUATION, self.step):
+            self.callbacks.call("on_validate_start", self.state)
+            evaluation = self.validation.run(self.step)
+            self.callbacks.call("on_validate_end", self.state, evaluation, may={"save"})
+
+    def _save_last(self, writer: CheckpointWriter) -> None:
+        """Have a checkpoint of this step on the disk."""
+        if self._saved != self.step:
+            self._save(writer)
+        writer.finish()
 
     def _save(self, writer: CheckpointWriter) -> None:
+        self._saved = self.step
         rates = self.params.optimizer.learning_rate
         state = {
             **self.record,
@@ -272,4 +351,5 @@ class TrainingRun:
         if self.writes:
             for name in (metrics.TRAINING, metrics.EVALUATION):
                 metrics.settle(self.model_dir / name)
-            writer.save(self.step, self.compiled.memoryx, state)
+            report = functools.partial(self.callbacks.call, "on_after_save_checkpoint", self.state)
+            writer.save(self.step, self.compiled.memoryx, state, report)

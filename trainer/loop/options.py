@@ -19,6 +19,7 @@ from trainer.config import Params, RunConfig, load_params, override
 from trainer.convert import conversion
 from trainer.data import batches
 from trainer.loop import ranks
+from trainer.loop.callbacks import Callback
 from wafer_backend.cluster.tree import leaf_count, split_leaves
 from wafer_backend.compiled import Target, device_of
 from wafer_backend.strict import RULES
@@ -73,7 +74,7 @@ class TrainOptions:
     evaluation where there is something to evaluate on. `load_checkpoint_states`: parts of
     `checkpoint_path` that a new run begins with. `strict`: refuse what a wafer would. `listed`:
     whether `train jobs get` shows the run. `notes`: lines to be said at its start. The rest:
-    options of `train`.
+    options of `train`, `callbacks` those of the function.
     """
 
     target: Target
@@ -96,6 +97,7 @@ class TrainOptions:
     listed: bool = False
     job_labels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    callbacks: tuple[Callback, ...] = ()
 
     @property
     def trains(self) -> bool:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.core.errors import InputError, PrepError
+from pipeline.core.errors import InputError, PrepError, escape_text
 from pipeline.core.journal import hold_lock
 from pipeline.core.order import samples_before_step
 from pipeline.core.words import format_duration, pluralise
@@ -122,24 +122,26 @@ def _train(params: Params, request: TrainOptions, directories: DataDirectories, 
             )
         if training.writes:
             prepare.keep_tokenizer(directories, request.model_dir)
-        with contextlib.closing(training):
-            try:
-                train_to_the_end(training)
-            except StopSignal as stopped:
-                say(
-                    f"Stopped by {stopped} after step {training.step}; run the same command to "
-                    "resume"
-                )
-                return stopped.exit_code
-        console.doing("writing export and report")
-        if training.writes:
-            export_checkpoint(params, request.model_dir, say)
-            try:
-                places = [dataset.directory for dataset in source.datasets]
-                say(f"Report: {write_report(request.model_dir, places)}")
-            except PrepError as error:  # the run is through all the same
-                say(f"No report: {error}")
+        try:
+            with training.reported_end():
+                with contextlib.closing(training):
+                    train_to_the_end(training)
+                console.doing("writing export and report")
+                if training.writes:
+                    export_checkpoint(params, request.model_dir, say)
+                    places = [dataset.directory for dataset in source.datasets]
+                    _report(request.model_dir, places, say)
+        except StopSignal as stopped:
+            say(f"Stopped by {stopped} after step {training.step}; run the same command to resume")
+            return stopped.exit_code
     return 0
+
+
+def _report(model_dir: Path, places: list[Path], say: Say) -> None:
+    try:
+        say(f"Report: {write_report(model_dir, places)}")
+    except PrepError as error:  # the run is through all the same
+        say(f"No report: {error}")
 
 
 def _evaluate(
@@ -208,7 +210,15 @@ def train_to_the_end(training: TrainingRun) -> None:
     if log.rate.seconds:
         share = log.stalled / log.rate.seconds
         say(f"Waited for data: {format_duration(log.stalled)}, {share:.1%} of the step time")
-    say("Training completed successfully!")
+    stop = training.callbacks.stop
+    if training.is_cut_short and stop is not None:
+        because = f": {escape_text(stop.reason)}" if stop.reason else ""
+        say(
+            f"Stopped by callback {stop.callback} after step {training.step}{because}; the same "
+            "call resumes"
+        )
+    else:
+        say("Training completed successfully!")
     spent = time.monotonic() - started
     say(f"Processed {after - before} training sample(s) in {spent:.2f} seconds.")
 

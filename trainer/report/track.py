@@ -52,6 +52,7 @@ def send_metrics(model_dir: Path, options: TrackOptions, say: Callable[[str], No
     """Send what was not sent before; returns the number of lines. Raises InputError for what is no
     model directory, ConfigError for a service whose package is missing or that refuses."""
     described = record.read_json(model_dir / record.NAME, "model directory")
+    described.pop(record.STOPPED, None)
     identity = fingerprint_of({"run": described})
     key = f"{options.to} {options.uri or ''} {options.project}".strip()
     sent = _read_state(model_dir).get(key, {})

@@ -35,6 +35,9 @@ def read_json(path: Path, directory: str) -> Any:
 FORMAT = 1
 NAME = "run.json"
 SPARSITY = "sparsity"
+STOPPED = "stopped"
+"""Of a run that a callback stopped before its last step, until it resumes; another one is no other
+run."""
 _NOT_RECORDED = {"fp16_type", "loss_scaling_factor"}
 """Keys that stand in a record only where they play a part."""
 
@@ -98,8 +101,9 @@ def check_same_run(
 ) -> None:
     """Raise ConfigError naming the first field in which `recorded`, of `place`, is another run than
     `record`; data sets may have become those of `source` by masking."""
+    recorded = {key: value for key, value in recorded.items() if key != STOPPED}
     if is_continued_by(recorded.get("datasets", []), source):
-        recorded = {**recorded, "datasets": record["datasets"]}
+        recorded["datasets"] = record["datasets"]
     refuse_difference(place, complete_record(recorded), record)
 
 
