@@ -120,7 +120,8 @@ def _prepare_directory(
     shapes = {name: tuple(p.shape) for name, p in compiled.memoryx.parameters.items()}
     one = checkpoint_bytes(params, shapes)
     there = len(checkpoint.list_committed(request.model_dir))
-    need = measure_need(params.runconfig, one, step, there)
+    often = {"checkpoint_steps": 1} if request.callbacks else {}  # they may ask at any step
+    need = measure_need(params.runconfig.model_copy(update=often), one, step, there)
     check_disk_space(request.model_dir, need, say)
     checkpoint.delete_uncommitted(request.model_dir)
     checkpoint.prune(request.model_dir, params.runconfig.max_checkpoints)

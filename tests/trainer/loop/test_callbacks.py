@@ -18,6 +18,7 @@ from pipeline.core.errors import ConfigError
 from tests.programs import Program
 from trainer import Callback, StopTraining, TrainingError, TrainingState
 from trainer.evaluation.loss import Evaluation
+from trainer.loop import build
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "training.md"
 HOOKS = [name for name in vars(Callback) if name.startswith("on_")]
@@ -176,6 +177,18 @@ def test_what_the_first_evaluation_of_a_resumed_run_asks_for(trainer: Any) -> No
     train(trainer, "out", ask, params=params)
     assert [state.step for state, _ in ask.given["on_validate_end"]] == [3, 6]
     assert [state.step for state, _ in ask.given["on_after_save_checkpoint"]] == [6]
+
+
+def test_the_room_on_the_disk_is_for_all_checkpoints_that_may_be_asked_for(
+    trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as are kept, and the one that is being written."""
+    needs: list[build.DiskNeed] = []
+    monkeypatch.setattr(build, "check_disk_space", lambda path, need, say: needs.append(need))
+    params = trainer.configure(runconfig={"checkpoint_steps": 0, "max_checkpoints": 3})
+    train(trainer, "plain", params=params)
+    train(trainer, "told", Diary(), params=params)
+    assert [need.checkpoints for need in needs] == [1, 4]
 
 
 @pytest.mark.parametrize("hook", HOOKS[:5])
