@@ -191,6 +191,8 @@ class TrainingRun:
             stopped = {"step": self.step, **asdict(self.callbacks.stop)}
             path = self.model_dir / record.NAME
             storage.write_json(path, {**self.record, record.STOPPED: stopped})
+        if self._has_callbacks:  # other ranks return the same result
+            self.compiled.transport.agreed(0)
 
     @contextlib.contextmanager
     def reported_end(self) -> Iterator[None]:
