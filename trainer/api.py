@@ -31,7 +31,7 @@ _TOKENIZER_HINT = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainingResult:
     """A training run that reached its last step, or that a callback stopped.
 
@@ -254,7 +254,7 @@ def _result(model_dir: Path) -> TrainingResult:
     measured = _lines(model_dir / metrics.EVALUATION)
     stopped = (record.read_run_record(model_dir) or {}).get(record.STOPPED)
     return TrainingResult(
-        model_dir,
+        model_dir=model_dir,
         last_step=steps[-1]["step"] if steps else 0,
         checkpoint=newest,
         loss=steps[-1]["loss"] if steps else None,

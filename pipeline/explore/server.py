@@ -128,7 +128,11 @@ async def _say(send: Send, status: int, text: str, *headers: tuple[str, str]) ->
 _PACKAGE = "pipeline.explore"
 _FACET_VALUES = 30
 """Values of a label that are listed."""
-_STATIC = {"explore.css": "text/css", "explore.js": "text/javascript"}
+_STATIC = {
+    "explore.css": "text/css",
+    "explore.js": "text/javascript",
+    "explore.svg": "image/svg+xml",
+}
 Page = Callable[[Explorer, Request], Response]
 
 

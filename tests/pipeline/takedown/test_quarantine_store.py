@@ -126,6 +126,7 @@ def test_shards_of_many_batches_come_back_to_the_byte(
 ) -> None:
     """Record batches of a shard stay as the clean stage cut them."""
     monkeypatch.setattr(document_rows, "_TOGETHER", 3000)
+    monkeypatch.setattr(document_rows, "_SMALL", 0)
     (tmp_path / "policy.yaml").write_text(ALLOW_ALL)
     policy = f"screen.policy={tmp_path / 'policy.yaml'}"
     one, other = tmp_path / "one", tmp_path / "other"
