@@ -73,9 +73,10 @@ def find_file(files: Sequence[str], ending: str, where: str) -> int:
     expected in `where`."""
     matches = find_files_ending(files, ending)
     if not matches:
+        such_as = f", such as {escape_text(files[0])}" if files else ""
         raise InputError(
             f"{escape_text(ending)}: expected a document key ({LEAST_DIGITS} or more hex digits), "
-            f"or FILE or FILE:LINE of a file among the inputs of {where}"
+            f"or FILE or FILE:LINE of a file among the inputs of {where}{such_as}"
         )
     if len(matches) > 1:
         names = shorten_list([escape_text(files[n]) for n in matches])

@@ -28,7 +28,7 @@ from pipeline.report.side_by_side import (
     shorten_row,
 )
 from pipeline.runs.origin import make_recipe
-from pipeline.runs.records import RunRecords
+from pipeline.runs.records import DocumentTable, RunRecords
 
 Prep = Callable[..., Any]
 HIDDEN = {"\x1b", "\x07", "\x9b", "\u202e"}
@@ -130,6 +130,7 @@ def test_wrong_questions(small_run: Any, tmp_path: Path, prep: Prep) -> None:
         ("12345", "expected a document key"),
         ("ffffff0000", "no such document in"),
         ("nowhere.jsonl:1", "FILE:LINE of a file among the inputs"),
+        ("nowhere.jsonl:1", f", such as {DocumentTable(small_run.directory).files[0]}"),
         ("a.jsonl:9999", "no such document in"),
         ("\x1b[31m", r"\x1b[31m: expected a document key"),
     ):
