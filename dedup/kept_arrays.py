@@ -20,7 +20,7 @@ def kept_arrays(
             arrays = dict(stored)
     else:
         arrays, file = dict(make()), io.BytesIO()
-        np.savez(file, allow_pickle=False, **arrays)
+        np.savez(file, **arrays)
         keep_cached(file.getvalue(), folder, name)
     for array in arrays.values():
         array.flags.writeable = False

@@ -108,13 +108,10 @@ class Account:
 
     def add(self, other: "Account") -> None:
         """Count what another has counted as well."""
+        self.records.add(other.records.documents, other.records.bytes)
+        self.documents.add(other.documents.documents, other.documents.bytes)
         self.document_record_bytes += other.document_record_bytes
-        for mine, more in (
-            ({"": self.records}, {"": other.records}),
-            ({"": self.documents}, {"": other.documents}),
-            (self.bad, other.bad),
-            (self.dropped, other.dropped),
-        ):
+        for mine, more in ((self.bad, other.bad), (self.dropped, other.dropped)):
             for reason, tally in more.items():
                 mine.setdefault(reason, Tally()).add(tally.documents, tally.bytes)
 

@@ -9,6 +9,7 @@ Source: keys and defaults of `BertForPreTrainingModelConfig` and of the BERT dat
 of `T5ForConditionalGenerationModelConfig` and `T5DynamicDataProcessorConfig`, R2.10.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from trainer.config.params_file import Draft
@@ -79,17 +80,24 @@ def _model(draft: Draft, model: dict[str, Any]) -> None:
         draft.spelled["model.loss_weight"] = draft.written("model.mlm_loss_weight")
 
 
+def _leave_out_files(
+    draft: Draft, name: str, values: dict[str, Any], idle: Iterable[str], family: str
+) -> None:
+    """Take out of a section what says how files of text are read: rows come from a prep run."""
+    for key in [key for key in idle if key in values]:
+        del values[key]
+        draft.ignore(f"{name}.{key}")
+    processor = values.get("data_processor")
+    if isinstance(processor, str) and processor.startswith(family):
+        del values["data_processor"]
+        draft.remark(f"{name}.data_processor", "read as rows of a prep run: give them with --data")
+
+
 def _input(draft: Draft, name: str, model: dict[str, Any]) -> None:
     values = draft.section(name)
     if not values:
         return
-    for key in [key for key in _IDLE_OF_INPUT if key in values]:
-        del values[key]
-        draft.ignore(f"{name}.{key}")
-    processor = values.get("data_processor")
-    if isinstance(processor, str) and processor.startswith("Bert"):
-        del values["data_processor"]
-        draft.remark(f"{name}.data_processor", "read as rows of a prep run: give them with --data")
+    _leave_out_files(draft, name, values, _IDLE_OF_INPUT, "Bert")
     share = values.pop("masked_lm_prob", 0.15)
     values.setdefault("data_transforms", [{"name": "mask_tokens", "masked_lm_prob": share}])
     length, positions = values.get("max_sequence_length"), model.get("max_position_embeddings")
@@ -229,13 +237,7 @@ def _t5_input(draft: Draft, name: str, model: dict[str, Any], extra_ids: int) ->
             raise draft.error(
                 f"{name}.{key}", f"{given} differs from model.{of_model}, {model[of_model]}"
             )
-    for key in [key for key in _T5_IDLE_OF_INPUT if key in values]:
-        del values[key]
-        draft.ignore(f"{name}.{key}")
-    processor = values.get("data_processor")
-    if isinstance(processor, str) and processor.startswith("T5"):
-        del values["data_processor"]
-        draft.remark(f"{name}.data_processor", "read as rows of a prep run: give them with --data")
+    _leave_out_files(draft, name, values, _T5_IDLE_OF_INPUT, "T5")
     rule = {"name": "corrupt_spans"} | ({"extra_ids": extra_ids} if extra_ids else {})
     values.setdefault("data_transforms", [rule])
 
