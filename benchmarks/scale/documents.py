@@ -35,7 +35,7 @@ from benchmarks.common.measuring import ROOT
 from dedup.arrays import I64, U64
 from dedup.lsh import sort_run
 from pipeline.config.prep import load_config
-from pipeline.core.ids import keys_from_u64
+from pipeline.core.ids import keys_as_u64, keys_from_u64
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import Shard, StageManifest
 from pipeline.engine.levels import shards_together
@@ -46,7 +46,9 @@ from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, par
 from pipeline.runs import layout, views
 from pipeline.runs.run_directory import removed_directories
 from pipeline.stages.report import count_tables
-from pipeline.stages.shuffle.scatter import scatter_stage
+from pipeline.stages.shuffle.gather import gather_streams
+from pipeline.stages.shuffle.places import in_order, places
+from pipeline.stages.shuffle.scatter import Scattered
 from pipeline.stages.splits import split_stage
 from pipeline.stages.tables import documents_stage
 from pipeline.stages.tokenize import token_lists
@@ -151,8 +153,11 @@ def _tokenize(job: ShardJob, inputs: Inputs) -> Result:
     names = documents.select(["doc_id", "doc_key"]).filter(is_kept).combine_chunks()
     lengths = np.full(len(names), _TOKENS)
     tokens = token_lists(np.zeros(int(lengths.sum()), np.uint16), lengths)
-    table = names.append_column("tokens", tokens)
-    counters = {"documents": len(table), "tokens": len(tokens.values)}
+    split, once = np.zeros(len(names), np.uint8), np.ones(len(names), np.uint8)
+    placed = places(keys_as_u64(names["doc_key"]), split, once, seed=1)
+    table = in_order(names.append_column("tokens", tokens), placed)
+    of_splits = {"train": len(tokens.values), "validation": 0}
+    counters = {"documents": len(table), "tokens": len(tokens.values), "splits": of_splits}
     return Result((arrow_output(layout.shard("tokens", job.index, "arrow"), table),), counters)
 
 
@@ -257,7 +262,7 @@ def measure(total: int, out: Path) -> dict[str, _Cost]:
     clusters = next(m for m in runner.manifests if m.stage == "cluster_table").shards
     pages = Task("pages", PagesJob(tuple(clusters), tuple(documents)))
     run(Stage(name="pages", version=1, function=_pages, tasks=(pages,)))
-    run(scatter_stage(config, assigned, tokens))
+    gather_streams(config, Scattered(tokens.tokens, tuple(tokens.of_splits)), run)
     return measured.costs
 
 

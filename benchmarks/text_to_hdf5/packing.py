@@ -41,7 +41,8 @@ from pipeline.hdf5.packing import PACKERS, fold
 from pipeline.runs import views
 from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle.gather import gather_streams
-from pipeline.stages.shuffle.scatter import scatter_stage
+from pipeline.stages.shuffle.places import in_order, places
+from pipeline.stages.shuffle.scatter import scatter_tokens
 from pipeline.tokenizers.engine import open_tokenizer, tokenize_documents
 
 CHUNK_BYTES = 1024 * 1000
@@ -140,11 +141,13 @@ def padding_table(tokens_D: I64, bytes_D: I64, lengths: list[int], seed: int) ->
             print(f"{msl:>6}  {name:<16}{rows:>9,}{fewest:>9,}{share:>9.3f}%{spent:>9.1f}")
 
 
-def write_tokens(texts: list[str], tokens: pa.LargeListArray, root: Path) -> tuple[Any, Any, Any]:
+def write_tokens(
+    texts: list[str], tokens: pa.LargeListArray, seed: int, root: Path
+) -> tuple[Any, Any]:
     """The tokens as a run holds them, in shards of about a task's text."""
     sizes = np.array([len(text.encode()) for text in texts])
     task = np.cumsum(sizes) // SHARD_TEXT_BYTES
-    clean, keep, done = [], [], []
+    clean, done = [], []
     for number, (start, end) in enumerate(zip(*_runs(task), strict=True)):
         count = end - start
         doc_id = pa.array((np.uint64(number) << np.uint64(32)) + np.arange(count, dtype=np.uint64))
@@ -152,16 +155,17 @@ def write_tokens(texts: list[str], tokens: pa.LargeListArray, root: Path) -> tup
         part = tokens.slice(start, count)
         table = pa.table({"doc_id": doc_id, "doc_key": pa.array(keys, pa.binary(16)),
                           "tokens": part})  # fmt: skip
-        split = pa.table({"doc_id": doc_id, "split": pa.array(np.zeros(count, np.uint8))})
-        shard = publish(arrow_output(f"tokens/{number:06d}.arrow", table.combine_chunks()), root)
-        done.append(TaskRecord("", (shard,), {"documents": count}))
-        shard = publish(arrow_output(f"splits/{number:06d}.arrow", split), root)
-        keep.append(TaskRecord("", (shard,), {}))
+        once = np.ones(count, np.uint8)
+        placed = places(ids.keys_as_u64(table["doc_key"]), 0 * once, once, seed)
+        shard = publish(arrow_output(f"tokens/{number:06d}.arrow", in_order(table, placed)), root)
+        of_splits = {"train": len(part.flatten()), "validation": 0}
+        done.append(TaskRecord("", (shard,), {"documents": count, "splits": of_splits}))
         clean.append(TaskRecord("", (), {"records": count}))
     return (
         views.CleanOutput(StageManifest("clean", "", {}, tuple(clean))),
-        views.SplitsOutput(StageManifest("keep", "", {}, tuple(keep))),
-        views.TokensOutput(StageManifest("tokenize", "", {}, tuple(done))),
+        views.TokensOutput(
+            StageManifest("tokenize", "", {"settings": {"seed": seed}}, tuple(done))
+        ),
     )
 
 
@@ -183,7 +187,7 @@ def stage_table(texts: list[str], tokens: pa.LargeListArray, arguments: argparse
         best: dict[str, tuple[float, int]] = {}
         with tempfile.TemporaryDirectory(dir=arguments.work) as directory:
             root = Path(directory)
-            manifests = write_tokens(texts, tokens, root)
+            manifests = write_tokens(texts, tokens, arguments.seed, root)
             config = Config.model_validate({
                 "name": "bench", "inputs": ({"name": "x", "path": "x"},), "seed": arguments.seed,
                 "pack": {"format": layout, "max_sequence_length": arguments.stage_msl},
@@ -201,10 +205,10 @@ def stage_table(texts: list[str], tokens: pa.LargeListArray, arguments: argparse
 
 
 def stages(
-    config: Config, vocabulary: Any, manifests: tuple[Any, Any, Any], root: Path
+    config: Config, vocabulary: Any, manifests: tuple[Any, Any], root: Path
 ) -> dict[str, tuple[float, int]]:
     """CPU seconds of every stage's tasks, and the bytes they made."""
-    clean, keep, tokens = manifests
+    clean, tokens = manifests
     spent: dict[str, tuple[float, int]] = {}
 
     def run(stage: Stage) -> StageManifest:
@@ -220,9 +224,8 @@ def stages(
         spent[stage.name] = (seconds, size)
         return StageManifest(stage.name, "", {}, tuple(records))
 
-    scatter = views.ScatterOutput(run(scatter_stage(config, keep, tokens)))
-    gather = gather_streams(config, scatter, run)
-    pack_streams(config, vocabulary, clean, gather, run)
+    streams = gather_streams(config, scatter_tokens(config, tokens, None, run), run)
+    pack_streams(config, vocabulary, clean, streams, run)
     return spent
 
 

@@ -3,9 +3,9 @@ the files, or the tokens of a finished run.
 
 A finished prep run as a source: the tokens of its kept documents, split after split.
 
-The run's tokens/ are read as they are, so nothing is tokenized again. Documents are in the order of
-the input. Those that a mixture repeats come once in a first pass over the split, those with two
-copies or more again in a second one, and so on.
+The run's tokens/ are read, so nothing is tokenized again. Documents are in the order of the input.
+Those that a mixture repeats come once in a first pass over the split, those with two copies or more
+again in a second one, and so on.
 """
 
 from collections import Counter
@@ -36,6 +36,7 @@ from pipeline.core.storage import remove_tree, verify_file
 from pipeline.engine.executor import Executor
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import PROCESS_MEMORY
+from pipeline.hdf5.packing import take_rows
 from pipeline.runs import layout
 from pipeline.runs.generations import list_generations
 from pipeline.runs.parts import RowGroups
@@ -199,7 +200,7 @@ class RunSource:
         self._shards = [shard for run in runs for shard in _list_shards(run)]
         self._sound: set[int] = set()
         total: Counter[str] = Counter()
-        for scattered in (each for run in runs for each in run.scatter.tokens):
+        for scattered in (each for run in runs for each in run.split_tokens):
             total.update({name: int(count) for name, count in scattered.items()})
         names = sorted(total, key=lambda name: (name != TRAIN, name))
         self.tokens = {name: n for name in names if (n := total[name]) and split in (None, name)}
@@ -228,17 +229,19 @@ class RunSource:
             verify_file(stored.run / stored.tokens.path, stored.tokens.hash)
             self._sound.add(shard)
         in_copy = (self._split[shard] == split) & (self._copies(shard) > copy)
-        lists = self._table(shard)["tokens"].combine_chunks()
+        lists = self._lists(shard)
         for row in range(begin, len(lists), _DOCUMENTS):
             some = pa.array(in_copy[row : row + _DOCUMENTS])
             tokens = lists.slice(row, _DOCUMENTS).filter(some).flatten().to_numpy()
             if len(tokens):
                 yield StreamBlock(tokens, (*place, row))
 
-    def _table(self, shard: int) -> pa.Table:
+    def _lists(self, shard: int) -> pa.Array:
+        """The tokens of every document of a shard, in the order of the input."""
         stored = self._shards[shard]
         with pa.memory_map(str(fetch(stored.run / stored.tokens.path))) as file:
-            return pa.ipc.open_file(file).read_all()
+            table = pa.ipc.open_file(file).read_all()
+        return take_rows(table["tokens"], np.argsort(table["doc_id"].to_numpy()))
 
     def _copies(self, shard: int) -> npt.NDArray[np.int64]:
         """Of every document of a shard."""

@@ -129,9 +129,11 @@ class ArrowShard:
         value: int = self.read([column], row, row + 1)[column][0].as_py()
         return value
 
-    def lengths(self, column: str) -> I64:
-        """The length of every list of a column, (N,); what is in the lists is not read."""
-        chunks = [chunk for chunk in self._table[column].chunks if len(chunk)]
+    def lengths(self, column: str, first: int = 0, stop: int | None = None) -> I64:
+        """The length of every list in rows [first, stop) of a column, (N,); what is in the lists is
+        not read."""
+        rows = self._table[column].slice(first, None if stop is None else stop - first)
+        chunks = [chunk for chunk in rows.chunks if len(chunk)]
         self._verify_own([_all_rows(chunk) for chunk in chunks])
         parts = [np.diff(chunk.offsets.to_numpy()) for chunk in chunks]
         return np.concatenate([np.zeros(0, np.int64), *parts])

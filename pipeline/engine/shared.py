@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import json
 import pickle
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -73,14 +73,22 @@ def shorten_call(job: Any, directory: Path) -> Any:
     it shares with others is stored there in any case. Raises ResourceError where a disk is full."""
     if isinstance(job, Shared):
         return job
-    for value in vars(job).values() if is_dataclass(job) else ():
-        if isinstance(value, Shared):
-            value.store_in(directory)
+    for shared in _find_shared(job):
+        shared.store_in(directory)
     if len(pickle.dumps(job, pickle.HIGHEST_PROTOCOL)) <= LARGEST_JOB:
         return job
     whole = Shared(job)
     whole.store_in(directory)
     return whole
+
+
+def _find_shared(job: Any) -> Iterator[Shared[Any]]:
+    """All that a job shares with others, in the dataclasses that it consists of."""
+    for value in vars(job).values() if is_dataclass(job) else ():
+        if isinstance(value, Shared):
+            yield value
+        elif not isinstance(value, Shard):
+            yield from _find_shared(value)
 
 
 def identify(value: Mapping[str, Any]) -> str:

@@ -279,12 +279,13 @@ def byte_rows(column: pa.Array) -> ByteRows:
 
 
 class ListRows:
-    """A column of M rows that is filled piece by piece."""
+    """A column of M rows that is filled piece by piece: in memory of its own, or where its bytes
+    are wanted."""
 
-    def __init__(self, kind: pa.DataType, byte_lengths_M: I64) -> None:
+    def __init__(self, kind: pa.DataType, byte_lengths_M: I64, data: U8 | None = None) -> None:
         self._kind = kind
         self._offsets = np.concatenate([[0], np.cumsum(byte_lengths_M)]).astype(np.int64)
-        self._data = np.empty(int(self._offsets[-1]), np.uint8)
+        self._data = np.empty(int(self._offsets[-1]), np.uint8) if data is None else data
 
     def fill(self, places: I64, column: pa.Array, rows: I64) -> None:
         """Put these rows of a column at these places of this one, (K,) each."""

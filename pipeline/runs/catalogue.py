@@ -37,13 +37,13 @@ PLACES: Mapping[str, RunEntry] = {
     for place in (
         *_intermediate("pieces", "screen", "overlap", "filters", "reviews", "decisions",
                        "givers", "merged_givers", "spread", "merged_spread", "verdicts", "shuffle",
-                       "merged", "stream", "rows", "merged_rows", layout.WORD_RUNS, layout.WORDS,
+                       "merged", "rows", "merged_rows", layout.WORD_RUNS, layout.WORDS,
                        holds_text=True),
         *_intermediate("signatures", "runs", "merged_runs", "bands", "components", "routes",
                        "merged_routes", "members", "merged_members", "clusters", "merged_choices",
                        "withheld", "stays", "samples", "merged_samples", "containers",
                        "merged_containers", "containments", "contained", "keep", "edges",
-                       "merged_edges", "splits", "lines",
+                       "merged_edges", "splits", "stream", "lines",
                        "merged_lines", "repeats", "merged_repeats", "seeds", "merged_seeds",
                        "shared_seeds", "merged_shared_seeds", "windows", "merged_windows",
                        "repeated_windows", "merged_repeated_windows", "substrings",
@@ -125,6 +125,7 @@ CAUSES: Mapping[str, str] = {
     "vsl": "`pack.format` is `vsl`",
     "mixture groups": "the section has groups",
     "mixture": "the section has any key",
+    "another seed": "`prep repack --seed` is not the seed of the run",
     "mixture weights": "the section has weights",
     "cluster weights": "the section has cluster weights",
     "many runs": "there are more than 512 documents shards to compare",
@@ -161,12 +162,12 @@ def _merge(name: str, keys: str, source: str, target: str, cause: str, **facts: 
 
 
 def _merges(
-    name: str, keys: str, source: str, target: str, cause: str
+    name: str, keys: str, source: str, target: str, cause: str, **first: Any
 ) -> tuple[StageEntry, StageEntry]:
     """The same of tokens, or texts, and what merges the merged ones."""
     facts = {"speed": 311, "disk": 0.7, "changed_by_takedowns": True}
     return (
-        _merge(name, keys, source, target, cause, **facts),
+        _merge(name, keys, source, target, cause, **facts, **first),
         _merge(f"{name}_again", keys, target, target, f"very {cause}", **facts),
     )
 
@@ -175,6 +176,7 @@ _PER_SHARD = "one per documents shard"
 _PER_PART = "one per part of the table"
 _PER_BLOCK = "one per block of documents"
 _PER_BUCKET = "one per bucket of a split"
+_RANKED = {"merged": "shuffle", "shuffle": "tokens"}
 
 STAGES: Mapping[str, StageEntry] = {
     entry.name: entry
@@ -331,7 +333,7 @@ STAGES: Mapping[str, StageEntry] = {
                speed=100, disk=0.7, changed_by_takedowns=True,
                needs=("cuts", "keep")),
         _stage("sources", "1", "tables above", layout.SOURCES),
-        _stage("splits", _PER_SHARD, "`keep/`, or `documents.parquet`", "splits",
+        _stage("splits", _PER_SHARD, "`keep/`", "splits",
                changed_by_takedowns=True, needs=("keep",)),
         _stage("documents", _PER_PART, "tables above", layout.DOCUMENTS,
                changed_by_takedowns=True,
@@ -351,22 +353,24 @@ STAGES: Mapping[str, StageEntry] = {
                "mixture", called_for_by=("mixture",), changed_by_takedowns=True,
                needs=("cluster_classes",)),
         _stage("scatter", "one per tokens shard", "tokens, `mixture/`", "shuffle", speed=375,
-               disk=0.7, changed_by_takedowns=True,
-               needs=("splits", "tokens")),
-        *_merges("merge", "ranks", "shuffle", "merged", "many shards"),
-        _stage("gather", _PER_BUCKET, "a slice of every scatter shard, merged or not", "stream",
-               speed=311, disk=0.7, changed_by_takedowns=True,
-               needs=("merged",), instead={"merged": "shuffle"}),
+               disk=0.7, changed_by_takedowns=True, called_for_by=("mixture", "another seed"),
+               needs=("tokens",)),
+        *_merges("merge", "ranks", "shuffle", "merged", "many shards",
+                 instead={"shuffle": "tokens"}),
+        _stage("gather", _PER_BUCKET,
+               "a slice of `tokens/` or `shuffle/`, merged or not, without the tokens", "stream",
+               disk=0.02, changed_by_takedowns=True, needs=("merged",), instead=_RANKED),
         _stage("bins", _PER_BUCKET, "`stream/`", "bins", called_for_by=("vsl",),
                changed_by_takedowns=True,
                needs=("stream",)),
         _stage("rows", _PER_BUCKET, "the bucket and MSL + 1 tokens beyond; for `vsl`, `bins/`",
-               "rows", called_for_by=("rows",), speed=320, disk=0.7, changed_by_takedowns=True,
-               needs=("stream", "bins")),
+               "rows", called_for_by=("rows",), speed=260, disk=0.7, changed_by_takedowns=True,
+               needs=("stream", "merged", "bins"), instead=_RANKED),
         *_merges("merge_rows", "positions", "rows", "merged_rows", "many buckets"),
         _stage("pack", "one per HDF5 shard", "a slice of every rows shard, merged or not", "hdf5",
                speed=130, disk=0.5, changed_by_takedowns=True,
-               needs=("merged_rows",), instead={"merged_rows": "rows", "rows": "stream"}),
+               needs=("merged_rows", "stream"),
+               instead={"merged_rows": "rows", "rows": "merged", **_RANKED}),
         _stage("inverse_runs", "one per bucket, of `vsl` per HDF5 shard",
                "`stream/`, of `vsl` lineage", "inverse", changed_by_takedowns=True,
                needs=("stream",)),
@@ -482,7 +486,7 @@ STORIES: Mapping[str, StoryEntry] = {
     "word_index": StoryEntry(
         stages=(layout.WORD_RUNS, layout.WORDS), can_be_taken_down=False
     ),
-    "repack": StoryEntry(stages=("tables", "splits", *_SHUFFLE_AND_PACK), is_described=True),
+    "repack": StoryEntry(stages=("tables", *_SHUFFLE_AND_PACK), is_described=True),
 }  # fmt: skip
 """What every command that makes a run directory does, with its stages in order."""
 
@@ -519,8 +523,8 @@ def list_unneeded(story: str, stage: str, written: Iterable[str]) -> tuple[str, 
     """Scratch that no stage of the story reads any more once this one has committed; `written` are
     the places written so far.
 
-    >>> list_unneeded("prepare", "gather", ["shuffle", "stream"])
-    ('shuffle',)
+    >>> list_unneeded("prepare", "rows", ["tokens", "stream", "rows"])
+    ('tokens',)
     """
     there, stages = set(written), STORIES[story].stages
     later = [STAGES[name] for name in stages[stages.index(stage) + 1 :]]

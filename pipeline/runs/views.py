@@ -422,10 +422,13 @@ class TokenizerOutput(StageOutput):
 
 
 class TokensOutput(StageOutput):
-    """Tokens of the kept documents."""
+    """Tokens of the kept documents, sorted by split and rank, which follows from the seed;
+    `of_splits`: how many of each split."""
 
     tokens = _shards("tokens")
     documents = _counter(int, "documents")
+    of_splits = _counter(dict[str, int], "splits")
+    seed = _setting(int, "seed")
 
 
 class SourcesOutput(StageOutput):
@@ -503,7 +506,7 @@ class MixtureOutput(StageOutput):
 
 
 class ScatterOutput(StageOutput):
-    """Tokens sorted by split and rank; `tokens` by split; `mixture`: rows of the number of a
+    """Tokens sorted again by split and rank; `tokens` by split; `mixture`: rows of the number of a
     source and what was counted of it; `cluster_sizes`: the same of a row of that setting of the
     mixture."""
 
@@ -511,7 +514,6 @@ class ScatterOutput(StageOutput):
     tokens = _counter(dict[str, int], "tokens")
     mixture = _optional_counter(list[list[int]](), "mixture")
     cluster_sizes = _optional_counter(list[list[int]](), "cluster_sizes")
-    seed = _setting(int, "seed")
 
 
 class _OutputOfSplits(StageOutput):
@@ -523,7 +525,7 @@ class _OutputOfSplits(StageOutput):
 
 
 class GatherOutput(_OutputOfSplits):
-    """The stream of every split, bucket by bucket."""
+    """The documents of every split's stream, bucket by bucket."""
 
     buckets = _shards("stream")
     documents = _counter(int, "documents")

@@ -6,7 +6,7 @@ task, these are merged before -> merged_rows/. Of `corpus`, the stream of a spli
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Protocol
 
@@ -44,17 +44,18 @@ from pipeline.hdf5.format import (
     FormatName,
     shard_name,
 )
-from pipeline.hdf5.packing import SampleRows, Tokens, empty_vsl_rows, fill_vsl_rows
+from pipeline.hdf5.packing import SampleRows, empty_vsl_rows, fill_vsl_rows
 from pipeline.lineage.tables import CORPUS_SCHEMA
 from pipeline.lineage.tables import SCHEMA as LINEAGE_SCHEMA
 from pipeline.runs import layout
-from pipeline.runs.views import CleanOutput, GatherOutput, PackOutput, RowsOutput
-from pipeline.stages.rows import dense_index, read_stream, records_before_task, split_streams
+from pipeline.runs.views import CleanOutput, PackOutput, RowsOutput
+from pipeline.stages.rows import dense_index, records_before_task
 from pipeline.stages.shuffle.slices import (
     merge_slices,
     order_by_position,
     slice_positions,
 )
+from pipeline.stages.shuffle.stream import Buckets, SplitStream, StreamPart, read_stream
 from pipeline.stages.tokenize import list_lengths
 
 SOFTWARE = {"deflate": version("deflate"), "h5py": version("h5py")}
@@ -230,13 +231,13 @@ def _merge_rows_stage(name: str, bundles: Iterable[Bundle], per_shard: int) -> S
 def pack_rows(
     config: Config,
     vocabulary: PackVocabulary,
-    gather: GatherOutput,
+    streams: Sequence[SplitStream],
     rows: RowsOutput,
     run: RunStage,
 ) -> PackOutput:
     """Run the stages that put every split's rows into shards; returns what they left."""
     per_shard, totals, bundles = rows_per_shard(config), {}, []
-    for stream in split_streams(gather):
+    for stream in streams:
         windows = Shared(tuple(rows.of_split(stream.name, rows.windows)))
         spans = Shared(tuple(rows.of_split(stream.name, rows.spans)))
         total = sum(rows.of_split(stream.name, rows.rows))
@@ -304,13 +305,11 @@ def _make_stage(config: Config, vocabulary: PackVocabulary, tasks: list[Task]) -
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusJob:
-    """Tokens [first, first + count) of a stream, and the buckets that hold them; the first of those
-    begins at stream token `buckets_start`."""
+    """Tokens [first, first + count) of a stream, and the buckets that hold them."""
 
     split: str
     index: int
-    buckets: tuple[Shard, ...]
-    buckets_start: int
+    buckets: Buckets
     first: int
     count: int
     compression: Compression
@@ -318,72 +317,49 @@ class CorpusJob:
 
 
 def _corpus(job: CorpusJob, inputs: Inputs) -> Result:
-    last = job.first + job.count
-    tables, start = read_stream(job.buckets, job.buckets_start, job.first, last, inputs)
-    job = replace(job, buckets_start=start)
-    tokens = _tokens(job, tables)
+    part = read_stream(job.buckets, job.first, job.first + job.count, inputs)
+    tokens = part.tokens[job.first - part.start :][: job.count]
     outputs = (
         hdf5_output(job.split, job.index, tokens, job.compression),
-        lineage_output(job.split, job.index, _lineage(job, tables)),
+        lineage_output(job.split, job.index, _lineage(job, part)),
     )
     counters = {"tokens": job.count, "rows": 0, "mask_sum": 0, "split": job.split}
     return Result(outputs, counters)
 
 
-def _tokens(job: CorpusJob, tables: list[pa.Table]) -> Tokens:
-    dtype = tables[0]["tokens"].type.value_type.to_pandas_dtype()
-    parts = [np.zeros(0, dtype)]
-    place = job.buckets_start
-    for table in tables:
-        for chunk in table["tokens"].chunks:
-            values = chunk.flatten()
-            begin = min(len(values), max(0, job.first - place))
-            end = min(len(values), max(0, job.first + job.count - place))
-            parts.append(values[begin:end].to_numpy())
-            place += len(values)
-    return np.concatenate(parts)
-
-
-def _lineage(job: CorpusJob, tables: list[pa.Table]) -> pa.Table:
-    lengths = np.concatenate([list_lengths(table["tokens"]) for table in tables])
-    doc_id = np.concatenate([table["doc_id"].to_numpy() for table in tables])
-    ends = job.buckets_start + np.cumsum(lengths)
-    starts = ends - lengths
+def _lineage(job: CorpusJob, part: StreamPart) -> pa.Table:
+    ends = part.start + np.cumsum(part.length)
+    starts = ends - part.length
     here = np.flatnonzero((ends > job.first) & (starts < job.first + job.count))
     begin = np.maximum(starts[here], job.first)
     end = np.minimum(ends[here], job.first + job.count)
     columns = [
         begin - job.first,
         end - job.first,
-        dense_index(doc_id[here], job.records_before_task),
+        dense_index(part.doc_id[here], job.records_before_task),
         begin - starts[here],
     ]
     return pa.table([pa.array(c) for c in columns], schema=CORPUS_SCHEMA)
 
 
 def corpus_stage(
-    config: Config, vocabulary: PackVocabulary, clean: CleanOutput, gather: GatherOutput
+    config: Config, vocabulary: PackVocabulary, clean: CleanOutput, streams: Sequence[SplitStream]
 ) -> Stage:
     """One task per shard of each split."""
     before = records_before_task(clean)
     per_shard = max(1, config.hdf5.shard_bytes // (2 if vocabulary.vocab_size <= 1 << 16 else 4))
     tasks = []
-    for stream in split_streams(gather):
-        starts = np.cumsum([0, *stream.bucket_tokens])
+    for stream in streams:
         for index, first in enumerate(range(0, stream.tokens, per_shard)):
             count = min(per_shard, stream.tokens - first)
-            low = int(np.searchsorted(starts, first, side="right")) - 1
-            high = int(np.searchsorted(starts, first + count, side="left"))
-            buckets = stream.buckets[low:high]
             job = CorpusJob(
                 split=stream.name,
                 index=index,
-                buckets=buckets,
-                buckets_start=int(starts[low]),
+                buckets=stream.buckets_with(first, first + count),
                 first=first,
                 count=count,
                 compression=choose_compression(config),
                 records_before_task=before,
             )
-            tasks.append(Task(f"{stream.name} shard {index}", job, buckets, 2 * count))
+            tasks.append(Task(f"{stream.name} shard {index}", job, job.buckets.inputs, 2 * count))
     return _make_stage(config, vocabulary, tasks)

@@ -7,10 +7,9 @@ data set is the inverse of a keyed bijection, and buckets are written sorted by 
 slices.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any
+from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -33,27 +32,9 @@ from pipeline.hdf5.packing import (
 from pipeline.lineage.tables import SCHEMA as LINEAGE_SCHEMA
 from pipeline.lineage.tables import StreamDocuments, make_lineage, row_positions
 from pipeline.runs import layout
-from pipeline.runs.views import BinsOutput, CleanOutput, GatherOutput
-from pipeline.stages.tokenize import flat_tokens, list_lengths, token_lists
-
-
-@dataclass(frozen=True)
-class SplitStream:
-    """A split's stream: its bucket shards with their token and document counts, in order."""
-
-    name: str
-    buckets: tuple[Shard, ...]
-    bucket_tokens: tuple[int, ...]
-    documents: int
-
-    @property
-    def tokens(self) -> int:
-        """T: all tokens, one EOS per document included."""
-        return sum(self.bucket_tokens)
-
-    def rows(self, max_sequence_length: int) -> int:
-        """ceil((T - 1) / MSL), the number of packed sequences."""
-        return -(-max(0, self.tokens - 1) // max_sequence_length)
+from pipeline.runs.views import BinsOutput, CleanOutput
+from pipeline.stages.shuffle.stream import Buckets, SplitStream, StreamPart, read_stream
+from pipeline.stages.tokenize import token_lists
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +43,7 @@ class RowsJob:
 
     split: str
     bucket: int
-    buckets: tuple[Shard, ...]
-    bucket_start: int
+    buckets: Buckets
     bucket_tokens: int
     stream_tokens: int
     rows: int
@@ -75,13 +55,13 @@ class RowsJob:
 
 def _rows(job: RowsJob, inputs: Inputs) -> Result:
     """Two shards sorted by position: windows (position, stream_row, window, tokens) and spans."""
-    length = job.max_sequence_length
-    end = job.bucket_start + job.bucket_tokens
-    stream_rows = np.arange(-(-job.bucket_start // length), min(-(-end // length), job.rows))
+    length, begin = job.max_sequence_length, job.buckets.begin
+    end = begin + job.bucket_tokens
+    stream_rows = np.arange(-(-begin // length), min(-(-end // length), job.rows))
     stream_rows, position = sort_by_position(stream_rows, job.rows, job.seed, job.split)
     last = end + length + 1
-    tables, _ = read_stream(job.buckets, job.bucket_start, job.bucket_start, last, inputs)
-    windows = _windows(_tokens(job, tables), stream_rows * length - job.bucket_start, length + 1)
+    part = read_stream(job.buckets, begin, last, inputs, end=(length + 1, job.eos_id))
+    windows = _windows(part.tokens, stream_rows * length - begin, length + 1)
     table = pa.table(
         {
             "position": pa.array(position),
@@ -90,26 +70,9 @@ def _rows(job: RowsJob, inputs: Inputs) -> Result:
             "tokens": token_lists(windows.reshape(-1), np.full(len(stream_rows), length + 1)),
         }
     )
-    lineage = make_lineage(_documents(job, tables), stream_rows, length)
+    lineage = make_lineage(_documents(job, part), stream_rows, length)
     outputs = row_shards(job.split, job.bucket, table, lineage)
     return Result(outputs, {"rows": len(stream_rows), "split": job.split})
-
-
-def read_stream(
-    buckets: Iterable[Shard], begin: int, first: int, stop: int, inputs: Inputs
-) -> tuple[list[pa.Table], int]:
-    """The documents (doc_id, tokens) with stream tokens [first, stop), out of buckets in a row of
-    which the first begins at stream token `begin`; and the token that they begin with."""
-    tables, starts = [], []
-    for shard in buckets:
-        documents = inputs.open(shard)
-        ends = begin + np.cumsum(np.append(0, documents.lengths("tokens")))
-        low = int(np.searchsorted(ends[1:], first, side="right"))
-        high = max(low, int(np.searchsorted(ends[:-1], stop)))
-        tables.append(documents.read(["doc_id", "tokens"], low, high))
-        starts.append(int(ends[low]))
-        begin = int(ends[-1])
-    return tables, starts[0]
 
 
 def sort_by_position(stream_rows: I64, rows: int, seed: int, split: str) -> tuple[I64, I64]:
@@ -131,27 +94,11 @@ def row_shards(split: str, bucket: int, rows: pa.Table, lineage: pa.Table) -> tu
     )
 
 
-def _tokens(job: RowsJob, tables: list[pa.Table]) -> Tokens:
-    """Tokens from the bucket's start to the end of its last window, EOS behind the stream's end."""
-    dtype = tables[0]["tokens"].type.value_type.to_pandas_dtype()
-    count = job.bucket_tokens + job.max_sequence_length + 1
-    tokens: npt.NDArray[Any] = np.full(count, job.eos_id, dtype)
-    filled = 0
-    for table in tables:
-        for chunk in table["tokens"].chunks:
-            part = chunk.flatten().to_numpy()[: count - filled]
-            tokens[filled : filled + len(part)] = part
-            filled += len(part)
-    return tokens
-
-
-def _documents(job: RowsJob, tables: list[pa.Table]) -> StreamDocuments:
-    """The documents that those tokens belong to."""
-    lengths = np.concatenate([list_lengths(table["tokens"]) for table in tables])
-    doc_id = np.concatenate([table["doc_id"].to_numpy() for table in tables])
-    ends = job.bucket_start + np.cumsum(lengths)
-    dense = dense_index(doc_id, job.records_before_task)
-    return StreamDocuments(dense, ends - lengths, ends, job.stream_tokens)
+def _documents(job: RowsJob, part: StreamPart) -> StreamDocuments:
+    """The documents that the windows are cut from."""
+    ends = part.start + np.cumsum(part.length)
+    dense = dense_index(part.doc_id, job.records_before_task)
+    return StreamDocuments(dense, ends - part.length, ends, job.stream_tokens)
 
 
 def dense_index(
@@ -170,60 +117,36 @@ def _windows(tokens: Tokens, starts_R: I64, width: int) -> Tokens:
     return np.lib.stride_tricks.sliding_window_view(tokens, width)[starts_R]
 
 
-def split_streams(gather: GatherOutput) -> list[SplitStream]:
-    """The streams that the gather left, in its order; a stream of one token has no row."""
-    return [
-        SplitStream(
-            name,
-            tuple(gather.of_split(name, gather.buckets)),
-            tuple(gather.of_split(name, gather.tokens)),
-            sum(gather.of_split(name, gather.documents)),
-        )
-        for name in dict.fromkeys(gather.split)
-        if any(gather.of_split(name, gather.tokens))
-    ]
-
-
 def records_before_task(clean: CleanOutput) -> Shared[tuple[int, ...]]:
     """Rows of documents.parquet before each clean task's first record."""
     return Shared(tuple(accumulate(clean.records[:-1], initial=0)))
 
 
-def rows_stage(config: Config, eos_id: int, clean: CleanOutput, gather: GatherOutput) -> Stage:
+def rows_stage(
+    config: Config, eos_id: int, clean: CleanOutput, streams: Sequence[SplitStream]
+) -> Stage:
     """One task per bucket of each stream."""
     length = config.pack.max_sequence_length
     before = records_before_task(clean)
     tasks = []
-    for stream in split_streams(gather):
-        start, total, rows = 0, stream.tokens, stream.rows(length)
-        for bucket, tokens in enumerate(stream.bucket_tokens):
-            shards = _shards_needed(stream, bucket, length + 1)
+    for stream in streams:
+        for bucket, (start, end) in enumerate(pairwise(stream.starts)):
             job = RowsJob(
                 split=stream.name,
                 bucket=bucket,
-                buckets=shards,
-                bucket_start=start,
-                bucket_tokens=tokens,
-                stream_tokens=total,
-                rows=rows,
+                buckets=stream.buckets_with(start, end + length + 1),
+                bucket_tokens=end - start,
+                stream_tokens=stream.tokens,
+                rows=stream.rows(length),
                 max_sequence_length=length,
                 eos_id=eos_id,
                 seed=config.seed,
                 records_before_task=before,
             )
-            tasks.append(Task(f"rows of {stream.name} bucket {bucket}", job, shards, 2 * tokens))
-            start += tokens
+            label = f"rows of {stream.name} bucket {bucket}"
+            tasks.append(Task(label, job, job.buckets.inputs, 2 * (end - start)))
     settings = {"max_sequence_length": length, "seed": config.seed}
-    return Stage(name="rows", version=1, function=_rows, tasks=tuple(tasks), settings=settings)
-
-
-def _shards_needed(stream: SplitStream, bucket: int, beyond: int) -> tuple[Shard, ...]:
-    """The bucket and as many that follow as hold `beyond` more tokens."""
-    last, following = bucket + 1, 0
-    while last < len(stream.buckets) and following < beyond:
-        following += stream.bucket_tokens[last]
-        last += 1
-    return stream.buckets[bucket:last]
+    return Stage(name="rows", version=2, function=_rows, tasks=tuple(tasks), settings=settings)
 
 
 DEFAULT_PACKER = "first_fit"
@@ -243,7 +166,7 @@ class BinsJob:
 def _bins(job: BinsJob, inputs: Inputs) -> Result:
     """Columns over segments by (row, slot): document (row of the bucket), start, labels, row (of
     the bucket's rows), slot."""
-    lengths = inputs.open(job.stream).lengths("tokens")
+    lengths = inputs.table(job.stream, ["tokens"])["tokens"].to_numpy()
     segments = fold(lengths, job.max_sequence_length)
     placed = place_segments(
         PACKERS[job.packer](segments.labels, job.max_sequence_length), segments.labels
@@ -267,7 +190,7 @@ def _bins(job: BinsJob, inputs: Inputs) -> Result:
     return Result((arrow_output(f"bins/{job.split}-{job.bucket:06d}.arrow", table),), counters)
 
 
-def bins_stage(config: Config, gather: GatherOutput) -> Stage:
+def bins_stage(config: Config, streams: Sequence[SplitStream]) -> Stage:
     """One task per bucket of each stream."""
     length, packer = config.pack.max_sequence_length, config.pack.packer or DEFAULT_PACKER
     tasks = [
@@ -277,7 +200,7 @@ def bins_stage(config: Config, gather: GatherOutput) -> Stage:
             (shard,),
             2 * tokens,
         )
-        for stream in split_streams(gather)
+        for stream in streams
         for bucket, (shard, tokens) in enumerate(
             zip(stream.buckets, stream.bucket_tokens, strict=True)
         )
@@ -292,7 +215,8 @@ class VslRowsJob:
 
     split: str
     bucket: int
-    stream: Shard
+    buckets: Buckets
+    bucket_tokens: int
     bins: Shard
     first_row: int
     bucket_rows: int
@@ -306,11 +230,11 @@ def _vsl_rows(job: VslRowsJob, inputs: Inputs) -> Result:
     its segments, labels + 1 each) and spans."""
     stream_rows = np.arange(job.first_row, job.first_row + job.bucket_rows)
     stream_rows, position = sort_by_position(stream_rows, job.rows, job.seed, job.split)
-    documents = inputs.table(job.stream, ["doc_id", "tokens"])
+    begin = job.buckets.begin
+    part = read_stream(job.buckets, begin, begin + job.bucket_tokens, inputs)
     segments, placed = _segments(job, inputs, stream_rows)
-    lengths = list_lengths(documents["tokens"])
-    first_token = (np.cumsum(lengths) - lengths)[segments.document] + segments.start
-    gathered = gather_segments(flat_tokens(documents["tokens"]), first_token, segments.labels)
+    first_token = (np.cumsum(part.length) - part.length)[segments.document] + segments.start
+    gathered = gather_segments(part.tokens, first_token, segments.labels)
     row_segments = np.bincount(placed.row, minlength=placed.rows)
     row_tokens = np.bincount(placed.row, segments.labels + 1, placed.rows).astype(np.int64)
     table = pa.table(
@@ -321,7 +245,7 @@ def _vsl_rows(job: VslRowsJob, inputs: Inputs) -> Result:
             "tokens": token_lists(gathered, row_tokens),
         }
     )
-    dense = dense_index(documents["doc_id"].to_numpy(), job.records_before_task)
+    dense = dense_index(part.doc_id, job.records_before_task)
     columns = [
         placed.row.astype(np.int32),
         placed.slot.astype(np.int32),
@@ -350,20 +274,23 @@ def _segments(
 
 
 def vsl_rows_stage(
-    config: Config, clean: CleanOutput, gather: GatherOutput, bins: BinsOutput
+    config: Config, clean: CleanOutput, streams: Sequence[SplitStream], bins: BinsOutput
 ) -> Stage:
     """One task per bucket of each stream."""
     before = records_before_task(clean)
     tasks = []
-    for stream in split_streams(gather):
+    for stream in streams:
         counts, first = bins.of_split(stream.name, bins.rows), 0
-        shards = zip(stream.buckets, bins.of_split(stream.name, bins.bins), counts, strict=True)
+        shards = bins.of_split(stream.name, bins.bins)
         total = sum(counts)
-        for bucket, (shard, chosen, rows) in enumerate(shards):
+        for bucket, (ends, chosen, rows) in enumerate(
+            zip(pairwise(stream.starts), shards, counts, strict=True)
+        ):
             job = VslRowsJob(
                 split=stream.name,
                 bucket=bucket,
-                stream=shard,
+                buckets=stream.buckets_with(*ends),
+                bucket_tokens=ends[1] - ends[0],
                 bins=chosen,
                 first_row=first,
                 bucket_rows=rows,
@@ -372,11 +299,11 @@ def vsl_rows_stage(
                 records_before_task=before,
             )
             label = f"rows of {stream.name} bucket {bucket}"
-            tasks.append(Task(label, job, (shard, chosen), 2 * stream.bucket_tokens[bucket]))
+            tasks.append(Task(label, job, (*job.buckets.inputs, chosen), 2 * job.bucket_tokens))
             first += rows
     return Stage(
         name="rows",
-        version=1,
+        version=2,
         function=_vsl_rows,
         tasks=tuple(tasks),
         settings={"format": "vsl", "seed": config.seed},

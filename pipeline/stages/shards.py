@@ -3,6 +3,7 @@ becomes rows, then HDF5 shards; next to these inverse.parquet (where every docum
 and data_params.json (what readers must know, with hashes).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -35,7 +36,6 @@ from pipeline.runs import parts
 from pipeline.runs.views import (
     BinsOutput,
     CleanOutput,
-    GatherOutput,
     InverseRunsOutput,
     PackOutput,
     RowsOutput,
@@ -46,9 +46,9 @@ from pipeline.stages.rows import (
     dense_index,
     records_before_task,
     rows_stage,
-    split_streams,
     vsl_rows_stage,
 )
+from pipeline.stages.shuffle.stream import SplitStream
 from pipeline.stages.tables import SplitCounts, split_accounts
 
 ROWS_PER_GROUP = 1 << 16
@@ -65,9 +65,9 @@ class StreamRunJob:
 
 
 def _stream_run(job: StreamRunJob, inputs: Inputs) -> Result:
-    documents = inputs.open(job.bucket)
-    doc_id = documents.read(["doc_id"])["doc_id"].to_numpy()
-    doc, tokens = dense_index(doc_id, job.records_before_task), documents.lengths("tokens")
+    documents = inputs.table(job.bucket, ["doc_id", "tokens"])
+    doc = dense_index(documents["doc_id"].to_numpy(), job.records_before_task)
+    tokens = documents["tokens"].to_numpy()
     run = stream_inverse(doc, job.start + np.cumsum(tokens) - tokens)
     return Result((arrow_output(job.path, run),), {"entries": len(run)})
 
@@ -93,12 +93,12 @@ def _segment_run(job: SegmentRunJob, inputs: Inputs) -> Result:
 
 
 def inverse_runs_stage(
-    clean: CleanOutput, gather: GatherOutput, pack: PackOutput | None = None
+    clean: CleanOutput, streams: Sequence[SplitStream], pack: PackOutput | None = None
 ) -> Stage:
     """One task per bucket of each stream; with `pack`, per shard, from the segments that were
     packed. Each sorts what it has by document."""
     before, tasks = records_before_task(clean), []
-    for stream in split_streams(gather):
+    for stream in streams:
         shards, sizes = stream.buckets, stream.bucket_tokens
         if pack:
             shards = tuple(pack.of_split(stream.name, pack.lineage))
@@ -145,10 +145,10 @@ def inverse_output(split: str, part: int, table: pa.Table) -> Output:
 
 
 def inverse_stage(
-    clean: CleanOutput, gather: GatherOutput, runs: InverseRunsOutput, run: RunStage
+    clean: CleanOutput, streams: Sequence[SplitStream], runs: InverseRunsOutput, run: RunStage
 ) -> Stage:
     """One task per split and range of documents; what merges `inverse/` for them runs at once."""
-    documents, streams, several = sum(clean.records), split_streams(gather), []
+    documents, several = sum(clean.records), []
     for stream in streams:
         prefix = f"inverse/{stream.name}-"
         count = -(-stream.documents // parts.RECORDS)
@@ -231,14 +231,14 @@ def _statistics(job: ParamsJob) -> dict[str, Any]:
 def params_stage(
     config: Config,
     vocabulary: PackVocabulary,
-    gather: GatherOutput,
+    streams: Sequence[SplitStream],
     pack: PackOutput,
     counts: dict[str, SplitCounts],
 ) -> Stage:
     """One data_params.json per split; `counts` are those of `split_accounts`."""
     tasks = []
     lengths = pack.tokens if config.pack.format == CORPUS.name else pack.rows
-    for stream in split_streams(gather):
+    for stream in streams:
         shards = tuple(pack.of_split(stream.name, pack.data))
         job = ParamsJob(
             shards=shards,
@@ -259,30 +259,33 @@ def pack_streams(
     config: Config,
     vocabulary: PackVocabulary,
     clean: CleanOutput,
-    gather: GatherOutput,
+    streams: Sequence[SplitStream],
     run: RunStage,
 ) -> dict[str, SplitCounts]:
     """Pack the shuffled stream of every split as `pack.format` says; returns what was packed. If it
     can, the stream is inverted before, so that it need not stay meanwhile."""
     if config.pack.format == VSL.name:
-        bins = BinsOutput(run(bins_stage(config, gather)))
-        rows = RowsOutput(run(vsl_rows_stage(config, clean, gather, bins)))
-        pack = pack_rows(config, vocabulary, gather, rows, run)
-        _invert(clean, gather, run, pack)
+        bins = BinsOutput(run(bins_stage(config, streams)))
+        rows = RowsOutput(run(vsl_rows_stage(config, clean, streams, bins)))
+        pack = pack_rows(config, vocabulary, streams, rows, run)
+        _invert(clean, streams, run, pack)
     elif config.pack.format == CORPUS.name:
-        _invert(clean, gather, run)
-        pack = PackOutput(run(corpus_stage(config, vocabulary, clean, gather)))
+        _invert(clean, streams, run)
+        pack = PackOutput(run(corpus_stage(config, vocabulary, clean, streams)))
     else:
-        rows = RowsOutput(run(rows_stage(config, vocabulary.eos_id, clean, gather)))
-        _invert(clean, gather, run)
-        pack = pack_rows(config, vocabulary, gather, rows, run)
-    counts = split_accounts(config, gather, pack)
-    run(params_stage(config, vocabulary, gather, pack, counts))
+        rows = RowsOutput(run(rows_stage(config, vocabulary.eos_id, clean, streams)))
+        _invert(clean, streams, run)
+        pack = pack_rows(config, vocabulary, streams, rows, run)
+    counts = split_accounts(config, streams, pack)
+    run(params_stage(config, vocabulary, streams, pack, counts))
     return counts
 
 
 def _invert(
-    clean: CleanOutput, gather: GatherOutput, run: RunStage, pack: PackOutput | None = None
+    clean: CleanOutput,
+    streams: Sequence[SplitStream],
+    run: RunStage,
+    pack: PackOutput | None = None,
 ) -> None:
-    runs = InverseRunsOutput(run(inverse_runs_stage(clean, gather, pack)))
-    run(inverse_stage(clean, gather, runs, run))
+    runs = InverseRunsOutput(run(inverse_runs_stage(clean, streams, pack)))
+    run(inverse_stage(clean, streams, runs, run))

@@ -41,7 +41,7 @@ from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.document_rows import PLACE_SCHEMA
 from pipeline.stages.mixture.copies import MixtureCounts
 from pipeline.stages.plan import Reading
-from pipeline.stages.rows import split_streams
+from pipeline.stages.shuffle.stream import SplitStream
 from pipeline.tokenizers import arrangement
 
 SplitCounts = dict[str, Any]
@@ -128,12 +128,12 @@ def account_stage(
 
 
 def split_accounts(
-    config: Config, gather: views.GatherOutput, pack: views.PackOutput
+    config: Config, streams: Sequence[SplitStream], pack: views.PackOutput
 ) -> dict[str, SplitCounts]:
     """What was packed, per split."""
     length = config.pack.max_sequence_length
     splits: dict[str, SplitCounts] = {}
-    for stream in split_streams(gather):
+    for stream in streams:
         rows, mask, segments, tokens = (
             sum(pack.of_split(stream.name, counts))
             for counts in (pack.rows, pack.mask_sum, pack.segments, pack.tokens)

@@ -1,5 +1,5 @@
-"""Tokenize: the kept documents, in document order, each begun by a BOS, if the tokenizer has one,
-and ended by one EOS -> tokens/.
+"""Tokenize: the kept documents, each begun by a BOS, if the tokenizer has one, and ended by one
+EOS, in the order of the shuffled streams -> tokens/.
 
 The tokenizer itself is at the top of the run directory, as Hugging Face libraries read it.
 """
@@ -13,17 +13,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dedup.arrays import Mask
+from pipeline.config.prep import Config
 from pipeline.core import ids
 from pipeline.core.errors import FunctionError
 from pipeline.core.manifest import Shard
 from pipeline.core.plugins import PlugInCode, check_unchanged
 from pipeline.core.storage import canonical_json
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, bytes_output
-from pipeline.runs import layout
+from pipeline.runs import layout, splits
 from pipeline.runs.layout import STATES
 from pipeline.runs.views import CleanOutput, CutsOutput, KeepOutput, TokenizerOutput
 from pipeline.stages.cuts import cut_texts
-from pipeline.stages.splits import SplitRules
+from pipeline.stages.shuffle.places import in_order, places
+from pipeline.stages.splits import SplitRules, split_rules
 from pipeline.tokenizers.arrangement import FILL_IN_MIDDLE, FillInMiddle
 from pipeline.tokenizers.definition import TokenizerDefinition, restore_definition
 from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer, tokenize_documents
@@ -69,7 +71,8 @@ def tokenizer_stage(tokenizer: TokenizerDefinition, fim: FillInMiddle | None = N
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizeJob:
-    """One documents shard, its keep-list, and the spans to cut from its texts, if any."""
+    """One documents shard, its keep-list, and the spans to cut from its texts, if any. `splits`
+    are what the split of a document follows from; the stage that writes it comes later."""
 
     index: int
     tokenizer: Shard
@@ -77,6 +80,8 @@ class TokenizeJob:
     documents: Shard
     keep: Shard
     cuts: Shard | None
+    splits: SplitRules
+    split_names: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,25 +94,16 @@ class NamedEngineJob(TokenizeJob):
 
 @dataclass(frozen=True)
 class RearrangedJob:
-    """The same, what documents are rearranged by, and what their splits follow from: it is done in
-    train alone, and the stage of the splits comes later."""
+    """The same, and what documents of train are rearranged by."""
 
     tokenize: TokenizeJob
     fim: FillInMiddle
-    splits: SplitRules
 
 
 def token_lists(tokens: Tokens, lengths: npt.NDArray[np.int64]) -> pa.LargeListArray:
     """A flat stream and document lengths as one list per document."""
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(tokens))
-
-
-def flat_tokens(column: pa.ChunkedArray) -> Tokens:
-    """All tokens of a list column, in order, (tokens,), of the dtype of its lists."""
-    dtype = column.type.value_type.to_pandas_dtype()
-    parts = [chunk.flatten().to_numpy() for chunk in column.chunks]
-    return np.concatenate([np.zeros(0, dtype), *parts])
 
 
 def list_lengths(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
@@ -117,11 +113,11 @@ def list_lengths(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
 
 def _tokenize(job: TokenizeJob | RearrangedJob, inputs: Inputs) -> Result:
-    """Columns doc_id, doc_key, tokens (list of uint16 or uint32, BOS and EOS included); and those
-    of fill-in-the-middle, where it is asked for."""
-    rearranged = None
+    """Columns doc_id, doc_key, tokens (list of uint16 or uint32, BOS and EOS included), split and
+    rank; and those of fill-in-the-middle, where it is asked for. Sorted by split and rank."""
+    fim = None
     if isinstance(job, RearrangedJob):
-        rearranged, job = job, job.tokenize
+        fim, job = job.fim, job.tokenize
     keep = inputs.table(job.keep)
     state = keep["state"].to_numpy()
     is_kept = pa.chunked_array([pa.array(state == STATES.index("kept"))])
@@ -139,16 +135,24 @@ def _tokenize(job: TokenizeJob | RearrangedJob, inputs: Inputs) -> Result:
     tokenizer = open_tokenizer(definition)
     names = documents.select(["doc_id", "doc_key"]).filter(is_kept).combine_chunks()
     texts = texts.filter(is_kept)
+    split = job.splits.assign(keep)[is_kept.to_numpy()]
     try:
-        if rearranged is None:
+        if fim is None:
             table = names.append_column("tokens", tokenize_documents(texts, tokenizer))
         else:
-            in_train = rearranged.splits.assign(keep)[is_kept.to_numpy()] == 0
-            table = _rearrange(names, texts, in_train, tokenizer, rearranged.fim)
+            table = _rearrange(names, texts, split == 0, tokenizer, fim)
     except FunctionError as error:
         raise FunctionError(f"{job.documents.path}: {error}") from error
-    counters = {"documents": len(table), "tokens": int(list_lengths(table["tokens"]).sum())}
-    return Result((arrow_output(layout.shard("tokens", job.index, "arrow"), table),), counters)
+    lengths = list_lengths(table["tokens"])
+    once = np.ones(len(table), np.uint8)
+    placed = places(ids.keys_as_u64(table["doc_key"]), split, once, job.splits.seed)
+    counters = {
+        "documents": len(table),
+        "tokens": int(lengths.sum()),
+        "splits": {n: int(lengths[split == i].sum()) for i, n in enumerate(job.split_names)},
+    }
+    path = layout.shard("tokens", job.index, "arrow")
+    return Result((arrow_output(path, in_order(table, placed)),), counters)
 
 
 def _rearrange(
@@ -172,10 +176,12 @@ def tokenize_stage(
     clean: CleanOutput,
     keep: KeepOutput,
     cuts: CutsOutput | None,
-    rearranged: tuple[FillInMiddle, SplitRules] | None = None,
+    config: Config,
+    fim: FillInMiddle | None = None,
 ) -> Stage:
-    """The stage that turns text into ids; `cuts` names what is cut from the texts before,
-    `rearranged` how documents of train are rearranged."""
+    """The stage that turns text into ids; `cuts` names what is cut from the texts before, `fim` how
+    documents of train are rearranged. Splits and seed are those of `config`."""
+    assigned, names = split_rules(config, keep), splits.names(config)
     documents, rules = clean.documents, published.definition
     spans = cuts.cuts if cuts else (None,) * len(documents)
     tasks = []
@@ -187,6 +193,8 @@ def tokenize_stage(
             documents=document,
             keep=kept,
             cuts=cut,
+            splits=assigned,
+            split_names=names,
         )
         if tokenizer.engine is not None:
             job = NamedEngineJob(
@@ -194,18 +202,20 @@ def tokenize_stage(
             )
         inputs = (rules, document, kept) if cut is None else (rules, document, kept, cut)
         label = f"tokens of {document.path}"
-        asked = job if rearranged is None else RearrangedJob(job, *rearranged)
+        asked = job if fim is None else RearrangedJob(job, fim)
         tasks.append(Task(label, asked, inputs, document.size))
     software = {"tokenizers": version("tokenizers")}
-    settings: dict[str, Any] = {} if tokenizer.bos_id is None else {"bos_id": tokenizer.bos_id}
-    if rearranged is not None:
-        settings["fim"] = asdict(rearranged[0])
+    settings: dict[str, Any] = {"seed": config.seed}
+    if tokenizer.bos_id is not None:
+        settings["bos_id"] = tokenizer.bos_id
+    if fim is not None:
+        settings["fim"] = asdict(fim)
     code = tokenizer.engine and engine_code(tokenizer.engine)
     if code:
         software[f"tokenizer engine {tokenizer.engine}"] = str(code)
     return Stage(
         name="tokenize",
-        version=3,
+        version=4,
         function=_tokenize,
         tasks=tuple(tasks),
         settings=settings,

@@ -104,7 +104,7 @@ def open_source(directory: Path, request: ExportOptions) -> ExportSource:
     copies: Iterable[Shard | None] = nothing
     if "mixture" in stages:
         copies = views.MixtureOutput(read_stage(directory, "mixture")).copies
-    seed = views.ScatterOutput(read_stage(directory, "scatter")).seed
+    seed = views.TokensOutput(read_stage(directory, "tokenize")).seed
     taken_down = read_takedown_state(directory).masked
     splits = _choose_splits((TRAIN, *(name for name, _ in keep.held_out)), request.splits)
     place = directory.resolve()

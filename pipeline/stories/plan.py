@@ -163,6 +163,7 @@ def _causes(prepared: Preparation, story: str) -> Iterator[str]:
         "vsl": config.pack.format == "vsl",
         "mixture groups": config.mixture.groups,
         "mixture": is_asked(config.mixture),
+        "another seed": False,
         "mixture weights": config.mixture.weights is not None,
         "cluster weights": config.mixture.cluster_weights is not None,
         "many runs": compares and _count_merges(-(-tasks // levels.shards_together(tasks))) > 0,

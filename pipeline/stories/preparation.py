@@ -38,8 +38,8 @@ from pipeline.stages.plan import Reading, ReadPlan, plan_reading, plan_stage
 from pipeline.stages.report import report_stage
 from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle.gather import gather_streams
-from pipeline.stages.shuffle.scatter import scatter_stage
-from pipeline.stages.splits import split_rules, split_stage
+from pipeline.stages.shuffle.scatter import scatter_tokens
+from pipeline.stages.splits import split_stage
 from pipeline.stages.tables import account_stage, documents_stage, sources_stage
 from pipeline.stages.tokenize import tokenize_stage, tokenizer_stage
 from pipeline.stories import selection
@@ -150,18 +150,18 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
     run(quarantine_stage(clean, verdicts, config.screen.quarantine_days))
     tokenizer = views.TokenizerOutput(run(tokenizer_stage(prepared.tokenizer, prepared.fim)))
     cuts = _cuts(prepared, clean, keep, verdicts, run)
-    rearranged = (prepared.fim, split_rules(config, keep)) if prepared.fim else None
-    tokenizing = tokenize_stage(prepared.tokenizer, tokenizer, clean, keep, cuts, rearranged)
+    tokenizing = tokenize_stage(
+        prepared.tokenizer, tokenizer, clean, keep, cuts, config, prepared.fim
+    )
     tokens = views.TokensOutput(run(tokenizing))
     run(sources_stage(reading, clean))
     assigned = views.SplitsOutput(run(split_stage(config, clean.documents, keep)))
     table = documents_stage(clean, keep, verdicts, assigned, tokens)
     documents = views.DocumentsOutput(run(table))
     mixture = _mix(prepared, clean, tokens, documents, sizes, run)
-    scatter = views.ScatterOutput(run(scatter_stage(config, assigned, tokens, mixture)))
-    gather = gather_streams(config, scatter, run)
-    packed = pack_streams(config, prepared.tokenizer, clean, gather, run)
-    mixed = mixture_accounts(mixture, scatter) if mixture else {}
+    streams = gather_streams(config, scatter_tokens(config, tokens, mixture, run), run)
+    packed = pack_streams(config, prepared.tokenizer, clean, streams, run)
+    mixed = mixture_accounts(mixture, views.ScatterOutput(run["scatter"])) if mixture else {}
     run(account_stage(clean, documents, packed, mixed))
     passages: tuple[str, ...] = ()
     if config.dedup.substrings.cut:

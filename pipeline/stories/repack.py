@@ -25,7 +25,7 @@ from pipeline.runs.origin import ORIGIN
 from pipeline.runs.run_directory import read_finished, read_stage
 from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle.gather import gather_streams
-from pipeline.stages.shuffle.scatter import scatter_stage, splits_stage
+from pipeline.stages.shuffle.scatter import scatter_tokens
 from pipeline.stages.tables import repack_account_stage
 from pipeline.stories.loop import Manifest, StageRecord, StoryRun
 from pipeline.takedown.record import check_is_masked_nowhere
@@ -38,15 +38,15 @@ MIXTURE = "mixture"
 @dataclass(frozen=True, kw_only=True)
 class TokenizedRun:
     """A finished run whose tokens are there: what its stages handed on, and its tables and
-    tokenizer."""
+    tokenizer. `split_tokens`: how many each split has of every task, copies included."""
 
     directory: Path
     name: str
     clean: views.CleanOutput
     documents: views.DocumentsOutput
     tokens: views.TokensOutput
+    split_tokens: list[dict[str, int]]
     mixture: views.MixtureOutput | None
-    scatter: views.ScatterOutput
     gather: views.GatherOutput
     pack: views.PackOutput
     account: views.AccountOutput
@@ -101,10 +101,8 @@ def _tell(run: TokenizedRun, config: Config, record: StageRecord) -> None:
         return record(borrow(stage, run.directory, (TOKENS, MIXTURE)))
 
     do(tables_stage(run.directory, run.tables))
-    assigned = views.SplitsOutput(do(splits_stage(run.clean, run.documents, splits.names(config))))
-    scatter = views.ScatterOutput(do(scatter_stage(config, assigned, run.tokens, run.mixture)))
-    gather = gather_streams(config, scatter, do)
-    packed = pack_streams(config, run.pack, run.clean, gather, do)
+    streams = gather_streams(config, scatter_tokens(config, run.tokens, run.mixture, do), do)
+    packed = pack_streams(config, run.pack, run.clean, streams, do)
     do(repack_account_stage(run.directory, run.account.ledger, packed))
 
 
@@ -122,14 +120,15 @@ def open_tokenized(directory: Path) -> TokenizedRun:
         )
     check_is_masked_nowhere(directory, "other rows")
     documents = views.DocumentsOutput(read_stage(directory, "documents"))
+    scattered = views.ScatterOutput(read_stage(directory, "scatter")) if mixture else None
     return TokenizedRun(
         directory=directory.resolve(),
         name=str(manifest["config"]),
         clean=views.CleanOutput(read_stage(directory, "clean")),
         documents=documents,
         tokens=tokens,
+        split_tokens=scattered.tokens if scattered else tokens.of_splits,
         mixture=views.MixtureOutput(mixture) if mixture is not None else None,
-        scatter=views.ScatterOutput(read_stage(directory, "scatter")),
         gather=views.GatherOutput(read_stage(directory, "gather")),
         pack=views.PackOutput(read_stage(directory, "pack")),
         account=views.AccountOutput(read_stage(directory, "account")),
@@ -154,9 +153,9 @@ def make_repack_config(run: TokenizedRun, changes: RepackOptions) -> Config:
     }
     value = {
         "name": run.name,
-        "seed": run.scatter.seed if changes.seed is None else changes.seed,
+        "seed": run.tokens.seed if changes.seed is None else changes.seed,
         "inputs": ({"name": "tokens", "path": ""},),
-        "splits": {name: 0.0 for name in run.scatter.tokens[0] if name != splits.TRAIN},
+        "splits": {name: 0.0 for name in run.tokens.of_splits[0] if name != splits.TRAIN},
         "pack": pack,
         "hdf5": _shards(before, changes, layout_name),
     }

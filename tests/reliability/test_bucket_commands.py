@@ -169,7 +169,7 @@ def test_commands_that_write_runs_of_their_own(
     for name in names:
         both.call("verify", f"@/{name}")
     both.call("clean-up", "@/run")
-    assert not both.s3.names(f"{both.place.name}/run/shuffle/")
+    assert not both.s3.names(f"{both.place.name}/run/rows/")
     both.call("verify", "@/run")
 
 

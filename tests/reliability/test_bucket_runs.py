@@ -100,8 +100,8 @@ def test_a_host_that_makes_one_bucket_of_the_shuffle_brings_a_fraction(
     command = ("run", collection.config, "--out", out, "--workers", 0, *sets)
     finish(far("one", *command, before=SMALL_BLOCKS))
     before = s3.tree_hash("fraction/")
-    shuffle = {name: len(data) for name, data in s3.read("fraction/shuffle/").items()}
-    s3.client().delete_object(Bucket="runs", Key="fraction/stream/train-000003.arrow")
+    tokens = {name: len(data) for name, data in s3.read("fraction/tokens/").items()}
+    s3.client().delete_object(Bucket="runs", Key="fraction/rows/train-000003.windows.arrow")
     fault = "blocks.bring.written@3=kill"
     killed = far("two", *command, before=SMALL_BLOCKS, fault=fault)
     killed.communicate(240)
@@ -109,10 +109,11 @@ def test_a_host_that_makes_one_bucket_of_the_shuffle_brings_a_fraction(
     finish(far("two", *command, before=SMALL_BLOCKS))
     assert s3.tree_hash("fraction/") == before
     brought = [line.split() for line in (tmp_path / "two/brought").read_text().splitlines()]
-    assert {directory for directory, _ in brought} == {"shuffle"}
-    assert 0 < sum(int(size) for _, size in brought) < sum(shuffle.values()) * 0.5
-    mirrored = tmp_path / "two/buckets/s3/runs/fraction/shuffle"
-    assert all((mirrored / name).stat().st_blocks == 0 for name in shuffle)
+    assert {directory for directory, _ in brought} == {"stream", "tokens"}
+    of_tokens = sum(int(size) for directory, size in brought if directory == "tokens")
+    assert 0 < of_tokens < sum(tokens.values()) * 0.5
+    mirrored = tmp_path / "two/buckets/s3/runs/fraction/tokens"
+    assert all((mirrored / name).stat().st_blocks == 0 for name in tokens)
 
 
 def check_committed(s3: Any, prefix: str) -> None:

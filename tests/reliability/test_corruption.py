@@ -191,7 +191,7 @@ def test_a_damaged_input_of_a_task_is_named_before_it_is_used(
     """The shard changes after its own stage was found intact: its reader has to notice."""
     run = clean.copy(tmp_path / "run")
     shard = run / layout.shard("tokens", 1, "arrow")
-    (run / "manifests/scatter.json").unlink()
+    (run / "manifests/rows.json").unlink()
     flip(shard, rng)
     command = ("run", collection.config, "--out", run, "--workers", 0)
     with monkeypatch.context() as blind:

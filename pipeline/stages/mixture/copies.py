@@ -148,8 +148,9 @@ class MixtureJob:
 
 
 def _mixture(job: MixtureJob, inputs: Inputs) -> Result:
-    """Per tokens shard and row-aligned with it: `source`, the number of its name, and `copies`;
-    with cluster weights `group`, the number of source and class of sizes, too."""
+    """Per tokens shard, a row for each of its documents by doc_id: `source`, the number of its
+    name, and `copies`; with cluster weights `group`, the number of source and class of sizes, too.
+    """
     names, quotas = zip(*job.quotas.value, strict=True)
     sources = tuple(dict.fromkeys(names))
     classes = len(names) // len(sources)
@@ -195,8 +196,8 @@ def _read_kept(
 def mixture_stage(
     mixed: MixtureInputs, tokens: views.TokensOutput, quotas: views.QuotasOutput | None
 ) -> Stage:
-    """One task per part of documents.parquet; the copies that it publishes are parallel to the
-    tokens shards. `quotas` are those of a mixture by weights."""
+    """One task per part of documents.parquet, with a shard of copies for each tokens shard.
+    `quotas` are those of a mixture by weights."""
     totals, sizes = mixed.count_train(), mixed.sizes
     if quotas is None:
         filled = group_quotas(mixed.config, tuple(totals), sizes)

@@ -33,7 +33,8 @@ from pipeline.stages.cuts import cut_texts
 from pipeline.stages.findings.withheld import load_withheld
 from pipeline.stages.records import columns_for, image, writing_software
 from pipeline.stages.shuffle.gather import MERGES, merge_stage
-from pipeline.stages.shuffle.scatter import Places, pieces, places, shard_of_piece
+from pipeline.stages.shuffle.places import Places, places
+from pipeline.stages.shuffle.scatter import pieces, shard_of_piece
 from pipeline.stages.shuffle.slices import WHOLE, merge_slices, order_by_rank, slice_ranks
 
 _KEPT = STATES[0]

@@ -1,18 +1,41 @@
-"""The second round of the shuffle: one bucket of ranks after the other -> stream/; and what merges
-scatter shards where there are too many for it -> merged/.
+"""The streams of all splits: which documents every bucket of ranks has, in order -> stream/; and
+what merges scattered shards where there are too many for a bucket -> merged/. The tokens stay where
+they are until rows are made of them.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.config.prep import Config
 from pipeline.core.manifest import Shard
+from pipeline.engine.arrow_shard import ArrowShard
 from pipeline.engine.levels import Bundle, bundle_shards, merge_in_levels, single_ranges
+from pipeline.engine.ranges import copy_table
 from pipeline.engine.shared import Shared
-from pipeline.engine.stage import Inputs, Result, RunStage, Stage, Task, arrow_output
+from pipeline.engine.stage import (
+    MEMORY_PER_WORK,
+    Inputs,
+    Result,
+    RunStage,
+    Stage,
+    Task,
+    arrow_output,
+)
 from pipeline.runs import splits
-from pipeline.runs.views import GatherOutput, ScatterOutput
-from pipeline.stages.shuffle.slices import WHOLE, merge_slices, order_by_rank, slice_ranks
+from pipeline.runs.views import GatherOutput
+from pipeline.stages.shuffle.scatter import Scattered
+from pipeline.stages.shuffle.slices import (
+    WHOLE,
+    find_ranks,
+    merge_slices,
+    order_by_rank,
+    slice_ranks,
+)
+from pipeline.stages.shuffle.stream import SplitStream
 
 MERGES = ("merge", "merge_again")
 """Stages between scatter and gather, as many as are needed."""
@@ -68,44 +91,78 @@ class GatherJob:
 
 
 def _gather(job: GatherJob, inputs: Inputs) -> Result:
-    """Columns doc_id, doc_key, tokens, in stream order."""
+    """Columns doc_id, doc_key, rank and tokens (how many), in stream order."""
     low, high = (WHOLE * (job.bucket + i) // job.buckets for i in (0, 1))
-    empty = inputs.open(job.shards.value[0]).empty
-    ranges = ((shard, low, high) for shard in job.shards.value)
-    slices = slice_ranks(ranges, job.split, inputs)
-    table = merge_slices(slices, empty, _WIDE, order_by_rank, inputs)
-    table = table.select(["doc_id", "doc_key", "tokens"])
-    tokens = len(table["tokens"].chunk(0).values)
-    counters = {"documents": len(table), "tokens": tokens, "split": job.name}
+    parts = [_read_narrow(inputs.open(job.shards.value[0]), 0, 0)]
+    for shard in job.shards.value:
+        rows = inputs.open(shard)
+        first, stop = find_ranks(rows, job.split, low, high)
+        if first < stop:
+            parts.append(_read_narrow(rows, first, stop))
+    table = pa.concat_tables(parts)
+    table = table.take(pa.array(order_by_rank(table))).combine_chunks()
+    counters = {
+        "documents": len(table),
+        "tokens": pc.sum(table["tokens"], min_count=0).as_py(),
+        "split": job.name,
+    }
     path = f"stream/{job.name}-{job.bucket:06d}.arrow"
     return Result((arrow_output(path, table),), counters)
 
 
-def gather_streams(config: Config, scatter: ScatterOutput, run: RunStage) -> GatherOutput:
-    """Run the stages that put every split's stream together; returns what they left."""
-    names, shards = splits.names(config), Shared(scatter.shards)
+def _read_narrow(rows: ArrowShard, first: int, stop: int) -> pa.Table:
+    table = copy_table(rows.read(["doc_id", "doc_key", "rank"], first, stop))
+    return table.append_column("tokens", pa.array(rows.lengths("tokens", first, stop)))
+
+
+def gather_streams(config: Config, scattered: Scattered, run: RunStage) -> list[SplitStream]:
+    """Run the stages that put every split's stream together; returns the streams that have a
+    token."""
+    names, shards = splits.names(config), Shared(scattered.shards)
     bundles = []
     for name in names:
-        tokens = sum(of_task[name] for of_task in scatter.tokens)
+        tokens = sum(of_task[name] for of_task in scattered.tokens)
         if tokens:
             buckets = -(-tokens // config.pack.bucket_tokens)
             bundles.append(bundle_shards(name, buckets, shards, work=2 * tokens))
     narrow = merge_in_levels(
         bundles, MERGES, lambda stage, wide: run(merge_stage(stage, wide, names))
     )
-    return GatherOutput(run(_gather_stage(config, narrow)))
+    gather = GatherOutput(run(_gather_stage(config, narrow)))
+    read = [part.shards for _, part in single_ranges(narrow)]
+    streams = []
+    for bundle in bundles:
+        counts = gather.of_split(bundle.name, gather.tokens)
+        stream = SplitStream(
+            name=bundle.name,
+            number=names.index(bundle.name),
+            buckets=tuple(compress(gather.of_split(bundle.name, gather.buckets), counts)),
+            bucket_tokens=tuple(filter(None, counts)),
+            documents=sum(gather.of_split(bundle.name, gather.documents)),
+            shards=tuple(compress(gather.of_split(bundle.name, read), counts)),
+        )
+        streams.append(stream)
+    return streams
 
 
 def _gather_stage(config: Config, bundles: Sequence[Bundle]) -> Stage:
+    """One task per bucket, which reads all but the tokens."""
     names = splits.names(config)
-    tasks = [
-        Task(
-            f"gather of {part.name} bucket {bucket}",
-            GatherJob(names.index(part.name), part.name, bucket, part.ranges, part.shards),
-            (part.shards,),
-            part.work // (part.stop - part.first),
+    tasks = []
+    for bucket, part in single_ranges(bundles):
+        tokens_bytes = part.work // (part.stop - part.first)
+        tasks.append(
+            Task(
+                f"gather of {part.name} bucket {bucket}",
+                GatherJob(names.index(part.name), part.name, bucket, part.ranges, part.shards),
+                (part.shards,),
+                tokens_bytes // _TOKENS_PER_NARROW,
+                MEMORY_PER_WORK * tokens_bytes,
+            )
         )
-        for bucket, part in single_ranges(bundles)
-    ]
     settings = {"bucket_tokens": config.pack.bucket_tokens}
-    return Stage(name="gather", version=1, function=_gather, tasks=tuple(tasks), settings=settings)
+    return Stage(name="gather", version=2, function=_gather, tasks=tuple(tasks), settings=settings)
+
+
+_TOKENS_PER_NARROW = 16
+"""Bytes of tokens for each byte of a document's other columns, about."""

@@ -9,6 +9,7 @@ import pyarrow as pa
 from dedup.arrays import I64
 from pipeline.core import ids
 from pipeline.core.manifest import Shard
+from pipeline.engine.arrow_shard import ArrowShard
 from pipeline.engine.ranges import copy_table
 from pipeline.engine.stage import Inputs
 from pipeline.hdf5.packing import ListRows, measure_byte_lengths
@@ -35,9 +36,14 @@ def slice_ranks(ranges: Iterable[tuple[Shard, int, int]], split: int, inputs: In
     one shard after the other, so that few files are open at a time."""
     for shard, low, high in ranges:
         rows = inputs.open(shard)
-        first, stop = rows.find("rank", low, high, *rows.find("split", split, split + 1))
+        first, stop = find_ranks(rows, split, low, high)
         if first < stop:
             yield Slice(shard, first, stop), rows.read(None, first, stop)
+
+
+def find_ranks(rows: ArrowShard, split: int, low: int, high: int) -> tuple[int, int]:
+    """The rows [first, stop) of a scatter shard with ranks in [low, high) of one split."""
+    return rows.find("rank", low, high, *rows.find("split", split, split + 1))
 
 
 def slice_positions(shards: Iterable[Shard], low: int, high: int, inputs: Inputs) -> Slices:
@@ -79,22 +85,18 @@ def merge_slices(
     order_M = order(whole)
     table = whole.take(pa.array(order_M)).combine_chunks()
     for name in wide:
-        kind, length_M = empty.schema.field(name).type, np.concatenate(lengths[name])
-        column = _gather_column(kept, name, kind, length_M, order_M, inputs)
-        table = table.append_column(name, column)
+        length_M = np.concatenate(lengths[name])[order_M]
+        rows = ListRows(empty.schema.field(name).type, length_M)
+        fill_column(rows, kept, name, order_M, inputs)
+        table = table.append_column(name, rows.array())
     return table.select(empty.column_names)
 
 
-def _gather_column(
-    slices: list[Slice],
-    name: str,
-    kind: pa.DataType,
-    byte_length_M: I64,
-    order_M: I64,
-    inputs: Inputs,
-) -> pa.Array:
-    """Column `name` of all slices in this order of their M rows, one shard open at a time."""
-    rows = ListRows(kind, byte_length_M[order_M])
+def fill_column(
+    rows: ListRows, slices: list[Slice], name: str, order_M: I64, inputs: Inputs
+) -> None:
+    """Fill `rows` with column `name` of all slices in this order of their M rows, one shard open at
+    a time."""
     place = np.empty(len(order_M), np.int64)
     place[order_M] = np.arange(len(order_M))
     start = 0
@@ -103,4 +105,3 @@ def _gather_column(
         for chunk in column.chunks:
             rows.fill(place[start : start + len(chunk)], chunk, np.arange(len(chunk)))
             start += len(chunk)
-    return rows.array()

@@ -37,7 +37,8 @@ def streams(run: Path) -> dict[str, list[int]]:
     split = {row["doc_key"]: row["split"] for row in table if row["state"] == "kept"}
     found: dict[str, list[int]] = {name: [] for name in sorted(set(split.values()))}
     shards = sorted((run / "tokens").glob("*.arrow"))
-    documents = [row for shard in shards for row in pa.ipc.open_file(shard).read_all().to_pylist()]
+    tables = [pa.ipc.open_file(shard).read_all() for shard in shards]
+    documents = [row for table in tables for row in table.sort_by("doc_id").to_pylist()]
     copies = [1] * len(documents)
     if (run / "mixture").is_dir():
         mixture = [pa.ipc.open_file(p).read_all() for p in sorted((run / "mixture").iterdir())]

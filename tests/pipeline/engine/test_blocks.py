@@ -10,6 +10,7 @@ import sys
 import time
 from collections import namedtuple
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from pipeline.engine import arrow_shard, blocks, verified
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, arrow_output
 from pipeline.stages.shuffle import gather
+from pipeline.stages.shuffle.stream import Buckets, read_stream
 
 BLOCK = 1 << 12
 SHARDS = 16
@@ -236,10 +238,16 @@ shards: Shared[tuple[Shard, ...]] = Shared(())
 
 
 def gather_bucket(root: Path, bucket: int) -> str:
-    """The content hash of a bucket."""
-    job = gather.GatherJob(0, "train", bucket, SHARDS, shards)
-    (output,) = gather._gather(job, Inputs(root)).outputs
-    return str(output.content_hash)
+    """A hash of the documents of a bucket and their tokens."""
+    inputs = Inputs(root)
+    (output,) = gather._gather(gather.GatherJob(0, "train", bucket, SHARDS, shards), inputs).outputs
+    listed = publish(root, output.path, pa.ipc.open_file(b"".join(output.data)).read_all())
+    listed = replace(listed, end=None)  # read whole, not by blocks, which are counted
+    count = int(inputs.table(listed)["tokens"].to_numpy().sum())
+    buckets = Buckets(split=0, begin=0, lists=(listed,), shards=shards)
+    part = read_stream(buckets, 0, count, inputs)
+    assert len(part.tokens) == count
+    return storage.hash_bytes(part.doc_id.tobytes() + part.tokens.tobytes())
 
 
 def near_root(run: Path) -> Path:

@@ -63,14 +63,21 @@ class Run:
 
 def stream_of(directory: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Tokens of a split's stream and the document of each, from the intermediates."""
+    lists = {}
+    for path in sorted((directory / "tokens").glob("*.arrow")):
+        table = pa.ipc.open_file(path).read_all()
+        lists |= dict(zip(table["doc_key"].to_pylist(), table["tokens"].to_pylist(), strict=True))
     keys = pq.read_table(directory / "documents.parquet")["doc_key"].to_pylist()
     dense = {key: row for row, key in enumerate(keys)}
     tokens, owners = [], []
     for path in sorted((directory / "stream").glob(f"{split}-*.arrow")):
         table = pa.ipc.open_file(path).read_all()
-        for key, ids in zip(table["doc_key"].to_pylist(), table["tokens"].to_pylist(), strict=True):
-            tokens += ids
-            owners += [dense[key]] * len(ids)
+        for key, count in zip(
+            table["doc_key"].to_pylist(), table["tokens"].to_pylist(), strict=True
+        ):
+            assert len(lists[key]) == count
+            tokens += lists[key]
+            owners += [dense[key]] * count
     return np.array(tokens), np.array(owners)
 
 

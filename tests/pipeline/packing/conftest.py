@@ -1,4 +1,4 @@
-"""Random documents sent through scatter, gather and every packing stage, and what came out."""
+"""Random documents sent through gather and every packing stage, and what came out."""
 
 import json
 from collections.abc import Callable
@@ -14,18 +14,18 @@ import pytest
 
 from pipeline.config.prep import Config
 from pipeline.core import rng, storage
+from pipeline.core.ids import keys_as_u64
 from pipeline.core.ledger import SplitLedger
 from pipeline.core.manifest import Shard, StageManifest, TaskRecord
 from pipeline.engine.stage import Inputs, Output, Stage, arrow_output
 from pipeline.runs.views import (
     CleanOutput,
-    ScatterOutput,
-    SplitsOutput,
     TokensOutput,
 )
 from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle.gather import gather_streams
-from pipeline.stages.shuffle.scatter import scatter_stage
+from pipeline.stages.shuffle.places import in_order, places
+from pipeline.stages.shuffle.scatter import scatter_tokens
 from pipeline.stages.tokenize import token_lists
 
 SEED = 3
@@ -79,29 +79,28 @@ def publish(output: Output, root: Path) -> Shard:
 
 def write_tokens(
     lengths: Lengths, vocabulary: Vocabulary, root: Path
-) -> tuple[CleanOutput, SplitsOutput, TokensOutput]:
-    """Outputs of clean (records per task), keep (splits) and tokens, by lengths of documents."""
-    clean, keep, tokens, number = [], [], [], 0
+) -> tuple[CleanOutput, TokensOutput]:
+    """Outputs of clean (records per task) and tokens, all in train, by lengths of documents."""
+    clean, tokens, number = [], [], 0
     for task, counts in enumerate(lengths):
         flat = [document(number + i, n, vocabulary) for i, n in enumerate(counts)]
         keys = [rng.key(SEED, "doc", number + i).to_bytes(16, "little") for i in range(len(counts))]
         number += len(counts)
         doc_id = pa.array([task << 32 | i for i in range(len(counts))], pa.uint64())
-        splits = pa.table({"doc_id": doc_id, "split": pa.array(np.zeros(len(counts), np.uint8))})
         table = pa.table({
             "doc_id": doc_id, "doc_key": pa.array(keys, pa.binary(16)),
             "tokens": token_lists(np.concatenate([np.zeros(0, vocabulary.dtype), *flat]),
                                   np.array(counts, np.int64)),
         })  # fmt: skip
+        ones = np.ones(len(counts), np.uint8)
+        table = in_order(table, places(keys_as_u64(table["doc_key"]), ones * 0, ones, SEED))
         shard = publish(arrow_output(f"tokens/{task:06d}.arrow", table), root)
-        tokens.append(TaskRecord("", (shard,), {}))
-        shard = publish(arrow_output(f"splits/{task:06d}.arrow", splits), root)
-        keep.append(TaskRecord("", (shard,), {}))
+        of_splits = {"train": sum(counts), "validation": 0}
+        tokens.append(TaskRecord("", (shard,), {"splits": of_splits}))
         clean.append(TaskRecord("", (), {"records": len(counts)}))
     return (
         CleanOutput(StageManifest("clean", "", {}, tuple(clean))),
-        SplitsOutput(StageManifest("keep", "", {}, tuple(keep))),
-        TokensOutput(StageManifest("tokenize", "", {}, tuple(tokens))),
+        TokensOutput(StageManifest("tokenize", "", {"settings": {"seed": SEED}}, tuple(tokens))),
     )
 
 
@@ -129,11 +128,10 @@ def pack(
     lengths: Lengths, config: Config, root: Path, vocabulary: Vocabulary = Vocabulary()
 ) -> Packed:
     """Pack documents of these lengths, given per task, and read everything back."""
-    clean, keep, tokens = write_tokens(lengths, vocabulary, root)
+    clean, tokens = write_tokens(lengths, vocabulary, root)
     run: Callable[[Stage], StageManifest] = lambda stage: run_stage(stage, root)  # noqa: E731
-    scatter = ScatterOutput(run(scatter_stage(config, keep, tokens)))
-    gather = gather_streams(config, scatter, run)
-    counts = pack_streams(config, vocabulary, clean, gather, run)
+    streams = gather_streams(config, scatter_tokens(config, tokens, None, run), run)
+    counts = pack_streams(config, vocabulary, clean, streams, run)
     data, spans = read_back(root / "hdf5/train")
     return Packed(
         data, spans, stream_of(root),
@@ -145,7 +143,7 @@ def pack(
 def stream_of(root: Path) -> list[tuple[int, list[int]]]:
     """All documents by rank, as (dense index, tokens)."""
     tables = [pa.ipc.open_file(p).read_all() for p in sorted((root / "tokens").glob("*.arrow"))]
-    table = pa.concat_tables(tables)
+    table = pa.concat_tables(tables).sort_by("doc_id")
     keys = table["doc_key"].to_pylist()
     rank = rng.rank(np.array([np.frombuffer(k, "<u8") for k in keys]), SEED, "shuffle").tolist()
     order = sorted(range(len(keys)), key=lambda i: (rank[i], keys[i]))

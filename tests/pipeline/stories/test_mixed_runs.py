@@ -16,6 +16,7 @@ import pipeline
 from pipeline.core import rng
 from pipeline.core.errors import IntegrityError
 from pipeline.core.ledger import ledger_from_dict
+from pipeline.core.storage import tree_hash
 from pipeline.stages.mixture.quotas import ALL
 from pipeline.stories.verify import verify_run
 
@@ -34,7 +35,7 @@ def mixed(corpus: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def stream(run: Path, split: str) -> pa.Table:
-    """The stream of a split: doc_key and tokens in order."""
+    """The stream of a split: doc_key and how many tokens, in order."""
     shards = sorted((run / "stream").glob(f"{split}-*.arrow"))
     return pa.concat_tables(
         [pa.ipc.open_file(pa.memory_map(str(s))).read_all() for s in shards]
@@ -138,8 +139,6 @@ def test_a_mixture_for_nothing(corpus: Any, tmp_path: Path, prep: Callable[..., 
 
 @pytest.mark.slow
 def test_workers_and_a_mixture(corpus: Any, tmp_path: Path, two_workers: int) -> None:
-    from pipeline.core.storage import tree_hash
-
     hashes = set()
     for workers in (0, two_workers):
         out = tmp_path / str(workers)
@@ -155,3 +154,4 @@ def test_pieces_and_buckets_change_nothing(mixed: Path, corpus: Any, tmp_path: P
     assert len(list((out / "shuffle").iterdir())) < len(list((mixed / "shuffle").iterdir()))
     for split in ("train", "validation", "test"):
         assert stream(out, split).to_pylist() == stream(mixed, split).to_pylist()
+        assert tree_hash(out / "hdf5" / split) == tree_hash(mixed / "hdf5" / split)

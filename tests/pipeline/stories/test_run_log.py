@@ -24,7 +24,7 @@ def test_runs_stops_and_changes(corpus: Any, tmp_path: Path, prep: Prep) -> None
     assert prep_in_fork(*here, fault="task.start.bands@3=kill").code != 0
     assert prep(*here).code == 0
     assert prep(*here).code == 0
-    assert prep(*here, "--set", "pack.validation_share=0.2").code == 0
+    assert prep(*here, "--set", "pack.bucket_tokens=1024").code == 0
     killed, resumed, nothing, changed = sessions(out)
     assert (killed.state, killed.seconds, killed.run) == ("stopped", None, "")
     assert killed.made[0].stage == "registry"
@@ -37,8 +37,8 @@ def test_runs_stops_and_changes(corpus: Any, tmp_path: Path, prep: Prep) -> None
     assert resumed.seconds > 0
     assert nothing.made == []
     assert nothing.run == resumed.run != changed.run
-    assert changed.made[0].stage == "keep"
-    assert changed.made[0].changed == ("settings.splits",)
+    assert changed.made[0].stage == "gather"
+    assert changed.made[0].changed == ("settings.bucket_tokens",)
     assert changed.story == "prepare"
 
 

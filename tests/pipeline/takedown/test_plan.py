@@ -100,7 +100,7 @@ def test_a_plan_changes_nothing_and_counts_tokens(small_run: Any, tmp_path: Path
     assert sum(split.document_tokens for split in plan.splits) == tokens
     assert all(0.98 <= split.over_deletion <= 1.0 for split in plan.splits)
     stores = {copy.store for copy in plan.copies}
-    assert {"documents", "tokens", "shuffle", "stream", "rows"} <= stores
+    assert {"documents", "tokens", "rows"} <= stores
     assert {"raw shard", "backups"} == {copy.what for copy in plan.outside}
 
 
