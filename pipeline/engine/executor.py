@@ -30,6 +30,7 @@ from pipeline.engine.memory import (
     SizedJob,
     WorkersMemory,
     check_memory,
+    keep_freed_memory,
     machine_memory,
 )
 from pipeline.engine.warm import warm_workers
@@ -92,6 +93,7 @@ class LocalExecutor:
     ) -> Iterator[tuple[int, Any]]:
         """See Executor."""
         check_memory(jobs, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        keep_freed_memory()
         for index, job in enumerate(jobs):
             yield index, call(job)
 

@@ -9,7 +9,6 @@ that is a fork itself may hold what threads of another held, so it forks none ei
 """
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -21,16 +20,14 @@ from multiprocessing import connection, forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
+from pipeline.engine.memory import KEPT_MEMORY, keep_freed_memory
+
 _METHOD = "distributed.worker.multiprocessing-method"
 _KNOWN = sys.version_info < (3, 14)
 """Whether the server of `multiprocessing` is the one that this file was written for: later ones
 make their clients prove a key."""
 _SURVIVES = "jemalloc_bg_thd"
 """A thread of Arrow's allocator, which is made for forks."""
-_KEPT_MEMORY = {"MALLOC_TRIM_THRESHOLD_": (-1, 256 << 20), "MALLOC_MMAP_THRESHOLD_": (-3, 32 << 20)}
-"""glibc's name of a setting in the environment, its number for mallopt, and bytes. By default a
-process gives freed memory back by the 64 KiB, and clears as much again for the next array: a tenth
-of all CPU time. What a worker may keep is far less than a task needs."""
 
 
 @contextlib.contextmanager
@@ -39,7 +36,7 @@ def warm_workers() -> Iterator[dict[str, object]]:
     as it is now, where that is safe."""
     settings: dict[str, object] = {
         f"distributed.nanny.pre-spawn-environ.{name}": size
-        for name, (_, size) in _KEPT_MEMORY.items()
+        for name, (_, size) in KEPT_MEMORY.items()
     }
     settings["distributed.worker.preload"] = [__name__]
     with contextlib.ExitStack() as stack:
@@ -115,8 +112,7 @@ def _serve(listener: int, alive: int) -> None:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         _let_go({listener, alive})
-        for setting, size in _KEPT_MEMORY.values():
-            ctypes.CDLL(None).mallopt(setting, size)
+        keep_freed_memory()
         forkserver.main(listener, alive, [])
     finally:
         os._exit(0)
