@@ -74,6 +74,15 @@ def first_samples(inputs: Any, count: int) -> Any:
     return _pytree.tree_map_only(torch.Tensor, cut, inputs)
 
 
+def widen_halves(inputs: Any) -> Any:
+    """The same with tensors of 16-bit floats as float32, as weights of float32 need them."""
+
+    def widen(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+    return _pytree.tree_map_only(torch.Tensor, widen, inputs)
+
+
 def describe_plan(
     module: nn.Module, batch_size: int, num_csx: int, micro_batch_size: int | None
 ) -> str:
@@ -191,6 +200,8 @@ class PseudoModule:
         Positional and keyword arguments are the model's; tensors have the samples first. Raises
         BackendConfigError when a setting has changed since the first call.
         """
+        if backends.csx.emulation.precision == "float32":
+            args, kwargs = widen_halves((args, kwargs))
         if not self.backend.is_e2e_execution:
             self._dry_run(args, kwargs)
         if self._engine is None:

@@ -285,3 +285,16 @@ def test_a_gpu_for_wafers_is_asked_for_by_a_flag():
     backends.csx.emulation.device = "cuda"
     with pytest.raises(BackendConfigError, match="torch finds no CUDA device"):
         compiled(batch()[0])
+
+
+def test_inputs_in_half_are_computed_in_float32_where_that_is_asked_for() -> None:
+    """What `launch --precision float32` sets: data processors make halves, weights are float32."""
+    cstorch.backends.csx.emulation.precision = "float32"
+    cstorch.backend("CSX")
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    samples = torch.randn(6, 4, dtype=torch.float16)
+    cstorch.amp.set_half_dtype("float16")
+    output = cstorch.compile(model)(samples)
+    assert output.dtype == torch.float32
+    torch.testing.assert_close(output, model(samples.float()))
