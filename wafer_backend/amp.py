@@ -77,7 +77,10 @@ def use_bfloat16(use: bool = True) -> torch.dtype:
 
 
 def get_half_dtype() -> torch.dtype:
-    """The half dtype as a torch dtype. Emulated cbfloat16 is stored in float32."""
+    """The half dtype as a torch dtype; float32 where `emulation.precision` is that, as models cast
+    to it by hand. Emulated cbfloat16 is stored in float32."""
+    if csx.emulation.precision == "float32":
+        return torch.float32
     return _HALF_DTYPES[get_half_dtype_str()]
 
 
@@ -130,10 +133,10 @@ def reset_amp() -> None:
 def autocast(dtype: torch.dtype | None = None) -> AbstractContextManager[Any]:
     """A context that computes in `dtype`, by default the half dtype.
 
-    CSX: does nothing, MemoryX casts. CPU: bfloat16 only, else ValueError. GPU: torch's autocast.
-    CPU and GPU compute cbfloat16 in bfloat16.
+    CSX, and where `emulation.precision` is float32: does nothing; MemoryX casts. CPU: bfloat16
+    only, else BackendConfigError. GPU: torch's autocast. CPU and GPU compute cbfloat16 in bfloat16.
     """
-    if use_cs():
+    if use_cs() or (dtype is None and csx.emulation.precision == "float32"):
         return contextlib.nullcontext()
     half, device = dtype or get_half_dtype(), current_torch_device().type
     if dtype is None and get_half_dtype_str() == "cbfloat16":

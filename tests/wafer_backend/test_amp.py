@@ -256,3 +256,13 @@ def test_isfinite() -> None:
     assert amp.isfinite([torch.ones(2), torch.empty(0), torch.ones(1, dtype=torch.float16)])
     assert not amp.isfinite([torch.ones(2), torch.tensor([1.0, float("nan")])])
     assert not amp.isfinite(torch.tensor([1.0, -float("inf")]))
+
+
+def test_nothing_is_cast_by_hand_where_everything_is_float32() -> None:
+    """Models of Model Zoo cast rotary positions to `get_half_dtype()`, whatever computes."""
+    amp.set_half_dtype("bfloat16")
+    backends.csx.emulation.precision = "float32"
+    assert amp.get_half_dtype() is amp.get_floating_point_dtype() is torch.float32
+    backends.backend("CPU")
+    with amp.autocast():
+        assert nn.Linear(2, 2)(torch.zeros(1, 2)).dtype is torch.float32
