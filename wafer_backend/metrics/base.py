@@ -192,8 +192,21 @@ class ConfusionMatrix(Metric):
 
     matrix: torch.Tensor
 
-    def __init__(self, num_classes: int, name: str | None = None) -> None:
+    def __init__(
+        self,
+        num_classes: int,
+        name: str | None = None,
+        *,
+        ignored: Sequence[int] | None = None,
+    ) -> None:
+        wrong = [each for each in ignored or () if not 0 <= each < num_classes]
+        if wrong:
+            raise BackendConfigError(
+                f"{type(self).__name__}: there is no class {wrong[0]} to ignore; num_classes is "
+                f"{num_classes}"
+            )
         self.num_classes = num_classes
+        self.considered = [each for each in range(num_classes) if each not in (ignored or ())]
         super().__init__(name)
 
     def reset(self) -> None:
@@ -215,8 +228,10 @@ class ConfusionMatrix(Metric):
         self.matrix.view(-1).index_put_((cells,), each[valid], accumulate=True)
 
     def _counts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Per class: right, labelled so, predicted so."""
-        return self.matrix.diagonal(), self.matrix.sum(1), self.matrix.sum(0)
+        """Per class that is considered: right, labelled so, predicted so."""
+        counts = self.matrix.diagonal(), self.matrix.sum(1), self.matrix.sum(0)
+        right, labelled, predicted = (each[self.considered] for each in counts)
+        return right, labelled, predicted
 
 
 class MeanPerClassAccuracy(ConfusionMatrix):
@@ -231,9 +246,17 @@ class MeanPerClassAccuracy(ConfusionMatrix):
 
 
 class MeanIOU(ConfusionMatrix):
-    """Mean over the classes that occur of intersection / union."""
+    """Mean over the classes that occur, without `ignore_classes`, of intersection / union."""
 
     default_name = "mean_iou"
+
+    def __init__(
+        self,
+        num_classes: int,
+        ignore_classes: Sequence[int] | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(num_classes, name, ignored=ignore_classes)
 
     def compute(self) -> torch.Tensor:
         """Between 0 and 1."""
@@ -243,9 +266,18 @@ class MeanIOU(ConfusionMatrix):
 
 
 class Dice(ConfusionMatrix):
-    """Mean over the classes that occur of 2 · intersection / (labelled + predicted)."""
+    """Mean over the classes that occur, without `ignore_classes`, of 2 · intersection / (labelled +
+    predicted)."""
 
     default_name = "dice"
+
+    def __init__(
+        self,
+        num_classes: int,
+        ignore_classes: Sequence[int] | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(num_classes, name, ignored=ignore_classes)
 
     def compute(self) -> torch.Tensor:
         """Between 0 and 1."""
@@ -270,15 +302,13 @@ class FBeta(ConfusionMatrix):
         ignore_labels: Sequence[int] | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(num_classes, name)
+        super().__init__(num_classes, name, ignored=ignore_labels)
         self.beta = beta
         self.average_type = average_type
-        ignored = set(ignore_labels or ())
-        self.considered = [each for each in range(num_classes) if each not in ignored]
 
     def compute(self) -> torch.Tensor:
         """Between 0 and 1."""
-        right, labelled, predicted = (each[self.considered] for each in self._counts())
+        right, labelled, predicted = self._counts()
         if self.average_type == "micro":
             right, labelled, predicted = right.sum(), labelled.sum(), predicted.sum()
         weight = self.beta**2

@@ -40,8 +40,14 @@ class Reference:
     def predicted(self, c: int) -> float:
         return self.of(lambda _, prediction: prediction == c)
 
-    def mean(self, value: Callable[[int], float], below: Callable[[int], float]) -> float:
-        return mean([value(c) / below(c) for c in range(CLASSES) if below(c) > 0])
+    def mean(
+        self,
+        value: Callable[[int], float],
+        below: Callable[[int], float],
+        ignored: Sequence[int] = (),
+    ) -> float:
+        classes = [c for c in range(CLASSES) if c not in ignored]
+        return mean([value(c) / below(c) for c in classes if below(c) > 0])
 
     def either(self, c: int) -> float:
         return self.labelled(c) + self.predicted(c)
@@ -53,11 +59,11 @@ class Reference:
     def per_class(self) -> float:
         return self.mean(self.right, self.labelled)
 
-    def iou(self) -> float:
-        return self.mean(self.right, lambda c: self.either(c) - self.right(c))
+    def iou(self, ignored: Sequence[int] = ()) -> float:
+        return self.mean(self.right, lambda c: self.either(c) - self.right(c), ignored)
 
-    def dice(self) -> float:
-        return self.mean(lambda c: 2 * self.right(c), self.either)
+    def dice(self, ignored: Sequence[int] = ()) -> float:
+        return self.mean(lambda c: 2 * self.right(c), self.either, ignored)
 
     def f2(self, ignored: Sequence[int] = ()) -> float:
         below = {c: 4 * self.labelled(c) + self.predicted(c) for c in range(CLASSES)}
@@ -75,7 +81,12 @@ REFERENCES: dict[str, tuple[Callable[[], metrics.Metric], Callable[[Reference], 
     "accuracy": (metrics.Accuracy, Reference.accuracy),
     "per_class": (lambda: metrics.MeanPerClassAccuracy(CLASSES), Reference.per_class),
     "iou": (lambda: metrics.MeanIOU(CLASSES), Reference.iou),
+    "iou_of_some": (lambda: metrics.MeanIOUMetric(CLASSES, [0, 2]), lambda r: r.iou([0, 2])),
     "dice": (lambda: metrics.Dice(CLASSES), Reference.dice),
+    "dice_of_some": (
+        lambda: metrics.DiceCoefficientMetric(CLASSES, ignore_classes=[1], name="eval/dice"),
+        lambda r: r.dice([1]),
+    ),
     "f2": (lambda: metrics.FBeta(CLASSES, 2.0, "macro"), Reference.f2),
     "f2_of_some": (lambda: metrics.FBeta(CLASSES, 2.0, "macro", [1, 3]), lambda r: r.f2([1, 3])),
     "f1_micro": (lambda: metrics.FBeta(CLASSES), Reference.f1_micro),
@@ -239,6 +250,8 @@ def test_names_and_wrong_settings() -> None:
     assert metrics.AUCMetric is metrics.AUC
     with pytest.raises(BackendConfigError, match="AUC: num_thresholds = 1: expected at least 2"):
         metrics.AUC(1)
+    with pytest.raises(BackendConfigError, match="Dice: there is no class 4 to ignore"):
+        metrics.Dice(4, ignore_classes=[4])
     with pytest.raises(BackendConfigError, match="Perplexity: give loss"):
         metrics.Perplexity()(torch.tensor([1]))
 
