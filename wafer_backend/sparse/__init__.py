@@ -37,6 +37,7 @@ from wafer_backend.sparse.schedules import (
     Linear,
     Power,
 )
+from wafer_backend.sparse.wrapper import SparsityWrapperOptimizer, configure_sparsity_wrapper
 
 __all__ = [
     "GMP",
@@ -56,10 +57,12 @@ __all__ = [
     "SETSparsityOptimizer",
     "SimulatedSpeedup",
     "SparsityAlgorithm",
+    "SparsityWrapperOptimizer",
     "Static",
     "StaticSparsityOptimizer",
     "configure",
     "configure_sparsity_optimizer",
+    "configure_sparsity_wrapper",
     "init",
     "map_sparsity_algorithm",
     "mask_gradient",

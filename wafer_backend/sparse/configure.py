@@ -199,6 +199,21 @@ class SparsityOptimizer:
         for group in groups:
             self._add(arguments | group, sparse_param_filter)
 
+    def hook_module(self, module: nn.Module) -> None:
+        """Masks are on the parameters themselves; check that some are those of `module`.
+
+        Raises BackendConfigError when none is.
+        """
+        mine = {id(p) for algorithm in self.algorithms for p in algorithm.parameters.values()}
+        if mine and not any(id(parameter) in mine for parameter in module.parameters()):
+            raise BackendConfigError(
+                f"no sparse parameter of {type(self).__name__} is one of {type(module).__name__}"
+            )
+
+    def initialize_sparsity(self) -> None:
+        """Zero the pruned weights, as after the weights of a checkpoint were loaded."""
+        self.apply_sparsity()
+
     def apply_sparsity(self) -> None:
         """Zero the pruned weights."""
         for algorithm in self.algorithms:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from wafer_backend import sparse
+from wafer_backend import load, save, sparse
 from wafer_backend.errors import BackendConfigError
 from wafer_backend.sparse import (
     GMPSparsityOptimizer,
@@ -14,6 +14,7 @@ from wafer_backend.sparse import (
     SETSparsityOptimizer,
     StaticSparsityOptimizer,
     configure_sparsity_optimizer,
+    configure_sparsity_wrapper,
     simulated_speedup,
 )
 
@@ -72,6 +73,51 @@ def test_the_older_spelling_keeps_optimizer_state_masked_and_resumes():
     assert train(resumed, second, iter(given[3:]), again.step) == expected
     with pytest.raises(BackendConfigError, match="has 0 groups"):
         again.load_state_dict({})
+
+
+def test_a_wrapper_steps_both_is_scheduled_and_resumes(tmp_path):
+    """As the flow of R2.0 does it, next to two objects."""
+    given = list(batches(8))
+    model, other = tiny(), tiny()
+    plain = torch.optim.AdamW(other.parameters(), lr=0.02)
+    alone = SETSparsityOptimizer(other.named_parameters(), 0.5, {"freq": 2})
+    alone.manage_optimizer_state_sparsity(plain)
+    wrapped = configure_sparsity_wrapper(
+        model, torch.optim.AdamW(model.parameters(), lr=0.02), "set", sparsity=0.5,
+        schedule={"freq": 2},
+    )  # fmt: skip
+    assert isinstance(wrapped, torch.optim.Optimizer)
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(o, 0.8) for o in (wrapped, plain)]
+
+    def both():
+        alone.step()
+        schedules[1].step()
+
+    mine = train(model, wrapped, iter(given[:3]), schedules[0].step)
+    assert mine == train(other, plain, iter(given[:3]), both)
+    assert_masked(model, wrapped)
+    assert wrapped.param_groups[0]["lr"] == plain.param_groups[0]["lr"] == 0.02 * 0.8 * 0.8 * 0.8
+    save({"model": model.state_dict(), "optimizer": wrapped.state_dict()}, tmp_path / "3.mdl")
+
+    resumed = tiny(4)
+    again = configure_sparsity_wrapper(
+        resumed, torch.optim.AdamW(resumed.parameters(), lr=0.02), "set", sparsity=0.5,
+        schedule={"freq": 2},
+    )  # fmt: skip
+    state = load(tmp_path / "3.mdl")
+    resumed.load_state_dict(state["model"])
+    again.load_state_dict(state["optimizer"])
+    assert_masked(resumed, again)
+    rest = train(model, wrapped, iter(given[3:]), lambda: None)
+    assert train(resumed, again, iter(given[3:]), lambda: None) == rest
+
+
+def test_sparsity_of_another_model_is_refused():
+    sparsity = configure_sparsity_optimizer("static", tiny().named_parameters(), sparsity=0.5)
+    with pytest.raises(BackendConfigError, match="no sparse parameter of StaticSparsityOptimizer"):
+        sparsity.hook_module(tiny())
+    with pytest.raises(BackendConfigError, match=r"expected a torch\.nn\.Module"):
+        configure_sparsity_wrapper(None, None, "static")
 
 
 def test_parameter_groups_override():
@@ -146,10 +192,3 @@ def test_the_speed_up_is_an_ideal_bound_and_says_so():
     assert simulated_speedup(tied).ratio == pytest.approx((2 * 192 + 132) / (192 + 132))
     with pytest.raises(BackendConfigError, match="no weight"):
         simulated_speedup(nn.LayerNorm(3))
-
-
-@pytest.mark.parametrize(
-    "name", ["SparsityWrapperOptimizer", "configure_sparsity_wrapper", "hook_module"]
-)
-def test_names_of_the_older_package_that_are_missing(name):
-    assert not hasattr(sparse, name)
