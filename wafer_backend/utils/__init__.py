@@ -1,4 +1,4 @@
-"""`utils.data`, `utils.tensorboard` (imported when asked for), `utils.profiler`, `CSConfig`."""
+"""`utils.data`, `utils.profiler`, `CSConfig`; `tensorboard` and `benchmark` when asked for."""
 
 import importlib
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from wafer_backend.utils import data, nest, profiler
 from wafer_backend.utils.module_names import MODULES, find_module_name
 
 if TYPE_CHECKING:
-    from wafer_backend.utils import tensorboard
+    from wafer_backend.utils import benchmark, tensorboard
 
 
 @dataclass(init=False)
@@ -25,11 +25,11 @@ class CSConfig(ClusterConfig):
 
 
 def __getattr__(name: str) -> Any:
-    if name == "tensorboard":
-        return importlib.import_module("wafer_backend.utils.tensorboard")
+    if name in ("benchmark", "tensorboard"):
+        return importlib.import_module(f"wafer_backend.utils.{name}")
     if f"utils.{name}" in MODULES:
         return importlib.import_module(f"wafer_backend.{find_module_name(f'utils.{name}')}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["CSConfig", "data", "nest", "profiler", "tensorboard"]
+__all__ = ["CSConfig", "benchmark", "data", "nest", "profiler", "tensorboard"]
