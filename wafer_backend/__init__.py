@@ -60,6 +60,7 @@ from wafer_backend.cstorch.api import (
     ones_like,
     pol,
     reset,
+    set_debug_scope,
     tensor,
     to_numpy,
     zeros,
@@ -140,6 +141,7 @@ __all__ = [
     "reset",
     "run",
     "save",
+    "set_debug_scope",
     "sparse",
     "step_closure",
     "summarize_scalar",
@@ -161,13 +163,18 @@ _generating_docs = False
 
 # Imported when asked for: few scripts need them.
 _LATER = {
+    "Compression": "cstorch.weight_rules",
     "PyTorchBaseModel": "legacy",
+    "get_loop_iteration_slice": "cluster.implicit_loops",
     "legacy": "",
     "performance_model": "",
     "run": "legacy",
+    "run_implicit_autoregressive_loop": "cluster.implicit_loops",
+    "start_implicit_loop": "cluster.implicit_loops",
     "summarize_scalar": "utils.tensorboard",
     "summarize_tensor": "utils.tensorboard",
     "task_id": "legacy",
+    "update_implicit_loop": "cluster.implicit_loops",
 }
 
 

@@ -92,11 +92,11 @@ def backend(
     _backend = _make(kind, checked)
     _settings = {"backend_type": kind} | copy.deepcopy(checked)
     unused = [name for name in _WITHOUT_EFFECT if checked.get(name)]
-    _say_without_effect(unused + _backend.cluster_config.without_effect)
+    say_without_effect(unused + _backend.cluster_config.without_effect)
     return _backend
 
 
-def _say_without_effect(names: list[str]) -> None:
+def say_without_effect(names: list[str]) -> None:
     """Log once in a process that a setting is accepted and changes nothing."""
     fresh = [name for name in names if name not in _said]
     _said.update(fresh)
@@ -191,7 +191,7 @@ def configure_cluster(cluster_config: ClusterConfig) -> None:
     Raises BackendConfigError when a compiled module has run with another num_csx.
     """
     current_backend().cluster_config = cluster_config
-    _say_without_effect(cluster_config.without_effect)
+    say_without_effect(cluster_config.without_effect)
 
 
 def reset_backend() -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from wafer_backend.cluster import tree
+from wafer_backend.cluster.implicit_loops import LoopError
 from wafer_backend.cluster.memoryx import MemoryX
 from wafer_backend.cluster.wafer import (
     ActivationWorker,
@@ -177,8 +178,11 @@ class Probe:
         return sum(sorted(map(self._memoryx.streamed_bytes, self._memoryx.parameters))[-2:])
 
     def need(self, batch: GlobalBatch) -> ActivationNeed:
-        """Run the first sample, and the first two."""
-        one, two = (self._saved_bytes(replace(batch, micro_batch_size=n)) for n in (1, 2))
+        """Run the first sample, and the first two; a module that generates saves nothing."""
+        try:
+            one, two = (self._saved_bytes(replace(batch, micro_batch_size=n)) for n in (1, 2))
+        except LoopError:
+            return ActivationNeed(0, 0)
         per_sample = max(0, two - one)
         return ActivationNeed(max(0, one - per_sample), per_sample)
 
@@ -194,7 +198,7 @@ class Probe:
         ):
             try:
                 wafer.replay(leaf, _no_gradients)
-            except StrictError:
+            except (StrictError, LoopError):
                 raise
             except Exception as error:
                 raise BackendConfigError(

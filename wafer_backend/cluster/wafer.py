@@ -17,6 +17,7 @@ from torch import nn
 
 from wafer_backend.cluster import tree
 from wafer_backend.cluster.cbfloat16 import CbfloatCompute
+from wafer_backend.cluster.implicit_loops import call_with_loops
 from wafer_backend.cluster.outputs import (
     LeafLoss,
     LossReduction,
@@ -282,7 +283,7 @@ class Wafer:
     def _forward(self, leaf: Leaf) -> Any:
         args, kwargs = leaf.arguments
         with use_precision(self._rule.precision, self._rule.device):
-            return self._module(*args, **kwargs)
+            return call_with_loops(self._module, args, kwargs)
 
     def _home(self, output: Any) -> Any:
         """Tensors in the memory that the weights are in: the host's where they stream to a device,

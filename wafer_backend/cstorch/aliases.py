@@ -23,7 +23,6 @@ from wafer_backend.errors import BackendConfigError
 from wafer_backend.utils.module_names import find_module_name
 
 REASONS: dict[str, str] = {
-    "cirh": "there is no compiler dialect",
     "configure": 'use backend("CSX", compile_only=..., cluster_config=...) and DataExecutor',
     "device": "use backend().device or current_torch_device()",
     "device_annotation": "there is no device placement to annotate",
@@ -31,7 +30,6 @@ REASONS: dict[str, str] = {
     "register_decomposition": "operators are torch's own, none is decomposed for a compiler",
     "save_summaries": "use summarize_scalar, or utils.tensorboard.SummaryWriter in a closure",
     "scalar_summary": "use summarize_scalar",
-    "set_debug_scope": "there is no compiler whose debug names could be set; use name_scope",
     "trainer": "training loops of Model Zoo are not included; see `train` and examples/cstorch/",
 }
 

@@ -90,6 +90,11 @@ def name_scope(name: str) -> Iterator[str]:
         yield name
 
 
+def set_debug_scope(name: str | None) -> None:
+    """Name what follows for a compiler's dumps. There is none, which the log says once."""
+    backends.current.say_without_effect(["set_debug_scope"])
+
+
 @contextlib.contextmanager
 def pol(level: int | None = None, bwd_level: int | None = None) -> Iterator[None]:
     """Run with a precision optimization level of 0, 1 or 2, as a context or a decorator.

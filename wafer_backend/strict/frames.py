@@ -36,7 +36,7 @@ _CARRIERS = frozenset(
         ("utils/tensorboard.py", "add_tensor"),
     }
 )
-_BORDERS = frozenset({("cluster/wafer.py", "_forward")})
+_BORDERS = frozenset({("cluster/implicit_loops.py", "call_with_loops")})
 
 _HOST_CODE: list[CodeType] = []
 _HOST_IDS: set[int] = set()

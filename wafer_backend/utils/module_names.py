@@ -19,6 +19,7 @@ MODULES = {
     "appliance.utils.units": "appliance",
     "backend": "backends",
     "backend.ltc_backend": "tracing",
+    "cirh": "cstorch.cirh",
     "core": "cstorch.core",
     "core.annotation": "cstorch.core",
     "core.compile": "tracing",

@@ -22,7 +22,7 @@ CSTORCH = {
         "summarize_scalar",
         "summarize_tensor",
     ),
-    *("manual_seed", "summarize_scalar", "summarize_tensor"),
+    *("manual_seed", "set_debug_scope", "summarize_scalar", "summarize_tensor"),
     *("amp", "distributed", "metrics", "optim", "profiler", "sparse", "utils"),
 }
 OLDEST = {"run", "PyTorchBaseModel", "legacy", "num_tasks", "task_id", "num_streamers"} | {

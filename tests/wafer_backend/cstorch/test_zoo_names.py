@@ -3,6 +3,7 @@
 import copy
 import importlib
 import inspect
+import logging
 from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
@@ -258,6 +259,15 @@ def test_a_worker_cache_knows_what_fits(tmp_path: Path) -> None:
         str(tmp_path / "data"), str(tmp_path / "not" / "there")
     )
     assert (full, size) == (False, 7) and free > 7
+
+
+def test_debug_scopes_are_accepted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        cstorch.set_debug_scope("decoder.fwd")
+        cstorch.set_debug_scope(None)
+    assert [record.getMessage() for record in caplog.records] == [
+        "accepted without effect on an emulated cluster: set_debug_scope"
+    ]
 
 
 def test_debug_names_are_the_ways_to_modules() -> None:
