@@ -24,7 +24,7 @@ app = typer.Typer(
 TargetFormat = Literal["hf", "wafermill", "mdl", "gguf"]
 ModelName = Literal[
     "gpt2", "gptj", "gpt_neox", "llama", "btlm", "jais", "gpt_bigcode", "falcon", "bloom", "mpt",
-    "mistral", "mixtral", "qwen2", "qwen3", "gemma2", "bert", "t5",
+    "mistral", "mixtral", "qwen2", "qwen3", "gemma2", "bert", "roberta", "t5",
 ]  # fmt: skip
 """The names of `trainer.convert.families`."""
 

@@ -9,14 +9,13 @@ optimizer state; BTLM and Jais are checked by their list of keys alone, since th
 part of `transformers`.
 """
 
-from trainer.convert.families import FAMILIES, PLANNED, family_of
+from trainer.convert.families import FAMILIES, family_of
 from trainer.convert.family import ModelFamily
 from trainer.convert.lazy_tensors import LazyTensor, State, wrap_tensors
 from trainer.convert.weights import fold_mup, from_hf, from_model_zoo, to_hf, to_model_zoo
 
 __all__ = [
     "FAMILIES",
-    "PLANNED",
     "LazyTensor",
     "ModelFamily",
     "State",

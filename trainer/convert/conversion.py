@@ -23,7 +23,7 @@ from pipeline.core.words import pluralise
 from trainer.config import ModelConfig, Params, load_params
 from trainer.config.model_parameters import shapes
 from trainer.convert import gguf_file, sources, targets
-from trainer.convert.families import FAMILIES, PLANNED, family_of
+from trainer.convert.families import FAMILIES, family_of
 from trainer.convert.lazy_tensors import LazyTensor
 from trainer.convert.targets import CONVERSION_FILE, find_tokenizer
 from trainer.convert.weights import RELEASES, from_hf, from_model_zoo, to_hf
@@ -254,7 +254,6 @@ def list_formats() -> str:
     ]
     for family in FAMILIES.values():
         lines.append(f"  {family.name:<11} {family.architecture:<20} {family.verified}")
-    lines.append(f"planned: {', '.join(PLANNED)}")
     return "\n".join(lines)
 
 

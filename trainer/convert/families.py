@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pipeline.core.errors import ConfigError
 from trainer.config import ModelConfig
 from trainer.convert.alibi_like import BLOOM, MPT
-from trainer.convert.bert_like import BERT
+from trainer.convert.bert_like import BERT, ROBERTA
 from trainer.convert.family import HfKeys, Json, ModelFamily
 from trainer.convert.gpt_like import BTLM, FALCON, GPT2, GPTJ, JAIS, NEOX, STARCODER
 from trainer.convert.llama_like import GEMMA2, LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3
@@ -22,12 +22,9 @@ from trainer.convert.t5_like import T5
 
 _ALL = (
     GPT2, GPTJ, NEOX, LLAMA, BTLM, JAIS, STARCODER, FALCON, BLOOM, MPT, MISTRAL, MIXTRAL, QWEN2,
-    QWEN3, GEMMA2, BERT, T5,
+    QWEN3, GEMMA2, BERT, ROBERTA, T5,
 )  # fmt: skip
 FAMILIES = {family.name: family for family in _ALL}
-
-PLANNED = ("roberta",)
-"""Families that Model Zoo converts and this does not yet."""
 
 
 def family_of(config: ModelConfig, name: str | None = None) -> ModelFamily:

@@ -60,8 +60,9 @@ class ModelFamily:
     a factor for attention logits. `offset_norms`: gains of norms are stored less 1. `verified`: how
     well. `gated_layout`: of models whose feed-forward layers are gated, None for `layout`.
     `constants`: tensors of it that no parameter is. `copies`: tensors that are written
-    under a second name too. `segments`: the matrix of the embeddings of two segments, of which we
-    have the first alone, in the positions.
+    under a second name too. `segments`: the matrix of the embeddings of segments and its rows, of
+    which we have the first alone, in the positions. `positions_before`: rows of the matrix of
+    positions that no token of a row has, before the others.
     """
 
     name: str
@@ -85,7 +86,8 @@ class ModelFamily:
     gated_layout: CheckpointLayout | None = None
     constants: tuple[str, ...] = ()
     copies: tuple[tuple[str, str], ...] = ()
-    segments: str | None = None
+    segments: tuple[str, int] | None = None
+    positions_before: int = 0
 
     def layout_of(self, config: ModelConfig) -> CheckpointLayout:
         """How it stores a model of this config."""

@@ -280,7 +280,12 @@ def to_hf(
         tensors[name] = lazy_tensors.of(torch.tensor(alibi_slopes(config.num_heads))[:, None])
     tensors |= {second: tensors[name] for name, second in family.copies}
     if family.segments is not None:
-        tensors[family.segments] = lazy_tensors.make_zeros((2, config.hidden_size), dtype)
+        name, rows = family.segments
+        tensors[name] = lazy_tensors.make_zeros((rows, config.hidden_size), dtype)
+    if family.positions_before:
+        where = family.layout.name("position_embedding.weight")
+        before = lazy_tensors.make_zeros((family.positions_before, config.hidden_size), dtype)
+        tensors[where] = lazy_tensors.stack_rows([before, tensors[where]])
     hf_config = to_hf_config(config, family)
     return tensors, hf_config | {"torch_dtype": str(dtype).removeprefix("torch.")}
 
@@ -302,12 +307,23 @@ def from_hf(
     if config.share_embedding_weights:
         named.pop("lm_head.weight", None)
         named.pop(layout.name("read_out.weight"), None)
+    if family.positions_before:
+        named = _without_first_positions(named, family.positions_before, layout)
     if family.segments is not None:
-        named = _fold_segments(named, family.segments, layout)
+        named = _fold_segments(named, family.segments[0], layout)
     state, dropped = from_layout(named, config, layout, drop_unmatched)
     if family.offset_norms:
         state = _offset_norms(state, 1.0)
     return state, config, dropped
+
+
+def _without_first_positions(
+    tensors: State, count: int, layout: CheckpointLayout
+) -> dict[str, LazyTensor]:
+    named, where = dict(tensors), layout.name("position_embedding.weight")
+    if where in named:
+        named[where] = lazy_tensors.rows(named[where], count, named[where].shape[0])
+    return named
 
 
 def _fold_segments(tensors: State, name: str, layout: CheckpointLayout) -> dict[str, LazyTensor]:

@@ -79,6 +79,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
         "use_bias_in_output": True,
     },
 }  # fmt: skip
+ENCODERS["roberta"] = ENCODERS["bert"]
 
 
 def make(family: str = "gpt2", **changes: Any) -> tuple[GPT, ModelConfig]:
