@@ -173,7 +173,7 @@ class SourceCheck:
         covered: set[int] = set()
         for node, at_import in walk(self._source.tree):
             if isinstance(node, ast.Attribute) and id(node) not in covered:
-                covered.update(id(part) for part in ast.walk(node) if part is not node)
+                covered.update(map(id, _chain(node)))
                 yield from self._attribute(node, at_import)
             elif isinstance(node, ast.Call):
                 yield from self._arguments(node, at_import)
@@ -263,6 +263,14 @@ class SourceCheck:
                 if instance is None or variables.setdefault(text, instance) != instance:
                     dropped.add(text)
         return {name: found for name, found in variables.items() if name not in dropped}
+
+
+def _chain(node: ast.Attribute) -> Iterator[ast.expr]:
+    """The attributes that an attribute is of, up to a name or a call."""
+    value = node.value
+    while isinstance(value, ast.Attribute):
+        yield value
+        value = value.value
 
 
 def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:

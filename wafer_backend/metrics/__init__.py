@@ -16,6 +16,7 @@ from wafer_backend.metrics.base import (
     Perplexity,
     PrecisionAtK,
     RecallAtK,
+    compute_all_metrics,
     get_all_metrics,
 )
 
@@ -52,5 +53,6 @@ __all__ = [
     "PrecisionAtKMetric",
     "RecallAtK",
     "RecallAtKMetric",
+    "compute_all_metrics",
     "get_all_metrics",
 ]

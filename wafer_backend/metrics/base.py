@@ -86,6 +86,11 @@ def get_all_metrics() -> list[tuple[str, Metric]]:
     return list(_known.items())
 
 
+def compute_all_metrics() -> dict[str, torch.Tensor]:
+    """The value of each metric there is, by its name, in its state's dtype."""
+    return {name: metric.compute() for name, metric in get_all_metrics()}
+
+
 def zero(*shape: int) -> torch.Tensor:
     """A float64 sum."""
     return torch.zeros(shape, dtype=torch.float64)

@@ -47,6 +47,7 @@ def train(batch: cstorch.Unknown):
     executor.absent
     amp.GradScaler(scale=3).unknown
     cstorch.device_annotation
+    cstorch.metrics.made_up().items()
     amp = None
     return thing.anything
 """
@@ -88,6 +89,7 @@ def test_names_arguments_and_attributes(tmp_path: Path) -> None:
         (21, "GradScaler.unknown", False),
         (21, "cerebras_pytorch.amp.GradScaler(scale=)", False),
         (22, "cerebras_pytorch.device_annotation", False),
+        (23, "cerebras_pytorch.metrics.made_up", False),
     ]
 
 

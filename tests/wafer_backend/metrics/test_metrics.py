@@ -242,6 +242,8 @@ def test_a_metric_of_ones_own() -> None:
     metric.reset()
     assert float(metric) == -1
     assert [found for name, found in metrics.get_all_metrics() if name == "largest"] == [metric]
+    metric(torch.tensor([4.0]))
+    assert metrics.compute_all_metrics()["largest"] == 4
 
 
 def test_names_and_wrong_settings() -> None:
