@@ -40,8 +40,9 @@ NAMES = {
     "checkpoint_closure compile compile_step current_backend current_executor current_pol "
     "current_torch_device device_of distributed from_numpy full full_like install_aliases "
     "is_streamer legacy load make_constant manual_seed metrics name_scope num_streamers num_tasks "
-    "ones ones_like optim performance_model pol profiler reset run save sparse step_closure "
-    "summarize_scalar summarize_tensor task_id tensor to_numpy trace use_cs utils zeros zeros_like",
+    "ones ones_like optim performance_model pol profiler reset run save set_debug_scope sparse "
+    "step_closure summarize_scalar summarize_tensor task_id tensor to_numpy trace use_cs utils "
+    "zeros zeros_like",
 }
 MEMBERS = [(package, name) for package, names in NAMES.items() for name in names.split()]
 ERRORS = re.compile(r"Raises|ValueError|Errors|errors of")
