@@ -133,11 +133,11 @@ def _check_nodes(nodes: list[dict[str, Any]], connection: Any, shown: str) -> No
             raise ConfigError(f"{shown}: {what} cannot decide about one document")
     names = {node["function_name"] for node in nodes if node["class"] == "FUNCTION"}
     known = connection.execute(
-        "select function_name, stability, function_type from duckdb_functions()"
+        "select function_name, stability, function_type from duckdb_functions() "
+        "where function_name in (select unnest(?))",
+        [sorted(names)],
     ).fetchall()
     for name, stability, kind in known:
-        if name not in names:
-            continue
         if kind != "scalar":
             raise ConfigError(
                 f"{shown}: {name} looks at several documents; expected an expression about one"
