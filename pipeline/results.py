@@ -11,7 +11,9 @@ from pipeline.core.ledger import (
 )
 from pipeline.core.manifest import Shard, ShardEnd, StageManifest, TaskRecord
 from pipeline.explain.explain import DocumentEvidence, Explanation, Link
-from pipeline.explain.search import FoundDocument, FoundText, SearchAnswer, SearchScope, Snippet
+from pipeline.explain.found_text import FoundText, Snippet
+from pipeline.explain.search import FoundDocument, SearchAnswer
+from pipeline.explain.text_search import SearchScope
 from pipeline.lineage.checkpoint_trace import CheckpointTrace
 from pipeline.lineage.exposure import Exposure, ForwardTrace, SplitShare, TracedDocument
 from pipeline.lineage.rearranged import SpanPart

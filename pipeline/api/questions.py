@@ -47,6 +47,7 @@ def search(
     *,
     train: AnyPath | None = None,
     limit: int | None = None,
+    skip: int = 0,
     progress: bool = False,
 ) -> SearchAnswer:
     """Find words in the texts of a run, word for word or nearly, as `prep search`.
@@ -56,15 +57,19 @@ def search(
         one may be changed, left out or added.
     train: the model_dir of a training run, to list the steps that read the documents.
     limit: return so many documents at most; by default all.
+    skip: leave out so many documents, the first ones.
     progress: report on standard error.
 
-    Returns the documents with places, HDF5 rows and training steps, fewest changes first. Raises
-    InputError for no words, for a run without texts, and for what is no run or model_dir.
+    Returns the documents with places, HDF5 rows and training steps, fewest changes first. Words
+    that more than 1,024 texts have by the index of the run are looked for in the order of the run,
+    as far as `limit` asks. Raises InputError for no words, for a run without texts, and for what is
+    no run or model_dir.
     """
-    if limit is not None and limit < 0:
-        raise ConfigError(f"limit {limit}: expected an integer of at least 0")
+    for name, value in (("limit", limit or 0), ("skip", skip)):
+        if value < 0:
+            raise ConfigError(f"{name} {value}: expected an integer of at least 0")
     where, model_dir = run_path(directory), local_path_or_none(train)
-    return find_words(where, words, model_dir, limit, Progress(quiet=not progress))
+    return find_words(where, words, model_dir, limit, Progress(quiet=not progress), skip)
 
 
 @overload

@@ -25,7 +25,8 @@ from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.core.words import pluralise
 
 if TYPE_CHECKING:
-    from pipeline.explain.search import FoundDocument, SearchAnswer, Snippet
+    from pipeline.explain.found_text import Snippet
+    from pipeline.explain.search import FoundDocument, SearchAnswer
 
 
 _SHOWN = 20
@@ -38,6 +39,7 @@ def search(
     index: bool = False,
     train: Path | None = None,
     limit: Annotated[int | None, typer.Option(min=0)] = None,
+    skip: Annotated[int, typer.Option(min=0)] = 0,
     workers: WorkersOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -50,6 +52,7 @@ def search(
         read only the texts that it leaves
     --train MODEL_DIR: model_dir of a training run, to list its steps
     --limit N: list at most N documents [default: 20, all with --json]
+    --skip N: leave out the first N documents, which an earlier call listed [default: 0]
 
     Examples:
     prep search runs/pile "the quick brown fox"
@@ -72,23 +75,22 @@ def search(
         if not words:
             return None
     most = _SHOWN if limit is None and not as_json else limit
-    return show_search(find(directory, words, train, most, Progress(as_json=as_json)), as_json)
+    progress = Progress(as_json=as_json)
+    return show_search(find(directory, words, train, most, progress, skip), skip, as_json)
 
 
-def show_search(answer: "SearchAnswer", as_json: bool) -> None:
+def show_search(answer: "SearchAnswer", skipped: int, as_json: bool) -> None:
     """Documents with their places, then what was looked at."""
-    from pipeline.explain.search import describe_scope
+    from pipeline.explain.text_search import describe_scope
 
     if as_json:
         return print_json(_json(answer))
     steps = answer.exposure
     for document in answer.documents:
         _show_document(document, steps is not None)
-    shown = len(answer.documents)
+    shown = skipped + len(answer.documents)
     if answer.total > shown:
-        print_line(
-            f"and {pluralise(answer.total - shown, 'more document')} (--limit, or --json for all)"
-        )
+        print_line(_rest(answer.total - shown, shown, answer.is_exact))
     if not answer.total:
         print_line("no document contains these words, or most of them in this order")
     if steps is not None and answer.total:
@@ -98,6 +100,20 @@ def show_search(answer: "SearchAnswer", as_json: bool) -> None:
     for line in describe_scope(answer.searched):
         print_line(line)
     return None
+
+
+def _rest(documents: int, shown: int, is_exact: bool) -> str:
+    """How many documents are not shown, and how they are.
+
+    >>> print(_rest(1, 20, is_exact=True))
+    and 1 more document (--limit, --skip 20, or --json for all)
+    >>> print(_rest(85, 20, is_exact=False))
+    and at most 85 more documents, which hold enough of these words (--limit, --skip 20)
+    """
+    more = pluralise(documents, "more document")
+    if is_exact:
+        return f"and {more} (--limit, --skip {shown}, or --json for all)"
+    return f"and at most {more}, which hold enough of these words (--limit, --skip {shown})"
 
 
 def _show_document(document: "FoundDocument", with_steps: bool) -> None:
@@ -172,6 +188,7 @@ def _json(answer: "SearchAnswer") -> dict[str, Any]:
     return {
         "documents": documents,
         "documents_total": answer.total,
+        "total_is_exact": answer.is_exact,
         "searched": searched,
         "training": training,
         "note": EXPOSURE,

@@ -25,7 +25,12 @@ from dedup.arrays import I64
 from pipeline.core import ids
 from pipeline.core.errors import ConfigError, InputError, escape_text
 from pipeline.engine.progress import Progress
-from pipeline.explain.search import clean_query, describe_scope, find_readable_home, scan_run
+from pipeline.explain.text_search import (
+    clean_query,
+    describe_scope,
+    find_readable_home,
+    scan_run,
+)
 from pipeline.lineage.shards import find_taken_for_works
 from pipeline.lineage.trace import trace_reference
 from pipeline.runs import layout

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.explore.table import TABLE, RunTable, read_columns
+from pipeline.explore.loading import TABLE, read_columns
+from pipeline.explore.table import RunTable
 from pipeline.runs import layout
 from pipeline.runs.parts import RowGroups
 from pipeline.runs.records import DocumentTable

@@ -134,7 +134,7 @@ class ListFilters:
             marks = ", ".join("?" * len(values))
             conditions.add(f"{quote(name)} in ({marks})", *values)
         for limits in self.ranges:
-            numbers = [f.name for f in schema if _is_number(f.type)]
+            numbers = [f.name for f in schema if is_number(f.type)]
             _check_column(limits.column, numbers)
             for sign, bound in ((">", limits.low), ("<=", limits.high)):
                 if bound is not None:
@@ -198,7 +198,8 @@ def _check_once(expression: str, schema: pa.Schema) -> None:
     check_expression(expression, schema, _KEY)
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def is_number(kind: pa.DataType) -> bool:
+    """Whether values of this type are counted by bins, and compared with limits."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 

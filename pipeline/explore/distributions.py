@@ -1,9 +1,7 @@
 """Distributions of lengths and signals: how many documents have which values, of all that the
 filters let pass but for those of the column itself.
 
-A bin holds the values above its lower edge and up to its upper one, as ranges of a list do, so a
-bar is an address of the list. Numbers that span more than two powers of ten are binned by powers of
-two.
+A bar is an address of the list, with the limits of its bin as a range.
 """
 
 import math
@@ -12,10 +10,6 @@ from dataclasses import dataclass, replace
 from pipeline.core.errors import ConfigError, escape_text
 from pipeline.explore.conditions import ListFilters, ValueRange
 from pipeline.explore.explorer import Explorer
-
-_BINS = 40
-_WIDE = 100
-_PER_OCTAVE = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,19 +50,19 @@ class Distribution:
 
 def list_columns(explorer: Explorer) -> list[str]:
     """The columns of numbers, lengths first."""
-    return [*explorer.table.bounds]
+    return [*explorer.table.about.bounds]
 
 
 def make_distribution(explorer: Explorer, filters: ListFilters, column: str) -> Distribution:
     """The distribution of a column under filters. Raises ConfigError for an unknown column."""
-    if column not in explorer.table.bounds:
-        names = ", ".join(explorer.table.bounds)
+    if column not in explorer.table.about.bounds:
+        names = ", ".join(explorer.table.about.bounds)
         raise ConfigError(f"chart={escape_text(column, 80)}: expected a column of numbers: {names}")
-    low, high = explorer.table.bounds[column]
-    edges, is_log = choose_edges(low, high, explorer.table.is_whole(column))
-    hits = explorer.search(filters.words).rows.tobytes() if filters.words.strip() else None
+    low, high = explorer.table.about.bounds[column]
+    edges, is_log = explorer.table.about.bins[column]
+    hits = explorer.search(filters.words).hits if filters.words.strip() else None
     others = replace(filters.without_range(column), words="")
-    counts = explorer.table.histogram(others, hits, column, edges)
+    counts = explorer.table.count_bins(others, hits, column)
     chosen = next((r for r in filters.ranges if r.column == column), None)
     top = max([1, *counts])
     bars = []
@@ -99,30 +93,3 @@ def _is_within(bin_limits: ValueRange, chosen: ValueRange) -> bool:
     high = math.inf if bin_limits.high is None else bin_limits.high
     most = math.inf if chosen.high is None else chosen.high
     return least <= low and high <= most
-
-
-def choose_edges(low: float, high: float, is_whole: bool) -> tuple[tuple[float, ...], bool]:
-    """Edges of bins that hold all values from `low` to `high`, ascending, and whether they are
-    powers of two.
-
-    >>> choose_edges(0, 3, True)
-    ((-1, 0, 1, 2, 3), False)
-    >>> choose_edges(1, 200, True)[0][:5], choose_edges(0.0, 1.0, False)[0][-1]
-    ((0, 1, 2, 3, 4), 1.0)
-    """
-    if is_whole and low >= 0 and high > _WIDE * max(low, 1):
-        powers = range(int(_PER_OCTAVE * math.log2(high)) + 2)
-        steps = sorted({round(2 ** (power / _PER_OCTAVE)) for power in powers})
-        below = [step for step in steps if step < low][-1:] or [0 if low > 0 else -1]
-        inside = [step for step in steps if low <= step < high]
-        zero = [0] if low == 0 else []
-        return (*below, *zero, *inside, int(high)), True
-    if is_whole and high - low < _BINS:
-        return tuple(range(int(low) - 1, int(high) + 1)), False
-    width = (high - low) / _BINS or 1.0
-    if is_whole:
-        width = math.ceil(width)
-        count = math.ceil((high - low + 1) / width)
-        return tuple(int(low) - 1 + width * n for n in range(count + 1)), False
-    between = [low + width * n for n in range(1, _BINS)] if high > low else []
-    return (low - width, *between, high), False

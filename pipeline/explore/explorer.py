@@ -8,21 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from dedup.arrays import I64
 from pipeline.core.errors import InputError
 from pipeline.engine.progress import Progress
-from pipeline.explain.search import (
-    FoundText,
-    SearchScope,
-    Snippet,
-    describe_scope,
-    open_index,
-    scan_run,
-)
+from pipeline.explain.found_text import FoundText, Snippet
+from pipeline.explain.text_search import TextSearch, describe_scope, open_index
 from pipeline.explore.compare import Comparison
 from pipeline.explore.conditions import ListFilters
 from pipeline.explore.lookup import IndexedRecords
-from pipeline.explore.table import Count, RunTable
+from pipeline.explore.table import Count, Hits, RunTable
 from pipeline.lineage.sample import RunTokenizer
 from pipeline.runs import layout
 from pipeline.runs.held_texts import IN_QUARANTINE, QUARANTINED
@@ -34,8 +27,10 @@ PAGE = 50
 BEGINNING = 160
 """Bytes of a text that the list shows."""
 MOST_SCANNED = 512 << 20
-"""Bytes of text that a search may read."""
-_SEARCHES = 8
+"""Bytes of text that a search without an index may read."""
+_MOST_READ = 1 << 16
+"""Texts that are read for a page of those that can hold some words: some seconds, if none does."""
+_SEARCHES = 4
 _REPACKED = "repack"
 """The story of a run that has the tables of another one, which also has its texts."""
 _LISTED = ("row", "source", "state", "reason", "decision", "split", "text_bytes", "tokens")
@@ -62,11 +57,12 @@ class ListedDocument:
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentList:
-    """A page of the list: of `total` documents; `facets` by label. Rows between which to go on:
-    None where there are no more."""
+    """A page of the list: of `total` documents, or at most so many unless is_exact; `facets` by
+    label. Rows between which to go on: None where there are no more."""
 
     documents: tuple[ListedDocument, ...]
     total: int
+    is_exact: bool
     facets: dict[str, list[Count]]
     before: int | None
     after: int | None
@@ -75,12 +71,10 @@ class DocumentList:
 
 @dataclass(frozen=True, eq=False)
 class FoundRows:
-    """Documents with some words: their rows, ascending, what was found by row, and what was looked
-    at."""
+    """Documents that can hold some words: their rows, and the search that reads their texts."""
 
-    rows: I64
-    texts: Mapping[int, FoundText]
-    searched: SearchScope
+    hits: Hits
+    search: TextSearch
 
 
 class ChangedRunError(InputError):
@@ -140,42 +134,73 @@ class Explorer:
 
     def _search(self, words: str) -> FoundRows:
         quiet = Progress(quiet=True)
-        found, searched = scan_run(self.home, words, quiet, self._index, MOST_SCANNED)
-        rows = self.records.rows_of_keys([text.key for text in found])
-        texts = {rows[text.key]: text for text in found if text.key in rows}
-        return FoundRows(np.array(sorted(texts), np.int64), texts, searched)
+        search = TextSearch(self.home, words, quiet, self._index, MOST_SCANNED)
+        return FoundRows(Hits(self.records.text_places.live[search.rows]), search)
 
     def list_documents(
-        self, filters: ListFilters, after: int = -1, before: int | None = None
+        self, filters: ListFilters, column: str, after: int = -1, before: int | None = None
     ) -> DocumentList:
-        """A page of the documents that the filters let pass. Raises ConfigError for filters that
-        are none, InputError where texts are needed and gone."""
-        hits = self.search(filters.words) if filters.words.strip() else None
+        """A page of the documents that the filters let pass, next to a histogram of this column.
+        Raises ConfigError for filters that are none, InputError where texts are needed and gone."""
+        found = self.search(filters.words) if filters.words.strip() else None
         filters = replace(filters, words="")
-        hit_rows = hits.rows if hits else None
-        rows = self.table.page(filters, hit_rows, PAGE, after, before)
-        is_longer = len(rows) > PAGE
-        rows = (rows[1:] if before is not None else rows[:PAGE]) if is_longer else rows
-        facets = self.table.count_facets(filters, hit_rows)
-        has_more = is_longer or before is not None
-        has_earlier = is_longer if before is not None else after >= 0
+        if found is None:
+            rows, more = self._list_page(filters, after, before)
+            texts: dict[int, FoundText] = {}
+        else:
+            texts, more = self._read_hits(found, filters, after, before)
+            rows = self.table.describe(sorted(texts))
+        is_limited = any(limits.column == column for limits in filters.ranges)
+        facets = self.table.count_facets(
+            filters, found.hits if found else None, None if is_limited else column
+        )
+        first = rows[0]["row"] if rows else after + 1
+        last = rows[-1]["row"] if rows else (before or 0) - 1
         return DocumentList(
-            documents=self._describe(rows, hits),
+            documents=self._describe(rows, texts),
             total=sum(count.documents for count in facets["state"]),
+            is_exact=found is None or found.search.is_exact,
             facets=facets,
-            before=rows[0]["row"] if rows and has_earlier else None,
-            after=rows[-1]["row"] if rows and has_more else None,
-            notes=tuple(describe_scope(hits.searched)) if hits else (),
+            before=more if before is not None else first if after >= 0 else None,
+            after=more if before is None else last,
+            notes=tuple(describe_scope(found.search.scope)) if found else (),
         )
 
+    def _list_page(
+        self, filters: ListFilters, after: int, before: int | None
+    ) -> tuple[list[dict[str, Any]], int | None]:
+        """The rows of a page, and the one from which to go on, None where there are no more."""
+        rows = self.table.list_page(filters, PAGE, after, before)
+        if len(rows) <= PAGE:
+            return rows, None
+        rows = rows[:PAGE] if before is None else rows[1:]
+        return rows, rows[-1 if before is None else 0]["row"]
+
+    def _read_hits(
+        self, found: FoundRows, filters: ListFilters, after: int, before: int | None
+    ) -> tuple[dict[int, FoundText], int | None]:
+        """What the texts of a page of documents hold, by row, and the row from which to go on."""
+        texts: dict[int, FoundText] = {}
+        read = 0
+        for rows in self.table.pass_hits(filters, found.hits, after, before):
+            places = np.searchsorted(found.hits.rows, rows)
+            for place, text in found.search.read(found.search.rows[places]):
+                if len(texts) == PAGE:
+                    return texts, list(texts)[-1]
+                texts[int(self.records.text_places.live[place])] = text
+            read += len(rows)
+            if read >= _MOST_READ:
+                return texts, int(rows[-1])
+        return texts, None
+
     def _describe(
-        self, rows: list[dict[str, Any]], hits: FoundRows | None
+        self, rows: list[dict[str, Any]], found: Mapping[int, FoundText]
     ) -> tuple[ListedDocument, ...]:
         keys = [row["doc_key"] for row in rows]
         texts = self.records.texts_of_rows([row["row"] for row in rows], keys, BEGINNING)
         documents = []
         for row, key in zip(rows, keys, strict=True):
-            text = hits.texts[row["row"]] if hits else None
+            text = found.get(row["row"])
             is_held = row["state"] == QUARANTINED and key not in texts
             documents.append(
                 ListedDocument(

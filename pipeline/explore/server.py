@@ -189,14 +189,15 @@ def _show_list(explorer: Explorer, request: Request) -> Response:
     columns = list_columns(explorer)
     column = request.query_params.get("chart") or columns[0]
     after, before = _read_row(request, "after"), _read_row(request, "before")
+    chart = make_distribution(explorer, filters, column)
     return _render(
         "documents.html.j2",
         explorer,
         filters=filters,
         none_at_all=ListFilters(),
-        list=explorer.list_documents(filters, -1 if after is None else after, before),
+        list=explorer.list_documents(filters, column, -1 if after is None else after, before),
         columns=columns,
-        chart=make_distribution(explorer, filters, column),
+        chart=chart,
         facet_values=_FACET_VALUES,
     )
 

@@ -262,8 +262,13 @@ class DocumentTable:
         every = self._groups_of_file(None)
         return self._rows(every, ["source"], lambda t: pc.equal(t["source"], source).to_numpy())
 
-    def rows_of_keys(self, keys: Sequence[bytes] | pa.Array) -> I64:
-        """Rows of the documents with these keys, ascending; unknown keys are left out."""
+    def rows_of_keys(
+        self,
+        keys: Sequence[bytes] | pa.Array,
+        ranges: Sequence[tuple[int, int]] | None = None,
+    ) -> I64:
+        """Rows of the documents with these keys, ascending; unknown keys are left out. `ranges`:
+        rows [first, stop) among which all of them are."""
         if not len(keys):
             return np.zeros(0, np.int64)
         is_array = isinstance(keys, pa.Array)
@@ -279,7 +284,8 @@ class DocumentTable:
             out[near[pc.is_in(keys_here, key_array).to_numpy()]] = True
             return out
 
-        return self._rows(self._groups_of_file(None), ["doc_key"], chosen)
+        groups = self._groups_of_file(None) if ranges is None else self._groups_of_rows(ranges)
+        return self._rows(groups, ["doc_key"], chosen)
 
     def parts(self, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
         """(first row, these columns) of every row group."""
@@ -299,6 +305,15 @@ class DocumentTable:
         if path_id is None:
             return list(groups)
         return [group for group in groups if self._may_hold(group, path_id)]
+
+    def _groups_of_rows(self, ranges: Sequence[tuple[int, int]]) -> list[int]:
+        starts = self._groups.starts
+        spans = [
+            range(np.searchsorted(starts, first, "right") - 1, np.searchsorted(starts, stop))
+            for first, stop in ranges
+            if first < stop
+        ]
+        return sorted({group for span in spans for group in span})
 
     def _may_hold(self, group: int, path_id: int) -> bool:
         bounds = self._groups.bounds(group, "path_id")

@@ -28,7 +28,7 @@ from pipeline.engine.ranges import copy_table
 from pipeline.engine.runner import Runner, manifest_path
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, borrow
-from pipeline.explain.search import find_readable_home
+from pipeline.explain.text_search import find_readable_home
 from pipeline.explain.word_index.spellings import UNICODE, find_spellings, group_rows
 from pipeline.runs import layout
 from pipeline.runs.held_texts import SCHEMA, count_texts, quarantine_path, with_texts

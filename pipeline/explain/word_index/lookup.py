@@ -30,8 +30,8 @@ from pipeline.screening.fingerprints.literals import find_literals
 
 _MOST_ROWS = 1 << 23
 """Rows of texts that are read for one query beyond those that must be."""
-_MOST_SHARE = 4
-"""Where one text in so many can hold a query, reading all in order takes no longer."""
+_COUNTED = 1 << 22
+"""Rows of texts that are in memory at a time, next to two bytes for each text."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ class WordIndex:
         """How many rows each spelling has, by shard."""
         return [shard.lengths("rows") for shard in self._shards]
 
-    def find_candidates(self, query: Query) -> U32 | None:
-        """The rows of the texts that can hold a query, ascending; None where it has no words that
-        an index knows, or those are in so many texts that all are to be read."""
+    def find_candidates(self, query: Query) -> U32:
+        """The rows of the texts that can hold a query, ascending: all where it has no words that an
+        index knows."""
         spared = len(query.anchors) - query.needed
         anchors = [a for a in query.anchors if all(map(is_one_spelling, a))]
         if not query.anchors or len(anchors) <= spared:
-            return None
+            return np.arange(self.counts.rows, dtype=np.uint32)
         words = sorted(self._find_words(anchors), key=lambda word: word.rows)
         chosen, budget = words[: spared + 1], _MOST_ROWS
         for word in words[spared + 1 :]:
@@ -80,8 +80,7 @@ class WordIndex:
             if budget < 0:
                 break
             chosen.append(word)
-        found = self._count(chosen, len(chosen) - spared)
-        return None if len(found) * _MOST_SHARE > max(self.counts.rows, _MOST_SHARE) else found
+        return self._count(chosen, len(chosen) - spared)
 
     def _find_words(self, anchors: Sequence[tuple[str, ...]]) -> list[WordRows]:
         """For each word, given in all its cases, the spellings that hold it."""
@@ -106,10 +105,12 @@ class WordIndex:
         counts = np.zeros(self.counts.rows, np.uint8)
         stamps = np.zeros(self.counts.rows, np.uint8)
         for number, word in enumerate(words, 1):
-            for shard, spellings in zip(self._shards, word.spellings, strict=True):
-                if len(spellings):
-                    lists = shard.take(["rows"], spellings)["rows"]
-                    for chunk in lists.chunks:
+            places = zip(self._shards, self._sizes, word.spellings, strict=True)
+            for shard, sizes, spellings in places:
+                ends = np.cumsum(sizes[spellings])
+                cuts = np.flatnonzero(np.diff(ends // _COUNTED)) + 1
+                for some in np.split(spellings, cuts) if len(spellings) else ():
+                    for chunk in shard.take(["rows"], some)["rows"].chunks:
                         count_words(chunk.flatten().to_numpy(), number, counts, stamps)
         return np.flatnonzero(counts >= least).astype(np.uint32)
 

@@ -14,7 +14,9 @@ import pytest
 from pipeline.core.errors import InputError
 from pipeline.engine.progress import Progress
 from pipeline.explain.find import LEAST_PART, find_text
-from pipeline.explain.search import FoundText, scan_run, search_run
+from pipeline.explain.found_text import FoundText
+from pipeline.explain.search import search_run
+from pipeline.explain.text_search import scan_run
 from pipeline.stories.repack import RepackOptions, repack_run
 from tests.slow import mark_slow
 
@@ -161,7 +163,11 @@ def test_the_command(small_run: Any, texts: dict[bytes, str], prep: Callable[...
     assert document["in_rows"] and document["of_words"] and document["exact"] >= 1
     few = json.loads(prep("search", small_run.directory, "the", "--limit", 2, "--json").out)
     assert len(few["documents"]) == 2 < few["documents_total"]
-    assert "more documents (--limit" in prep("search", small_run.directory, "the").out
+    whole = json.loads(prep("search", small_run.directory, "the", "--json").out)
+    assert whole["total_is_exact"] and len(whole["documents"]) == whole["documents_total"]
+    page = prep("search", small_run.directory, "the", "--skip", 2, "--limit", 2)
+    assert whole["documents"][3]["document"] in page.out
+    assert f"and {len(whole['documents']) - 4} more documents (--limit, --skip 4," in page.out
 
 
 def test_nothing_found(small_run: Any, prep: Callable[..., Any], tmp_path: Path) -> None:

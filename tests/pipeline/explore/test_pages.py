@@ -17,11 +17,15 @@ from starlette.testclient import TestClient
 
 from pipeline.core import zstd
 from pipeline.engine.progress import Progress
-from pipeline.explain.search import scan_run
+from pipeline.explain import text_search
+from pipeline.explain.text_search import scan_run
+from pipeline.explore import explorer as explorer_module
+from pipeline.explore import table
 from pipeline.explore.document import read_raw_record
 from pipeline.explore.explorer import PAGE, Explorer
 from pipeline.runs.events import verify_events
 from pipeline.stories.repack import RepackOptions, repack_run
+from pipeline.stories.word_index import index_words
 from tests.pipeline.explore.conftest import HOST, HOSTILE, open_client
 
 ORIGIN = {"origin": f"http://{HOST}"}
@@ -145,6 +149,41 @@ def test_words_are_searched_as_by_the_command(client: TestClient, hostile_run: P
     kept = set(list_all(client, "q=lantern&state=kept"))
     assert kept == expected & set(keys_where(hostile_run, state="kept"))
     assert "<mark>lantern</mark>" in client.get("/documents?q=lantern").text
+
+
+@pytest.mark.parametrize("words", ["lantern", "island valley", "a"])
+def test_common_words_are_paged(own_run: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    """With an index: forwards and back, with filters, also where many texts are read in vain."""
+    found, _ = scan_run(own_run, words, Progress(quiet=True))
+    expected = {text.key.hex() for text in found}
+    kept = expected & set(keys_where(own_run, state="kept"))
+    assert len(kept) > 6 and len(expected) > len(kept)
+    index_words(own_run, 0)
+    monkeypatch.setattr(text_search, "_FEW", 5)
+    monkeypatch.setattr(table, "_FEW_HITS", 5)
+    monkeypatch.setattr(table, "_FIRST_PASSED", 2)
+    monkeypatch.setattr(explorer_module, "_MOST_READ", 16)
+    monkeypatch.setattr(explorer_module, "PAGE", 3)
+    explorer = Explorer(own_run)
+    client = open_client(explorer)
+    for query, keys in ((f"q={words}", expected), (f"q={words}&state=kept", kept)):
+        listed = list_all(client, query)
+        assert len(listed) == len(keys) and set(listed) == keys
+        page = client.get(f"/documents?{query}").text
+        [at_most, total] = re.findall(r'(at most )?<b id="total">([\d,]+)<', page)[0]
+        assert int(total) == len(keys) if words == "lantern" else int(total) >= len(keys)
+        assert bool(at_most) == (words != "lantern")
+        backwards: list[str] = []
+        address = f"/documents?{query}&before={len(documents(own_run))}"
+        while address:
+            page = client.get(address).text
+            backwards = _KEY.findall(page) + backwards
+            links = [a for t, a in Tags(page).elements if t == "a" and a.get("rel") == "prev"]
+            address = links[0]["href"] or "" if links else ""
+        assert backwards == listed
+    bars = re.findall(r"data-low[^>]*title=\"[^\"]*: ([\d,]+) document", page)
+    assert sum(int(n.replace(",", "")) for n in bars) == int(total)
+    explorer.close()
 
 
 @pytest.mark.parametrize(

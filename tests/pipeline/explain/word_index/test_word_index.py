@@ -23,9 +23,11 @@ from pipeline.core.manifest import Shard, StageManifest, TaskRecord, write_manif
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import arrow_output
-from pipeline.explain import search
-from pipeline.explain.search import FoundText, SearchScope, scan_run
+from pipeline.explain import text_search
+from pipeline.explain.found_text import FoundText
+from pipeline.explain.search import search_run
 from pipeline.explain.text_scan import make_query
+from pipeline.explain.text_search import SearchScope, TextSearch, scan_run
 from pipeline.explain.word_index import lookup
 from pipeline.explain.word_index.lookup import StaleIndex, WordIndex, open_word_index
 from pipeline.explain.word_index.spellings import find_spellings
@@ -91,7 +93,7 @@ def search_both(
     """With the index, which must be there, and without it."""
     assert isinstance(open_word_index(home), WordIndex)
     with patch.context() as without:
-        without.setattr(search, "open_index", lambda *_: None)
+        without.setattr(text_search, "open_index", lambda *_: None)
         plain = scan_run(home, words, QUIET)
     return scan_run(home, words, QUIET), plain
 
@@ -113,7 +115,8 @@ def test_a_search_with_the_index_finds_the_same(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(word_index, "PAIRS_PER_SHARD", data.draw(st.sampled_from([3, 1 << 26])))
         patch.setattr(word_index, "MOST_SHARDS", data.draw(st.sampled_from([1, 512])))
-        patch.setattr(lookup, "_MOST_SHARE", 1)
+        patch.setattr(text_search, "_FEW", data.draw(st.sampled_from([0, 3, 1 << 10])))
+        patch.setattr(text_search, "_FIRST_READ", 2)
         patch.setattr(lookup, "_MOST_ROWS", data.draw(st.sampled_from([0, 1, 1 << 23])))
         index_words(home, 0)
         for _ in range(4):
@@ -142,7 +145,6 @@ def test_excerpts_of_a_run_are_found_alike(
     indexed_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Random excerpts, quarantined texts among them; of longer ones some words are changed."""
-    monkeypatch.setattr(lookup, "_MOST_SHARE", 1)
     rng, texts = random.Random(4), []
     for store in ("documents", "quarantine"):
         for path in sorted((indexed_run / store).glob("*.arrow")):
@@ -160,28 +162,61 @@ def test_excerpts_of_a_run_are_found_alike(
         index = open_word_index(indexed_run)
         assert isinstance(index, WordIndex)
         rows = index.find_candidates(make_query(" ".join(excerpt)))
-        narrowed += rows is not None and len(rows) < index.counts.rows
+        narrowed += len(rows) < index.counts.rows
     assert narrowed > 20
     assert any(text.in_quarantine for text in search_both(indexed_run, "a", monkeypatch)[0][0])
 
 
 def test_a_search_that_reads_too_much_is_refused(indexed_run: Path, small_run: Any) -> None:
     with pytest.raises(InputError, match="--index"):
-        scan_run(small_run.directory, "bibliotik", QUIET, most_bytes=10_000)
-    with pytest.raises(InputError, match="too common"):
-        scan_run(indexed_run, "lantern", QUIET, most_bytes=10_000)
-    assert len(scan_run(indexed_run, "bibliotik", QUIET, most_bytes=10_000)[0]) == 1
+        TextSearch(small_run.directory, "bibliotik", QUIET, most_bytes=10_000)
+    for words in ("bibliotik", "lantern", "!="):
+        TextSearch(indexed_run, words, QUIET, most_bytes=10_000)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_exact"),
+    [("lantern", True), ("Lan", True), ("island valley", False), ("a", False)],
+)
+def test_common_words_come_page_by_page(
+    indexed_run: Path, monkeypatch: pytest.MonkeyPatch, words: str, is_exact: bool
+) -> None:
+    """Every page is what all documents have there, and costs no more texts than it shows."""
+    read: list[int] = []
+    scan = text_search.find_in_texts
+
+    def noting(documents: pa.Table, *others: Any) -> Any:
+        read.append(len(documents))
+        return scan(documents, *others)
+
+    every = [hit.key.hex() for hit in scan_run(indexed_run, words, QUIET)[0]]
+    assert len(every) > 12
+    monkeypatch.setattr(text_search, "_FEW", 5)
+    monkeypatch.setattr(text_search, "_FIRST_READ", 4)
+    monkeypatch.setattr(text_search, "find_in_texts", noting)
+    paged: list[str] = []
+    while True:
+        read.clear()
+        answer = search_run(indexed_run, words, most=4, skip=len(paged))
+        paged += [document.traced.document for document in answer.documents]
+        assert answer.total >= len(every) and (not is_exact or sum(read) == len(answer.documents))
+        if len(answer.documents) < 4:
+            break
+        assert answer.is_exact == is_exact
+    assert paged == every and (answer.total, answer.is_exact) == (len(every), True)
+    whole = search_run(indexed_run, words)
+    assert [d.traced.document for d in whole.documents] == every and whole.is_exact
 
 
 def test_few_texts_are_read(indexed_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    scan = search._search_table
+    scan = text_search.find_in_texts
 
-    def noting(table: pa.Table, *others: Any) -> Any:
-        read.append(len(table))
-        return scan(table, *others)
+    def noting(documents: pa.Table, held: pa.Table, *others: Any) -> Any:
+        read.append(len(documents) + len(held))
+        return scan(documents, held, *others)
 
-    monkeypatch.setattr(search, "_search_table", noting)
+    monkeypatch.setattr(text_search, "find_in_texts", noting)
     hits, _ = scan_run(indexed_run, "bibliotik is only mentioned", QUIET)
     assert len(hits) == 1 and sum(read) == 1
 
