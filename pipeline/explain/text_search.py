@@ -164,15 +164,19 @@ class TextSearch:
 
     def _read_texts(self, rows: U32) -> Iterator[tuple[int, FoundText]]:
         number_N = np.searchsorted(self._starts, rows, "right") - 1
+        documents, quarantine = [], []
         for number in dict.fromkeys(number_N.tolist()):
             path, here = self._paths[number], rows[number_N == number]
             shard = ArrowShard(map_arrow(path))
             some = shard.take(["doc_key", "text"], here - self._starts[number])
             held = read_held_shard(self.home / quarantine_path(path.name))
             held = held.select(["doc_key", "text"])
-            held = held.filter(pc.is_in(held["doc_key"], some["doc_key"].combine_chunks()))
-            for row, hit in find_in_texts(some, held, self._queries):
-                yield int(here[row]), hit
+            documents.append(some)
+            quarantine.append(held.filter(pc.is_in(held["doc_key"], some["doc_key"])))
+        # At once: to search few texts costs as much as to search many.
+        some, held = (pa.concat_tables(parts).combine_chunks() for parts in (documents, quarantine))
+        for place, hit in find_in_texts(some, held, self._queries):
+            yield int(rows[place]), hit
 
     def _describe(self, counts: TextCounts) -> SearchScope:
         documents = counts.rows - counts.emptied
