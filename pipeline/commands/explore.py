@@ -3,6 +3,7 @@
 import secrets
 import socket
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -47,6 +48,7 @@ def explore(
 
     explorer = Explorer(directory, by.strip(), Progress(), compare)
     try:
+        Thread(target=explorer.warm_up, daemon=True).start()
         _serve(explorer, port)
     finally:
         explorer.close()

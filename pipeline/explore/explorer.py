@@ -109,6 +109,11 @@ class Explorer:
         self._index = open_index(self.home, progress)
         self.search = lru_cache(_SEARCHES)(self._search)
 
+    def warm_up(self) -> None:
+        """Load what the first search by the index needs, about a second of work."""
+        if self._index is not None:
+            self._search("warm")
+
     def close(self) -> None:
         """Delete what was made to look at it."""
         self.table.close()

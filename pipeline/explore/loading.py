@@ -5,6 +5,7 @@ combination of labels has a number, and so has the bin of every number of a docu
 labels, and each histogram, are counts of one small column.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +13,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dedup.arrays import I64
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import read_manifest
 from pipeline.engine.runner import manifest_path
 from pipeline.explore.bins import choose_edges, number_bins
 from pipeline.explore.conditions import is_number, quote
 from pipeline.runs import layout
-from pipeline.runs.parts import RowGroups, wrap_read_errors
+from pipeline.runs.parts import RowGroups, list_parts, wrap_read_errors
 from pipeline.runs.views import SignalsOutput
 
 TABLE = "documents"
@@ -42,6 +45,8 @@ _PLACE = ("path_id", "line", "byte_offset", "representative")
 _LABELS = (*FACETS, "licence", "rule", LANGUAGE)
 _MOST_LABELS = 1 << 12
 """Values of a column up to which it becomes an enumeration."""
+_MOST_CODES = 1 << 20
+"""Numbers of which each has a place in an array, rather than that they are sorted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,58 +76,81 @@ def bin_column(name: str) -> str:
 
 def load_table(connection: Any, directory: Path) -> LoadedTable:
     """Make the table of a finished run. Raises IntegrityError for damage."""
-    groups = RowGroups(directory / layout.DOCUMENTS)
+    table, signals = directory / layout.DOCUMENTS, _list_signals(directory)
+    groups = RowGroups(table, _list_labels(list_parts(table)[0]))
     meta = [name for name in groups.schema.names if name.startswith("meta_")]
     combinations = _Combinations()
-    reader = _read_batches(
-        groups, ["doc_key", *_PLACE, *ENDS, *meta], _list_signals(directory), combinations
-    )
+    reader = _read_batches(groups, ["doc_key", *_PLACE, *ENDS, *meta], signals, combinations)
     names = reader.schema.names
     hidden = ("row", "doc_key", COMBINATION, *_PLACE)
     schema = pa.schema([field for field in reader.schema if field.name not in hidden])
-    connection.register("arriving", reader)
-    connection.execute("create table staging as select * from arriving")
-    connection.unregister("arriving")
-    bounds = _find_bounds(connection, schema)
+    labels: dict[str, set[str]] = {name: set() for name in _LABELS if name in names}
+    bounds: dict[str, tuple[float, float]] = {}
+    for path in [*list_parts(table), *signals]:
+        with (
+            wrap_read_errors(path),
+            pq.ParquetFile(path, read_dictionary=_list_labels(path)) as file,
+        ):
+            _add_labels(file, labels)
+            _add_bounds(file, [f.name for f in schema if is_number(f.type)], bounds)
     bins = {
         name: choose_edges(low, high, pa.types.is_integer(schema.field(name).type))
         for name, (low, high) in bounds.items()
     }
-    columns = [_enumerate(connection, name) if name in _LABELS else quote(name) for name in names]
+    columns = [
+        _enumerate(connection, name, labels[name]) if name in labels else quote(name)
+        for name in names
+    ]
     for name, (edges, _) in bins.items():
         kind = "bigint" if pa.types.is_integer(schema.field(name).type) else "double"
         number = number_bins(quote(name), edges, kind)
         columns.append(f"({number})::utinyint as {bin_column(name)}")
-    connection.execute(f"create table {TABLE} as select {', '.join(columns)} from staging")
-    connection.execute("drop table staging")
-    connection.execute("checkpoint")
+    connection.register("arriving", reader)
+    connection.execute(f"create table {TABLE} as select {', '.join(columns)} from arriving")
+    connection.unregister("arriving")
     return LoadedTable(schema=schema, combinations=combinations.labels, bounds=bounds, bins=bins)
 
 
-def _find_bounds(connection: Any, schema: pa.Schema) -> dict[str, tuple[float, float]]:
-    """Of the finite values of every column of numbers."""
-    numbers = [field for field in schema if is_number(field.type)]
-    columns = []
-    for field in numbers:
-        name = quote(field.name)
-        finite = f" filter (isfinite({name}))" if pa.types.is_floating(field.type) else ""
-        columns += [f"{function}({name}){finite}" for function in ("min", "max")]
-    [row] = connection.execute(f"select {', '.join(columns)} from staging").fetchall()
-    pairs = zip(numbers, row[::2], row[1::2], strict=True)
-    return {field.name: (low, high) for field, low, high in pairs if low is not None}
+def _list_labels(path: Path) -> list[str]:
+    """The labels that are columns of a file, which are read as dictionaries."""
+    with wrap_read_errors(path):
+        names = pq.read_schema(path).names
+    return [name for name in _LABELS if name in names]
 
 
-def _enumerate(connection: Any, name: str) -> str:
+def _add_labels(file: pq.ParquetFile, labels: dict[str, set[str]]) -> None:
+    """Add the values of labels that are columns of a file."""
+    table = file.read([name for name in labels if name in file.schema_arrow.names])
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        for chunk in column.chunks:
+            labels[name].update(chunk.dictionary.to_pylist())
+
+
+def _add_bounds(
+    file: pq.ParquetFile, numbers: list[str], bounds: dict[str, tuple[float, float]]
+) -> None:
+    """Widen the bounds of numbers that are columns of a file by its finite values."""
+    for group in range(file.num_row_groups):
+        for name in (name for name in numbers if name in file.schema_arrow.names):
+            place = file.schema_arrow.get_field_index(name)
+            noted = file.metadata.row_group(group).column(place).statistics
+            ends = (noted.min, noted.max) if noted and noted.has_min_max else (math.nan,) * 2
+            if not all(map(math.isfinite, ends)):
+                values = file.read_row_group(group, [name])[name]
+                ends = pc.min_max(values.filter(pc.is_finite(values))).as_py().values()
+            known = [*bounds.get(name, ()), *(end for end in ends if end is not None)]
+            if known:
+                bounds[name] = min(known), max(known)
+
+
+def _enumerate(connection: Any, name: str, values: set[str]) -> str:
     """The column as an enumeration, for SQL; where it has too many values, as it is."""
-    run, column = connection.execute, quote(name)
-    [[count]] = run(f"select count(distinct {column}) from staging").fetchall()
-    if not 0 < count <= _MOST_LABELS:
+    column, kind = quote(name), quote(f"label {name}")
+    if not 0 < len(values) <= _MOST_LABELS:
         return column
-    kind = quote(f"label {name}")
-    run(
-        f"create type {kind} as enum "
-        f"(select distinct {column} from staging where {column} is not null order by 1)"
-    )
+    connection.register("label values", pa.table({"value": sorted(values)}))
+    connection.execute(f"create type {kind} as enum (select value from {quote('label values')})")
+    connection.unregister("label values")
     return f"{column}::{kind} as {column}"
 
 
@@ -145,7 +173,8 @@ def _read_batches(
     """Every record with the number of its row, these columns and its signals, which are null for a
     record that never became a document; then the number of its combination of labels."""
     measured = _Signals(signals, [*names, "row", COMBINATION])
-    fields = [pa.field("row", pa.uint32()), *(_signed(groups.schema.field(name)) for name in names)]
+    kinds = groups.read([], names).schema
+    fields = [pa.field("row", pa.uint32()), *map(_signed, kinds)]
     schema = pa.schema([*fields, *measured.fields])
     numbered = schema.append(pa.field(COMBINATION, pa.uint32())) if combinations else schema
 
@@ -181,7 +210,7 @@ class _Signals:
     @staticmethod
     def _read(path: Path) -> pa.Table:
         with wrap_read_errors(path):
-            return pq.read_table(path)
+            return pq.read_table(path, read_dictionary=_list_labels(path))
 
     def take(self, keys: pa.ChunkedArray, is_live: Any) -> list[pa.ChunkedArray]:
         """The signals of records with these keys, null where they are not live. Raises
@@ -211,18 +240,35 @@ class _Combinations:
     def number(self, table: pa.Table) -> pa.Array:
         """The number of the combination that each row has."""
         names = [*FACETS, *([LANGUAGE] if LANGUAGE in table.column_names else [])]
-        codes = np.zeros(len(table), np.int64)
+        codes, size = np.zeros(len(table), np.int64), 1
         for name in names:
-            encoded = table[name].combine_chunks().fill_null("").dictionary_encode()
-            # Few labels occur in a part: their numbers stay small.
-            codes = codes * max(len(encoded.dictionary), 1) + encoded.indices.to_numpy()
-            codes = np.unique(codes, return_inverse=True)[1]
-        first, place = np.unique(codes, return_index=True)[1], codes
-        rows = table.select(names).take(pa.array(first)).to_pylist()
-        numbers = []
-        for row in rows:
+            column = table[name].combine_chunks()
+            encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+            absent = len(encoded.dictionary)
+            codes *= absent + 1
+            codes += encoded.indices.fill_null(absent).to_numpy()
+            size *= absent + 1
+            codes, size = _renumber(codes, size)
+        first = np.zeros(size, np.int64)
+        first[codes[::-1]] = np.arange(len(codes))[::-1]
+        numbers = np.zeros(size, np.uint32)
+        for code, row in enumerate(table.select(names).take(pa.array(first)).to_pylist()):
             labels = {name: row[name] or "" for name in names}
             number = self._numbers.setdefault(tuple(labels.values()), len(self._numbers))
             self.labels[number] = labels
-            numbers.append(number)
-        return pa.array(np.array(numbers, np.uint32)[place])
+            numbers[code] = number
+        return pa.array(numbers[codes])
+
+
+def _renumber(codes: I64, size: int) -> tuple[I64, int]:
+    """Codes below `size` as numbers without gaps, in the same order, and how many there are.
+
+    >>> _renumber(np.array([7, 2, 7]), 9)
+    (array([1, 0, 1]), 2)
+    """
+    if size > _MOST_CODES:
+        known, codes = np.unique(codes, return_inverse=True)
+        return codes, len(known)
+    occurs = np.zeros(size, np.int64)
+    occurs[codes] = 1
+    return np.cumsum(occurs)[codes] - 1, int(occurs.sum())

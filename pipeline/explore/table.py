@@ -74,6 +74,8 @@ class RunTable:
 
         self._folder = TemporaryDirectory(prefix="wafermill-explore-")
         self.connection: Any = duckdb.connect(f"{self._folder.name}/documents.duckdb")
+        # A third less time to write it, half of it for every count, and half as much disk again.
+        self.connection.execute("set force_compression = 'uncompressed'")
         self.files, self._documents = table.files, len(table)
         self.about = load_table(self.connection, directory)
         self.connection.execute("set enable_external_access = false")
