@@ -57,12 +57,17 @@ def show(name: str, calls: Iterable[Callable[[], object]]) -> None:
         name, *figures), flush=True)  # fmt: skip
 
 
-def measure_pages(directory: Path, documents: int, count: int, rng: random.Random) -> None:
+def open_explorer(directory: Path) -> Explorer:
+    """Before all else, so that the memory is what this takes."""
     opened: list[Explorer] = []
     wall, cpu = seconds_of(lambda: opened.append(Explorer(directory)))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    print(f"opened in {wall:.1f} s ({cpu:.1f} s of CPU), {memory:.1f} GB at most")
-    explorer = opened[0]
+    print(f"opened in {wall:.1f} s ({cpu:.1f} s of CPU), {memory:.1f} GB at most", flush=True)
+    return opened[0]
+
+
+def measure_pages(explorer: Explorer, documents: int, count: int, rng: random.Random) -> None:
+    directory = explorer.directory
     client = TestClient(make_app(explorer))
 
     def ask(name: str, addresses: Iterable[str]) -> None:
@@ -95,7 +100,9 @@ def measure_pages(directory: Path, documents: int, count: int, rng: random.Rando
     )
     ask("a document", (f"/documents/{key.hex()}" for key in keys["doc_key"].to_pylist()))
     if (directory / layout.WORD_INDEX).is_dir():
-        ask("three words", (f"/documents?q={quote(w)}" for w in excerpts(directory, 3, count, rng)))
+        for words in (1, 3):
+            queries = excerpts(directory, words, count, rng)
+            ask(f"page of words: {words}", (f"/documents?q={quote(query)}" for query in queries))
     explorer.close()
 
 
@@ -166,8 +173,9 @@ def main() -> None:
         print(f"made in {wall:.0f} s")
     rng = random.Random(options.seed)
     print(f"{options.documents:,} documents; load {os.getloadavg()[0]:.1f}")
+    explorer = open_explorer(options.directory)
     measure_search(options.directory, options.count, rng, not options.without_plain)
-    measure_pages(options.directory, options.documents, options.count, rng)
+    measure_pages(explorer, options.documents, options.count, rng)
 
 
 if __name__ == "__main__":
