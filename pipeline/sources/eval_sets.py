@@ -43,7 +43,7 @@ def find_eval_sets(patterns: tuple[str, ...], base: Path) -> tuple[EvalSet, ...]
         raise InputError(f"evaluation sets: {base / patterns[0]}: no jsonl file found")
     sets: dict[str, EvalSet] = {}
     for file in jsonl:
-        name = file.path.removesuffix(find_suffix(file.path) or "")
+        name = file.path[: len(file.path) - len(find_suffix(file.path) or "")]
         if name in sets:
             raise InputError(
                 f"evaluation sets: {name} is found twice: as {file.path} and in another format"

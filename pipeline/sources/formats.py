@@ -112,13 +112,15 @@ def _check_records(
 
 
 def find_suffix(name: str) -> str | None:
-    """The suffix of a file name that shows its format.
+    """The suffix of a file name that shows its format, without regard to case.
 
-    >>> find_suffix("c4-train.00000.json.gz"), find_suffix("notes.json")
+    >>> find_suffix("c4-train.00000.JSON.gz"), find_suffix("notes.json")
     ('.json.gz', None)
     """
+    name = name.lower()
     built_in = next((suffix for suffix in FORMATS if name.endswith(suffix)), None)
-    return built_in or next((suffix for suffix in _map_plugged() if name.endswith(suffix)), None)
+    plugged = (suffix for suffix in _map_plugged() if name.endswith(suffix.lower()))
+    return built_in or next(plugged, None)
 
 
 @functools.cache
@@ -142,7 +144,8 @@ def find_format(name: str, kind: str | None = None) -> FileFormat | None:
     size = next(iter(records.suffixes.values()), 1.0)
     compression = None
     if isinstance(records, StreamFormat):
-        compression = next((c for end, c in COMPRESSIONS.items() if name.endswith(end)), None)
+        ends = (c for end, c in COMPRESSIONS.items() if name.lower().endswith(end))
+        compression = next(ends, None)
     return FileFormat(records, compression, _RATIO * size if compression else size)
 
 

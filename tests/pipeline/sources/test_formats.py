@@ -93,6 +93,17 @@ def test_every_suffix(suffix: str, tmp_path: Path, read: Callable[..., Any]) -> 
         assert [item.text for item in read(path)] == empty
 
 
+@pytest.mark.parametrize("suffix", [".jsonl.gz", ".parquet", ".txt"])
+def test_an_ending_in_capitals(suffix: str, tmp_path: Path, read: Callable[..., Any]) -> None:
+    """Files named as on other systems are found in a directory, and read."""
+    capital = tmp_path / f"CAPITAL{suffix.upper()}"
+    write(tmp_path / f"small{suffix}", TEXTS[1:2])
+    (tmp_path / f"small{suffix}").rename(capital)
+    assert [item.text for item in read(capital)] == TEXTS[1:2]
+    found, passed_over = files.find("a", str(tmp_path), tmp_path)
+    assert [Path(file.path).name for file in found] == [capital.name] and not passed_over
+
+
 def test_the_message_names_every_suffix() -> None:
     for suffix in FORMATS:
         base = suffix if suffix.count(".") == 1 else suffix.rpartition(".")[0]
