@@ -1,8 +1,10 @@
 """The `prep` command: finds the command that is called, and shows errors."""
 
+import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +12,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from pipeline.commands.options import check_first
-from pipeline.commands.streams import guarded_streams
+from pipeline.commands.streams import StopSignal, guarded_streams
 from pipeline.commands.terminal import out
 from pipeline.commands.usage import LazyCommands, Table
 from pipeline.core.errors import PrepError, escape_text
@@ -136,27 +138,22 @@ def main() -> None:
         sys.exit(run_app(app, "prep"))
 
 
-class _StopSignal(BaseException):
-    """SIGINT or SIGTERM arrived; no KeyboardInterrupt, which typer turns into a return value."""
-
-
 def _stop(number: int, frame: object) -> None:
-    raise _StopSignal(number)
+    raise StopSignal(number)
 
 
 def run_app(command: Callable[..., Any], name: str) -> int:
-    """Run a typer app; returns the exit code."""
+    """Run a typer app; returns the exit code. With --json among the arguments of this process an
+    error is a line of JSON, as progress is."""
     try:
         code = command(standalone_mode=False, prog_name=name)
     except PrepError as error:
-        lines = (escape_text(line, _LONGEST_LINE) for line in str(error).split("\n"))
-        console = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
-        console.print(f"{name}:", "\n".join(lines), markup=False)
+        _show("error", name, str(error), error.exit_code)
         return error.exit_code
-    except _StopSignal as stop:
+    except StopSignal as stop:
         hint = "stopped; finished work is kept, run the same command again to resume"
-        Console(stderr=True, emoji=False, soft_wrap=True).print(f"{name}: {hint}")
-        return 128 + int(stop.args[0])
+        _show("stopped", name, hint, stop.exit_code)
+        return stop.exit_code
     except typer.Exit as end:
         return end.exit_code
     except Exception as error:  # noqa: BLE001 - shown when click's own, raised again when not
@@ -168,5 +165,22 @@ def _usage_error(error: Exception, name: str) -> int:
     show, code = getattr(error, "show", None), getattr(error, "exit_code", None)
     if show is None or code is None:
         raise error
-    show()
+    if _wants_json():
+        _show("error", name, error.format_message(), int(code))  # type: ignore[attr-defined]
+    else:
+        show()
     return int(code)
+
+
+def _wants_json() -> bool:
+    return "--json" in takewhile(lambda word: word != "--", sys.argv[1:])
+
+
+def _show(event: str, name: str, message: str, code: int) -> None:
+    """What ended the command, on standard error."""
+    if _wants_json():
+        fields = {"event": event, "message": message, "exit_code": code}
+        return print(json.dumps(fields), file=sys.stderr)
+    lines = (escape_text(line, _LONGEST_LINE) for line in message.split("\n"))
+    console = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+    return console.print(f"{name}:", "\n".join(lines), markup=False)

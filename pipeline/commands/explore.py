@@ -2,6 +2,7 @@
 
 import secrets
 import socket
+from contextlib import closing
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.commands.options import LocalGenerationArgument
+from pipeline.commands.streams import StopSignal
 from pipeline.commands.terminal import print_line
 from pipeline.commands.usage import commands
 from pipeline.core.errors import ConfigError, ResourceError
@@ -46,12 +48,12 @@ def explore(
     from pipeline.engine.progress import Progress
     from pipeline.explore.explorer import Explorer
 
-    explorer = Explorer(directory, by.strip(), Progress(), compare)
     try:
-        Thread(target=explorer.warm_up, daemon=True).start()
-        _serve(explorer, port)
-    finally:
-        explorer.close()
+        with closing(Explorer(directory, by.strip(), Progress(), compare)) as explorer:
+            Thread(target=explorer.warm_up, daemon=True).start()
+            _serve(explorer, port)
+    except StopSignal as stop:  # the way in which it ends: there is no work that is kept
+        raise typer.Exit(stop.exit_code) from None
 
 
 register = commands(explore)

@@ -15,6 +15,13 @@ from pipeline.core.storage import NO_ROOM
 _FULL = {*NO_ROOM, errno.EIO}
 
 
+class StopSignal(BaseException):
+    """SIGINT or SIGTERM arrived; no KeyboardInterrupt, which typer turns into a return value."""
+
+    def __init__(self, number: int) -> None:
+        self.exit_code = 128 + number
+
+
 class _Stream:
     """A text stream that goes nowhere once its reader has closed, or, with `may_fail`, once
     anything else has kept it from being written."""
