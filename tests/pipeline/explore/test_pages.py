@@ -162,7 +162,7 @@ def test_common_words_are_paged(own_run: Path, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(text_search, "_FEW", 5)
     monkeypatch.setattr(table, "_FEW_HITS", 5)
     monkeypatch.setattr(table, "_FIRST_PASSED", 2)
-    monkeypatch.setattr(explorer_module, "_MOST_READ", 16)
+    monkeypatch.setattr(explorer_module, "_MOST_READ", 2 if words == "island valley" else 16)
     monkeypatch.setattr(explorer_module, "PAGE", 3)
     explorer = Explorer(own_run)
     client = open_client(explorer)
@@ -174,13 +174,18 @@ def test_common_words_are_paged(own_run: Path, monkeypatch: pytest.MonkeyPatch, 
         assert int(total) == len(keys) if words == "lantern" else int(total) >= len(keys)
         assert bool(at_most) == (words != "lantern")
         backwards: list[str] = []
+        empty = 0
         address = f"/documents?{query}&before={len(documents(own_run))}"
         while address:
             page = client.get(address).text
+            if not _KEY.findall(page):
+                empty += 1
+                assert "no document passes" not in page and "read for this page" in page
             backwards = _KEY.findall(page) + backwards
             links = [a for t, a in Tags(page).elements if t == "a" and a.get("rel") == "prev"]
             address = links[0]["href"] or "" if links else ""
         assert backwards == listed
+        assert words != "island valley" or empty
     bars = re.findall(r"data-low[^>]*title=\"[^\"]*: ([\d,]+) document", page)
     assert sum(int(n.replace(",", "")) for n in bars) == int(total)
     explorer.close()
