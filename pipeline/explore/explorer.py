@@ -140,7 +140,8 @@ class Explorer:
     def _search(self, words: str) -> FoundRows:
         quiet = Progress(quiet=True)
         search = TextSearch(self.home, words, quiet, self._index, MOST_SCANNED)
-        return FoundRows(Hits(self.records.text_places.live[search.rows]), search)
+        rows = self.records.text_places.live[search.rows]
+        return FoundRows(Hits(rows, len(self.records.table)), search)
 
     def list_documents(
         self, filters: ListFilters, column: str, after: int = -1, before: int | None = None

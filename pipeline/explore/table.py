@@ -22,7 +22,8 @@ from pipeline.explore.conditions import ListFilters, quote
 from pipeline.explore.loading import COMBINATION, ENDS, TABLE, bin_column, load_table
 from pipeline.runs.records import DocumentTable
 
-_REMEMBERED = 256
+_REMEMBERED, _REMEMBERED_HITS = 256, 4
+"""Counts; those of hits keep the hits, which take megabytes."""
 _FEW_HITS = 1 << 16
 """Hits that are looked up; more are a column next to the table."""
 _IS_HIT = quote("is a hit")
@@ -45,22 +46,22 @@ class Count:
 
 @dataclass(frozen=True, eq=False)
 class Hits:
-    """Rows of the table in which words can be, (N,) ascending."""
+    """Rows of a table of so many `documents` in which words can be, (N,) ascending."""
 
     rows: U32
+    documents: int
 
-    @cached_property
-    def is_few(self) -> bool:
+    @property
+    def are_few(self) -> bool:
         """Whether they are looked up in the table."""
         return len(self.rows) <= _FEW_HITS
 
-    def make_table(self, documents: int) -> pa.Table:
+    @cached_property
+    def table(self) -> pa.Table:
         """The rows; of many, for each document whether it is one."""
-        return pa.table({"row": self.rows}) if self.is_few else self._make_column(documents)
-
-    @lru_cache(1)  # noqa: B019 - as long as the hits
-    def _make_column(self, documents: int) -> pa.Table:
-        mask = np.zeros(documents, np.bool_)
+        if self.are_few:
+            return pa.table({"row": self.rows})
+        mask = np.zeros(self.documents, np.bool_)
         mask[self.rows] = True
         return pa.table({"is a hit": mask})
 
@@ -80,7 +81,8 @@ class RunTable:
         self.about = load_table(self.connection, directory)
         self.connection.execute("set enable_external_access = false")
         self.connection.execute("set lock_configuration = true")
-        self._count_once = lru_cache(_REMEMBERED)(self._count)
+        self._count_any = lru_cache(_REMEMBERED)(self._count)
+        self._count_hits = lru_cache(_REMEMBERED_HITS)(self._count)
         self._all = self._count(ListFilters(), None, None)[0]
 
     def close(self) -> None:
@@ -128,7 +130,7 @@ class RunTable:
 
     def describe(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """What a list shows of these rows, which ascend."""
-        hits = Hits(np.array(rows, np.uint32))
+        hits = Hits(np.array(rows, np.uint32), self._documents)
         return self._select(_LISTED, ListFilters(), hits, (), "order by row")
 
     def count_facets(
@@ -151,6 +153,12 @@ class RunTable:
         counts = self._count_once(filters, hits, column)[1]
         edges, _ = self.about.bins[column]
         return [counts.get(number, 0) for number in range(1, len(edges))]
+
+    def _count_once(
+        self, filters: ListFilters, hits: Hits | None, column: str | None
+    ) -> tuple[Counter[int], Counter[int]]:
+        count = self._count_any if hits is None else self._count_hits
+        return count(filters, hits, column)
 
     def _count(
         self, filters: ListFilters, hits: Hits | None, column: str | None
@@ -177,7 +185,7 @@ class RunTable:
         where, source = filters.conditions(self.about.schema), TABLE
         if limits:
             where.add(*limits)
-        if hits is not None and hits.is_few:
+        if hits is not None and hits.are_few:
             where.add("row in (select row from hits)")
         elif hits is not None:
             where.add(_IS_HIT)
@@ -185,7 +193,7 @@ class RunTable:
         cursor = self.connection.cursor()
         try:
             if hits is not None:
-                cursor.register("hits", hits.make_table(self._documents))
+                cursor.register("hits", hits.table)
             return where.run(cursor, f"select {columns} from {source} where {where.sql} {rest}")
         finally:
             cursor.close()
