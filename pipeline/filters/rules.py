@@ -205,4 +205,6 @@ def warm_up_filters() -> None:
     )
     texts = pa.array(["One line.\n\nAnother one …"], pa.large_string())
     find_failures(texts, Filters(every))
+    if language.is_installed():
+        language.detect_languages(texts, 1)
     measure_perplexity(texts, open_trained(*train_ngrams(texts, NgramSettings())))

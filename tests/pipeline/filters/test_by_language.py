@@ -68,7 +68,7 @@ def test_each_language_as_if_alone(documents: list[tuple[str, int, bool]]) -> No
     texts = [TEXTS[code] * times + " {" * bracket for code, times, bracket in documents]
     expected = []
     for row, text in enumerate(texts):
-        code, _ = language.detect_language(text, 2000)
+        [code] = language.detect_languages([text], 2000).codes
         alone = rows_of([text], config_of(merged(SECTION, code)))
         expected += [(str(row), *failure[1:]) for failure in alone]
     assert rows_of(texts, config_of(SECTION)) == expected
@@ -93,7 +93,7 @@ def test_no_language_is_looked_for_unless_asked(monkeypatch: pytest.MonkeyPatch)
     def refuse(*_: Any) -> None:
         raise AssertionError("a language was looked for")
 
-    monkeypatch.setattr(language, "detect_language", refuse)
+    monkeypatch.setattr(language, "detect_languages", refuse)
     plain = {name: {**family, "languages": {}} for name, family in SECTION.items()}
     config = config_of(plain)
     assert rows_of(list(TEXTS.values()), config)
@@ -120,7 +120,7 @@ def test_only_what_is_given_is_written_out() -> None:
 
 def test_probability_by_language() -> None:
     texts = [TEXTS["fr"], TEXTS["de"]]
-    sure = [language.detect_language(text, 2000)[1] for text in texts]
+    sure = language.detect_languages(texts, 2000).probability.tolist()
     keep: dict[str, Any] = {"keep": ["fr", "de"], "min_probability": 1.0}
     own = {"fr": {"min_probability": sure[0]}}
     section = {"language": {**keep, "languages": own}}
@@ -131,8 +131,9 @@ def test_probability_by_language() -> None:
 
 def test_an_uncertain_language_counts_too() -> None:
     text = "zxq 123 vbn"
-    code, probability = language.detect_language(text, 2000)
-    assert probability < 0.65
+    guesses = language.detect_languages([text], 2000)
+    [code] = guesses.codes
+    assert guesses.probability[0] < 0.65
     section = {"gopher": {"languages": {code: {"min_words": 1000}}}}
     found = find_failures(pa.array([text], pa.large_string()), Filters(config_of(section)))
     assert found.limit[found.reason.index("gopher_word_count")] == 1000
