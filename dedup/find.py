@@ -33,17 +33,18 @@ from dedup.eval_index import build_item_index
 from dedup.join import buckets
 from dedup.lines import units_of
 from dedup.lsh import band_digests, sort_run
+from dedup.matches import MovedWindows, chain_matches, verify_matches
 from dedup.minhash import Sketches, sketch_documents
 from dedup.overlap import find_overlaps
 from dedup.presets import PRESETS, Preset, Verify, check_choice, resolve_preset
 from dedup.similarity import PairJaccard
 from dedup.substrings import (
     LEAST_BYTES,
-    chain_matches,
     find_seeds,
     first_of_groups,
-    keep_candidates,
-    verify_match,
+    group_windows,
+    hash_candidates,
+    is_among,
 )
 from dedup.text import Texts, join_texts
 
@@ -154,12 +155,13 @@ def warm_up(
         found.look_up(0, len(texts))
     if lines:
         units_of(texts)
-        verify_match(texts.data, 0, 1, texts.data, 0, 1)
         seeds = find_seeds(texts, LEAST_BYTES)
-        keep_candidates(texts, seeds, np.ones(len(seeds), np.bool_), LEAST_BYTES)
+        is_shared = is_among(seeds.digest, seeds.digest)
+        group_windows(texts, *hash_candidates(texts, seeds, is_shared, LEAST_BYTES))
         one = np.zeros(1, np.uint32)
         first_of_groups(one, np.zeros((1, 2), np.uint64))
-        chain_matches(one, one, one.astype(np.int64), one, LEAST_BYTES)
+        matches = chain_matches(0, 1, 1, MovedWindows(one, one, one), (one, one, one))
+        verify_matches(texts.data, matches.start, matches.end, texts.data, matches.first, 1)
     if overlap:
         index, _, _ = build_item_index(texts)
         find_overlaps(texts, index)

@@ -11,19 +11,19 @@ are neighbours too form a match.
    so one that holds a seed of which there is no second anywhere is not repeated, and is never
    looked at again. That rules out nearly all text that does not repeat.
 2. The windows that are left are joined by a 64-bit hash of all their bytes: the first of equal ones
-   stays.
-3. Matches are compared byte by byte; what differs is not cut.
+   stays. Expected once in 10^9 windows with a chance of 3 %, some have equal hashes and different
+   bytes; the later repeats of these can be missed.
+3. Matches are made of them and compared byte by byte (`dedup.matches`); what differs is not cut.
 
-So nothing is cut that does not occur earlier. Of windows with equal hashes and different bytes the
-later repeats can be missed: expected once in 10^9 windows with a chance of 3 %.
+A place is a byte in the data of all texts, counted from that of the first one. Windows of two texts
+never have neighbouring places.
 
-Legend: N texts, S seeds, W windows, M matches.
+Legend: N texts, S seeds, W windows, F the first of equal ones, R runs of others.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from dedup.arrays import I64, U8, U32, U64, Mask
 from dedup.compiled import kernel
@@ -32,27 +32,13 @@ from dedup.polynomial import fmix64
 from dedup.presets import BASE
 from dedup.text import Texts
 
-__all__ = [
-    "LEAST_BYTES",
-    "RepeatedBytes",
-    "Seeds",
-    "TextWindows",
-    "chain_matches",
-    "find_seeds",
-    "first_of_groups",
-    "keep_candidates",
-    "seed_size",
-    "verify_match",
-]
-
 LEAST_BYTES = 32
 """Shortest window."""
 _SPARE = 1 << 10
 _WORD = 1 << 64
 _BASE, _ONE, _ZERO = np.uint64(BASE), np.uint64(1), np.uint64(0)
-_MOST_TAIL = 3
-"""Bytes of a character behind its first."""
-_CONTINUES, _TOP_TWO = np.uint8(0x80), np.uint8(0xC0)
+_STRIDE = 256
+"""Places for each of which it is known which text it is in."""
 
 
 @dataclass(frozen=True)
@@ -69,29 +55,17 @@ class Seeds:
 
 @dataclass(frozen=True)
 class TextWindows:
-    """Windows of N texts, ascending by digest, then by row and start: digest (W,) uint64; row,
-    byte_start (W,) uint32: the text, and the window's first byte in it."""
+    """Windows of N texts. The first of equal ones, ascending by digest: digest (F,) uint64; row,
+    place (F,) uint32: the text, and the first byte. The others, ascending by place: runs of
+    neighbours, the first ones of which are neighbours too: later, first, count (R,) uint32: the
+    places of both, and how many they are."""
 
     digest: U64
     row: U32
-    byte_start: U32
-
-    def __len__(self) -> int:
-        return len(self.digest)
-
-
-@dataclass(frozen=True)
-class RepeatedBytes:
-    """Runs of neighbouring repeated windows, ascending by row and start: row, byte_start, byte_end
-    (M,) int64: their bytes, half-open; first (M,) int64: an index of the first window of each."""
-
-    row: I64
-    byte_start: I64
-    byte_end: I64
-    first: I64
-
-    def __len__(self) -> int:
-        return len(self.row)
+    place: U32
+    later: U32
+    first: U32
+    count: U32
 
 
 def seed_size(least: int) -> int:
@@ -129,26 +103,40 @@ def find_seeds(texts: Texts, least: int) -> Seeds:
         room = count
 
 
-def keep_candidates(texts: Texts, seeds: Seeds, is_shared_S: Mask, least: int) -> TextWindows:
-    """The windows that no seed rules out. is_shared_S: whether there is a second of each seed, in
-    these or other texts."""
+def hash_candidates(texts: Texts, seeds: Seeds, is_shared_S: Mask, least: int) -> tuple[U64, U32]:
+    """Digest and place of the windows that no seed rules out, (W,) uint64 and uint32. is_shared_S:
+    whether there is a second of each seed, in these or other texts."""
     size = seed_size(least)
     alone = seeds.place[~is_shared_S]
-    room = len(alone) + len(texts)
-    rows, starts, stops = (
-        np.empty(room, np.uint32),
-        np.empty(room, np.int64),
-        np.empty(room, np.int64),
-    )
-    count = _leave_open(texts.offsets, alone, size, least, rows, starts, stops)
-    rows, starts, stops = rows[:count], starts[:count], stops[:count]
+    starts, stops = np.empty((2, len(alone) + len(texts)), np.int64)
+    count = _leave_open(texts.offsets, alone, size, least, starts, stops)
+    starts, stops = starts[:count], stops[:count]
     total = int((stops - starts).sum())
-    digest = np.empty(total, np.uint64)
-    row, byte = np.empty(total, np.uint32), np.empty(total, np.uint32)
+    digest, place = np.empty(total, np.uint64), np.empty(total, np.uint32)
     power = np.uint64(pow(BASE, least, _WORD))
-    _hash_windows(texts.data, texts.offsets, rows, starts, stops, least, power, digest, row, byte)
-    ordered, order = sort_run(digest, np.arange(total, dtype=np.uint32))
-    return TextWindows(ordered, row[order], byte[order])
+    _hash_windows(texts.data, texts.offsets[0], starts, stops, least, power, digest, place)
+    return digest, place
+
+
+def group_windows(texts: Texts, digest_W: U64, place_W: U32) -> TextWindows:
+    """The windows of `hash_candidates`, equal ones together."""
+    digest, place = sort_run(digest_W, place_W)
+    span = int(texts.offsets[-1] - texts.offsets[0])
+    first_of = np.zeros(span, np.uint32)
+    firsts = _split_groups(digest, place, first_of)
+    row = np.empty(firsts, np.uint32)
+    _find_rows(texts.offsets, place[:firsts], row)
+    runs = np.empty((3, _count_runs(first_of)), np.uint32)
+    _fill_runs(first_of, runs)
+    return TextWindows(digest[:firsts], row, place[:firsts], *runs)
+
+
+def is_among(digest_S: U64, known_K: U64) -> Mask:
+    """Whether each digest is one of those that are known, in any order; both are uniform."""
+    slots = np.zeros(1 << max(4, (2 * len(known_K)).bit_length()), np.uint64)
+    is_known_S = np.zeros(len(digest_S), np.bool_)
+    _look_up(digest_S, known_K, slots, is_known_S)
+    return is_known_S
 
 
 def first_of_groups(group_M: U32, key_M2: U64) -> I64:
@@ -157,44 +145,6 @@ def first_of_groups(group_M: U32, key_M2: U64) -> I64:
     first_M = np.empty(len(group_M), np.int64)
     _find_first(group_M, key_M2, first_M)
     return first_M
-
-
-def chain_matches(
-    row_W: U32, byte_W: U32, first_text_W: npt.NDArray[np.integer], first_byte_W: U32, least: int
-) -> RepeatedBytes:
-    """Matches of repeated windows, given in any order; no window twice. first_text_W, first_byte_W:
-    the text of the first occurrence of each, as any number, and its first byte there. Without those
-    whose bytes others cover, of which text that repeats itself has one at every byte."""
-    key = row_W.astype(np.uint64) << np.uint64(32) | byte_W
-    ordered, order = sort_run(key, np.arange(len(key), dtype=np.uint32))
-    text, byte = first_text_W[order].astype(np.int64), first_byte_W[order].astype(np.int64)
-    goes_on = (np.diff(ordered) == 1) & (np.diff(text) == 0) & (np.diff(byte) == 1)
-    starts = np.flatnonzero(np.r_[True, ~goes_on][: len(key)])
-    stops = np.r_[starts[1:], len(key)][: len(starts)]
-    row = (ordered[starts] >> np.uint64(32)).astype(np.int64)
-    start = (ordered[starts] & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    end = start + (stops - starts) + least - 1
-    needed = np.zeros(len(row), np.bool_)
-    _cover(row, start, end, needed)
-    chosen = np.flatnonzero(needed)
-    first = order[starts[chosen]].astype(np.int64)
-    return RepeatedBytes(row[chosen], start[chosen], end[chosen], first)
-
-
-def verify_match(
-    later: U8, start: int, end: int, earlier: U8, earlier_start: int, least: int
-) -> I64:
-    """Where later[start:end] agrees with as many bytes of `earlier` for `least` bytes or more:
-    (K, 2) int64, half-open bytes of `later`, ascending, without incomplete characters at the ends.
-
-    later, earlier: UTF-8 of two texts, read-only.
-
-    >>> text = np.frombuffer("_-één x".encode(), np.uint8)
-    >>> verify_match(text, 3, 7, text, 3, 3).tolist()
-    [[4, 7]]
-    """
-    spans = np.empty(((end - start) // least + 1, 2), np.int64)
-    return spans[: _verify(later, start, end, earlier, earlier_start, least, spans)]
 
 
 @kernel
@@ -237,11 +187,9 @@ def _step(data: U8, at: int, size: int, power: np.uint64) -> np.uint64:
 
 
 @kernel
-def _leave_open(
-    offsets_N1: I64, alone: I64, size: int, least: int, rows: U32, starts: I64, stops: I64
-) -> int:
-    """First bytes [start, stop) of the windows that hold no seed of those that are alone, by row;
-    the arrays hold len(alone) + N."""
+def _leave_open(offsets_N1: I64, alone: I64, size: int, least: int, starts: I64, stops: I64) -> int:
+    """First bytes [start, stop) of the windows that hold no seed of those that are alone; the
+    arrays hold len(alone) + N."""
     count, i = 0, 0
     for row in range(len(offsets_N1) - 1):
         start, end = offsets_N1[row], offsets_N1[row + 1]
@@ -249,12 +197,12 @@ def _leave_open(
         while i < len(alone) and alone[i] < end:
             before = alone[i] + size - least
             if start < before:
-                rows[count], starts[count], stops[count] = row, start, before
+                starts[count], stops[count] = start, before
                 count += 1
             start = alone[i] + 1
             i += 1
         if start < stop:
-            rows[count], starts[count], stops[count] = row, start, stop
+            starts[count], stops[count] = start, stop
             count += 1
     return count
 
@@ -262,31 +210,107 @@ def _leave_open(
 @kernel
 def _hash_windows(
     data: U8,
-    offsets_N1: I64,
-    rows: U32,
+    origin: int,
     starts: I64,
     stops: I64,
     least: int,
     power: np.uint64,
     digest_W: U64,
-    row_W: U32,
-    byte_W: U32,
+    place_W: U32,
 ) -> None:
-    """Digest, row and first byte of all windows that begin in [start, stop). power: BASE^least."""
+    """Digest and place of all windows that begin in [start, stop). power: BASE^least."""
     count = 0
-    for k in range(len(rows)):
-        at, row = starts[k], rows[k]
+    for k in range(len(starts)):
+        at = starts[k]
         value = _ZERO
         for i in range(at, at + least):
             value = value * _BASE + (np.uint64(data[i]) + _ONE)
         while True:
-            digest_W[count] = fmix64(value)
-            row_W[count], byte_W[count] = row, at - offsets_N1[row]
+            digest_W[count], place_W[count] = fmix64(value), at - origin
             count += 1
             if at + 1 == stops[k]:
                 break
             value = value * _BASE + _step(data, at, least, power)
             at += 1
+
+
+@kernel
+def _split_groups(digest_W: U64, place_W: U32, first_of: U32) -> int:
+    """Of windows in order, move the first of equal ones to the front; of every other one, its place
+    in `first_of` gets the place of the first, and 1. Returns how many are first."""
+    count = 0
+    for i in range(len(digest_W)):
+        if count and digest_W[i] == digest_W[count - 1]:
+            first_of[place_W[i]] = place_W[count - 1] + np.uint32(1)
+        else:
+            digest_W[count], place_W[count] = digest_W[i], place_W[i]
+            count += 1
+    return count
+
+
+@kernel
+def _find_rows(offsets_N1: I64, place_F: U32, row_F: U32) -> None:
+    """The text of each place."""
+    origin, row = offsets_N1[0], 0
+    row_at = np.empty((offsets_N1[-1] - origin) // _STRIDE + 1, np.uint32)
+    for i in range(len(row_at)):
+        while row + 2 < len(offsets_N1) and offsets_N1[row + 1] - origin <= i * _STRIDE:
+            row += 1
+        row_at[i] = row
+    for k in range(len(place_F)):
+        row = row_at[place_F[k] // _STRIDE]
+        while offsets_N1[row + 1] - origin <= place_F[k]:
+            row += 1
+        row_F[k] = row
+
+
+@kernel
+def _begins_run(first_of: U32, place: int) -> bool:
+    return place == 0 or first_of[place - 1] == 0 or first_of[place - 1] + 1 != first_of[place]
+
+
+@kernel
+def _count_runs(first_of: U32) -> int:
+    count = 0
+    for place in range(len(first_of)):
+        if first_of[place]:
+            count += _begins_run(first_of, place)
+    return count
+
+
+@kernel
+def _fill_runs(first_of: U32, runs_3R: U32) -> None:
+    """Later, first and count of every run."""
+    k = -1
+    for place in range(len(first_of)):
+        if not first_of[place]:
+            continue
+        if _begins_run(first_of, place):
+            k += 1
+            runs_3R[0, k], runs_3R[1, k], runs_3R[2, k] = place, first_of[place] - 1, 0
+        runs_3R[2, k] += 1
+
+
+@kernel
+def _look_up(digest_S: U64, known_K: U64, slots: U64, is_known_S: Mask) -> None:
+    """slots: zeros, a power of two of them and more than known digests."""
+    knows_zero, mask = False, len(slots) - 1
+    for digest in known_K:
+        knows_zero |= digest == _ZERO
+        slots[_slot_of(digest, slots, mask)] = digest
+    for k in range(len(digest_S)):
+        digest = digest_S[k]
+        is_here = slots[_slot_of(digest, slots, mask)] == digest
+        is_known_S[k] = is_here and (digest != _ZERO or knows_zero)
+
+
+@kernel
+def _slot_of(digest: np.uint64, slots: U64, mask: int) -> int:
+    """Where a digest is, or would be."""
+    slot = digest & np.uint64(mask)
+    while slots[slot] and slots[slot] != digest:
+        slot = (slot + _ONE) & np.uint64(mask)
+    return int(slot)
 
 
 @kernel
@@ -301,44 +325,3 @@ def _find_first(group_M: U32, key_M2: U64, first_M: I64) -> None:
             stop += 1
         first_M[start:stop] = first
         start = stop
-
-
-@kernel
-def _cover(row_M: I64, start_M: I64, end_M: I64, needed_M: Mask) -> None:
-    """Mark matches that cover the bytes of all: of those that begin before the last one ends, the
-    one that reaches furthest. They overlap enough to hold the characters at their ends."""
-    i = 0
-    while i < len(row_M):
-        row, best, reach = row_M[i], i, end_M[i]
-        j = i + 1
-        while True:
-            needed_M[best] = True
-            covered = reach
-            while j < len(row_M) and row_M[j] == row and start_M[j] + _MOST_TAIL <= covered:
-                if end_M[j] > reach:
-                    best, reach = j, end_M[j]
-                j += 1
-            if reach == covered:
-                break
-        i = j
-
-
-@kernel
-def _verify(
-    later: U8, start: int, end: int, earlier: U8, earlier_start: int, least: int, spans_K2: I64
-) -> int:
-    """Fill the spans, which hold (end - start) // least + 1; returns how many there are."""
-    count, low, shift = 0, start, earlier_start - start
-    for i in range(start, end + 1):
-        if i < end and later[i] == earlier[i + shift]:
-            continue
-        if i - low >= least:
-            first, stop = low, i
-            while first < stop and (later[first] & _TOP_TWO) == _CONTINUES:
-                first += 1
-            while stop > first and stop < len(later) and (later[stop] & _TOP_TWO) == _CONTINUES:
-                stop -= 1
-            spans_K2[count, 0], spans_K2[count, 1] = first, stop
-            count += 1
-        low = i + 1
-    return count

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dedup.arrays import U32, U64, Mask
+from dedup.arrays import U32
 from pipeline.core import ids
 from pipeline.core.manifest import Shard
 from pipeline.engine.levels import Bundle, single_ranges
@@ -40,8 +40,6 @@ WINDOW_MEMORY = 64
 """Working memory of a task for each byte of text that repeats: hashes, places, their sort."""
 _ENTRY_BYTES = 64
 """Working memory of one seed in the join."""
-_PLACES = 16
-"""Marks for each digest that is looked for, so that few others are."""
 
 
 @dataclass(frozen=True)
@@ -171,10 +169,10 @@ class WindowsJob:
 
 
 def _windows(job: WindowsJob, inputs: Inputs) -> Result:
-    """Of the first windows of a digest: digest (ascending), shard (the block), row, byte_start; of
-    all others row, byte_start, and the number of the first one; of every document of the block, by
-    key: doc_key, and row in the documents shard."""
-    from dedup.substrings import find_seeds, keep_candidates
+    """Of the first windows of a digest: digest (ascending), shard (the block), row, place; of the
+    others, as runs, later, first, count; of every document of the block, by key: doc_key, row in
+    the documents shard, and the place of its first byte."""
+    from dedup.substrings import find_seeds, group_windows, hash_candidates, is_among
 
     rows = find_kept_rows(job.documents, job.keep, job.rules.sources, inputs)
     rows = rows[(rows >= job.first) & (rows < job.stop)]
@@ -187,32 +185,32 @@ def _windows(job: WindowsJob, inputs: Inputs) -> Result:
         for part in slice_found(job.shared.value, job.shard, job.shard + 1, inputs)
     ]
     seeds = find_seeds(texts, job.rules.least)
-    is_shared = _is_among(seeds.digest, np.concatenate([np.zeros(0, np.uint64), *shared]))
-    windows = keep_candidates(texts, seeds, is_shared, job.rules.least)
-    is_first = np.r_[True, windows.digest[1:] != windows.digest[:-1]][: len(windows)]
-    first, later = np.flatnonzero(is_first), np.flatnonzero(~is_first)
+    is_shared = is_among(seeds.digest, np.concatenate([np.zeros(0, np.uint64), *shared]))
+    digest, place = hash_candidates(texts, seeds, is_shared, job.rules.least)
+    windows = group_windows(texts, digest, place)
     columns = {
         "arrow": {
-            "digest": windows.digest[first],
-            "shard": np.full(len(first), job.index, np.uint32),
-            "row": windows.row[first],
-            "byte_start": windows.byte_start[first],
+            "digest": windows.digest,
+            "shard": np.full(len(windows.digest), job.index, np.uint32),
+            "row": windows.row,
+            "place": windows.place,
         },
         layout.LATER_SHARD: {
-            "row": windows.row[later],
-            "byte_start": windows.byte_start[later],
-            "first": np.cumsum(is_first, dtype=np.uint32)[later] - np.uint32(1),
+            "later": windows.later,
+            "first": windows.first,
+            "count": windows.count,
         },
         layout.LINE_KEYS_SHARD: {
             "doc_key": keys.take(pa.array(order)).combine_chunks(),
             "row": rows,
+            "start": (texts.offsets[:-1] - texts.offsets[0]).astype(np.uint32),
         },
     }
     outputs = tuple(
         arrow_output(layout.shard("windows", job.index, end), pa.table(of_end))
         for end, of_end in columns.items()
     )
-    counters = {"windows": len(windows), "firsts": len(first)}
+    counters = {"windows": len(digest), "firsts": len(windows.digest)}
     return Result(outputs, counters)
 
 
@@ -221,21 +219,6 @@ def read_texts(documents: Shard, rows: U32, inputs: Inputs) -> "Texts":
     from dedup.text import join_texts
 
     return join_texts(inputs.open(documents).take(["text"], rows)["text"])
-
-
-def _is_among(digest_S: U64, known_K: U64) -> Mask:
-    """Whether each digest is one of those that are known, which may be in any order."""
-    if not len(known_K):
-        return np.zeros(len(digest_S), np.bool_)
-    known_K = np.sort(known_K, kind="stable")  # which they are, nearly
-    shift = np.uint64(64 - (_PLACES * len(known_K)).bit_length())
-    marks = np.zeros(1 << int(64 - shift), np.bool_)
-    marks[known_K >> shift] = True
-    is_known: Mask = marks[digest_S >> shift]
-    digest_C = digest_S[is_known]
-    at = np.minimum(np.searchsorted(known_K, digest_C), len(known_K) - 1)
-    is_known[is_known] = known_K[at] == digest_C
-    return is_known
 
 
 def windows_stage(
@@ -262,7 +245,7 @@ def windows_stage(
         inputs = (job.documents, job.keep, job.shared)
         label = f"windows of block {index}"
         tasks.append(Task(label, job, inputs, size, WINDOW_MEMORY * size))
-    return Stage(name="windows", version=1, function=_windows, tasks=tuple(tasks))
+    return Stage(name="windows", version=2, function=_windows, tasks=tuple(tasks))
 
 
 def list_blocks(seeds: views.SeedsOutput) -> Iterator[tuple[int, list[int]]]:

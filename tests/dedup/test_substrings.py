@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dedup.matches import MovedWindows, chain_matches, verify_matches
 from dedup.substrings import (
     LEAST_BYTES,
-    chain_matches,
     find_seeds,
-    keep_candidates,
-    verify_match,
+    group_windows,
+    hash_candidates,
+    is_among,
 )
 from dedup.text import join_texts
 from pipeline.core import zstd
@@ -31,22 +32,19 @@ def cut_of(strings: list[str], least: int) -> list[Match]:
     texts = join_texts(pa.array(strings, pa.large_string()))
     seeds = find_seeds(texts, least)
     _, number, counts = np.unique(seeds.digest, return_inverse=True, return_counts=True)
-    windows = keep_candidates(texts, seeds, (counts > 1)[number], least)
-    _, first, of_window = np.unique(windows.digest, return_index=True, return_inverse=True)
-    row, byte = windows.row[first][of_window], windows.byte_start[first][of_window]
-    later = (row != windows.row) | (windows.byte_start - byte >= least)
-    row, byte = row[later], byte[later]
-    matches = chain_matches(windows.row[later], windows.byte_start[later], row, byte, least)
-    found = []
-    for k, one in enumerate(matches.first.tolist()):
-        start, end, begin = int(matches.byte_start[k]), int(matches.byte_end[k]), int(byte[one])
-        of_text, of_first = (
-            texts.data[texts.offsets[n] : texts.offsets[n + 1]] for n in (matches.row[k], row[one])
-        )
-        spans = verify_match(of_text, start, end, of_first, begin, least).tolist()
-        number = int(matches.row[k])
-        found += [(number, low, high, int(row[one]), begin + low - start) for low, high in spans]
-    return found
+    digest, place = hash_candidates(texts, seeds, (counts > 1)[number], least)
+    windows = group_windows(texts, digest, place)
+    none, runs = np.zeros(0, np.uint32), (windows.later, windows.first, windows.count)
+    span = int(texts.offsets[-1])
+    matches = chain_matches(0, span, least, MovedWindows(none, none, none), runs)
+    match, low, high = verify_matches(
+        texts.data, matches.start, matches.end, texts.data, matches.first, least
+    )
+    begin = matches.first[match] + low - matches.start[match]
+    row, first = (np.searchsorted(texts.offsets, a, "right") - 1 for a in (low, begin))
+    starts = texts.offsets[row]
+    columns = (row, low - starts, high - starts, first, begin - texts.offsets[first])
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def plain_matches(strings: list[str], least: int) -> list[Match]:
@@ -91,9 +89,33 @@ def test_a_passage_in_two_parts() -> None:
 def test_what_differs_is_not_cut() -> None:
     """As where different windows have one hash."""
     later, earlier = (np.frombuffer(t, np.uint8) for t in (b"abcdXfghijk", b"_abcdefghijk"))
-    assert verify_match(later, 0, 11, earlier, 1, 4).tolist() == [[0, 4], [5, 11]]
-    assert verify_match(later, 0, 11, earlier, 1, 5).tolist() == [[5, 11]]
-    assert verify_match(later, 0, 11, earlier, 1, 7).tolist() == []
+    start, end, first = np.array([0, 5]), np.array([11, 11]), np.array([1, 6])
+    for least, expected in ((4, [(0, 0, 4), (0, 5, 11), (1, 5, 11)]), (5, [(0, 5, 11), (1, 5, 11)]),
+                            (7, [])):  # fmt: skip
+        found = verify_matches(later, start, end, earlier, first, least)
+        assert list(zip(*(column.tolist() for column in found), strict=True)) == expected
+
+
+def test_windows_that_are_first_in_another_block() -> None:
+    """Runs lead to where the first of them moved to, and break where that breaks; what stays must
+    be apart."""
+    moved = MovedWindows(*np.array([[10, 11, 12, 30], [7, 7, 8, 9], [50, 51, 0, 3]], np.uint32))
+    runs = tuple(np.array([[40, 60], [10, 57], [4, 2]], np.uint32))
+    found = chain_matches(2, 100, 4, moved, runs)
+    rows = zip(
+        *(c.tolist() for c in (found.start, found.end, found.block, found.first)), strict=True
+    )
+    assert list(rows) == [
+        (10, 15, 7, 50), (12, 16, 8, 0), (30, 34, 9, 3),
+        (40, 45, 7, 50), (42, 46, 8, 0), (43, 47, 2, 13),
+    ]  # fmt: skip
+
+
+@given(st.lists(st.integers(0, 2**64 - 1)), st.lists(st.integers(0, 2**64 - 1)))
+def test_digests_that_are_known(digests: list[int], known: list[int]) -> None:
+    every = [*digests, *known[::2], 0]
+    found = is_among(np.array(every, np.uint64), np.array(known, np.uint64))
+    assert found.tolist() == [digest in known for digest in every]
 
 
 def test_windows_that_are_too_short() -> None:

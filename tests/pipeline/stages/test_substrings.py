@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dedup.substrings
-from dedup.substrings import TextWindows
+from dedup.arrays import U32, U64
 from pipeline.core.manifest import StageManifest
 from pipeline.engine import levels
 from pipeline.engine.stage import Inputs
@@ -136,15 +136,13 @@ def test_windows_with_equal_hashes_and_other_bytes(
 ) -> None:
     """With hashes of four bits, nearly all of what is compared is different, and none of it is cut:
     the bytes of every cut are those of the place where they stay."""
-    whole = dedup.substrings.keep_candidates
+    whole = dedup.substrings.hash_candidates
 
-    def find_candidates(*arguments: Any) -> TextWindows:
-        found = whole(*arguments)
-        digest = found.digest >> np.uint64(60) << np.uint64(60)
-        order = np.lexsort((found.byte_start, found.row, digest))
-        return TextWindows(digest[order], found.row[order], found.byte_start[order])
+    def hash_badly(*arguments: Any) -> tuple[U64, U32]:
+        digest, place = whole(*arguments)
+        return digest >> np.uint64(60) << np.uint64(60), place
 
-    monkeypatch.setattr(dedup.substrings, "keep_candidates", find_candidates)
+    monkeypatch.setattr(dedup.substrings, "hash_candidates", hash_badly)
     cuts_of(tmp_path, corpus(), RULES, MEMORY)
     texts, found = dict(documents_of(corpus(), RULES)), table_of(tmp_path)
     for key, low, high, first, start in found:
