@@ -97,19 +97,22 @@ def _take(hashes: U64, windows_S3: I64, shift: np.uint64, digests: U64, rows: U3
     return count
 
 
-def count_shared(group_M: U32, document_M: U32, bytes_M: U32) -> tuple[I64, I64, I64]:
+def count_shared(
+    group_M: U32, document_M: U32, bytes_M: U32, first_new: int
+) -> tuple[I64, I64, I64]:
     """Of sampled shingles in more than one document: entries of a document, of a longer one, and
     how many shingles both have, (P,) each.
 
     group_M ascends and is equal for equal shingles; document_M numbers documents in the order of
-    the inputs. Of documents of one length the first counts as the longest. Only the MOST_CONTAINERS
-    longest ones with a shingle are counted as the longer one for it.
+    the inputs, and those before `first_new` are counted as the longer one alone. Of documents of
+    one length the first counts as the longest. Only the MOST_CONTAINERS longest ones with a shingle
+    are counted as the longer one for it.
     """
     order = np.lexsort((document_M, ~bytes_M, group_M))
     group = group_M[order]
     start = np.flatnonzero(np.r_[True, group[1:] != group[:-1]][: len(group)])
     first = np.repeat(start, np.diff(start, append=len(group)))
-    place = np.arange(len(group)) - first
+    place = np.where(document_M[order] >= first_new, np.arange(len(group)) - first, 0)
     found = [(np.flatnonzero(place > rank), rank) for rank in range(MOST_CONTAINERS)]
     shorter = order[np.concatenate([at for at, _ in found])]
     longer = order[np.concatenate([first[at] + rank for at, rank in found])]
@@ -150,14 +153,16 @@ def compare_pairs(
     return found
 
 
-def choose_containers(member_L: U32, bytes_L: U32, container_L: U32, share_L: F64) -> Mask:
+def choose_containers(
+    member_L: U32, bytes_L: U32, container_L: U32, share_L: F64, first_new: int
+) -> Mask:
     """The links by which documents go, one of each, (L,): to a container that stays itself.
 
     A link: a document, its bytes, a longer document that contains it, and how much of it. Longest
-    documents are decided on first; of containers that stay the one with the largest share is taken,
-    then the first.
+    documents are decided on first; of containers that stay those before `first_new` are preferred,
+    then the one with the largest share, then the first.
     """
-    order = np.lexsort((container_L, -share_L, member_L, ~bytes_L))
+    order = np.lexsort((container_L, -share_L, container_L >= first_new, member_L, ~bytes_L))
     known, number = np.unique(np.concatenate([member_L, container_L]), return_inverse=True)
     is_gone, chosen = np.zeros(len(known), np.bool_), np.zeros(len(member_L), np.bool_)
     member, container = np.split(number.astype(np.int64), 2)

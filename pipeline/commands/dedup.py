@@ -52,6 +52,8 @@ _INDEX = f"""Keep an index of documents that grows batch by batch, and look new 
 --threshold J: pairs with this Jaccard similarity or more are duplicates
 --text-key FIELD: field or column that holds the text
 --key FIELD: a field of meta such as url: documents with the same value are duplicates too
+--containment SHARE: documents of whose shingles a longer one has this share and more, from 50 %,
+    are duplicates too, for instance 90%
 --name NAME: name of these files: part of every document's key, and the source of documents that
     state none
 --memory SIZE: working memory of one task
@@ -164,6 +166,7 @@ def build(
     threshold: float = 0.8,
     text_key: str = "text",
     key: str | None = None,
+    containment: str | None = None,
     name: str | None = None,
     memory: str = "1 GiB",
     max_source_share: str = "75 %",
@@ -181,7 +184,13 @@ def build(
     from pipeline.stories.selection import describe_dedup
 
     config = _dedup_config(
-        preset, memory, max_source_share, verify=verify, threshold=threshold, key=key
+        preset,
+        memory,
+        max_source_share,
+        verify=verify,
+        threshold=threshold,
+        key=key,
+        containment=containment,
     )
     work = _work(workers, cluster, memory, max_source_share, max_bad_share, as_json)
     work.progress.note(describe_dedup(config))
@@ -387,10 +396,11 @@ def show_answer(answer: "IndexAnswer", file: Path | None, as_json: bool) -> None
 def _cells(match: "IndexMatch") -> tuple[str, ...]:
     value = match.estimate if match.jaccard is None else match.jaccard
     estimated = "~" if match.jaccard is None and value is not None else ""
+    similar = estimated + format_similarity(value)
     return (
         _place(match.file, match.line, match.row),
         match.kind,
-        estimated + format_similarity(value),
+        similar if match.share is None else f"{100 * match.share:.1f} % of it",
         match.document,
         match.source,
         match.batch,

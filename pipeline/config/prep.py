@@ -181,7 +181,7 @@ class DedupConfig(ConfigSection):
     duplicates too"""
     indexes: Paths = ()
     """earlier run directories or indexes, relative to this config or in a bucket: documents that
-    resemble a document kept there are duplicates"""
+    resemble a document kept there, or are part of one (containment), are duplicates"""
     source_priority: tuple[str, ...] = ()
     """source labels in order of preference: among duplicates, a document of an earlier label is
     preferred"""

@@ -127,11 +127,13 @@ def several_generations(reference: str, generations: Sequence[Generation]) -> In
 
 COMPARED = ("documents", "signatures", "runs", "keep")
 """Directories of a run that later documents are compared with."""
+COMPARED_FOR_PARTS = (*COMPARED, "samples")
+"""The same where later documents may be parts of earlier ones."""
 
 
 def spared_directories(is_appended: bool) -> frozenset[str]:
     """What is not deleted of a run that is appended to."""
-    return frozenset(COMPARED if is_appended else ())
+    return frozenset(COMPARED_FOR_PARTS if is_appended else ())
 
 
 def find_whole(directory: Path) -> Path:

@@ -50,6 +50,16 @@ class Batch:
         return sum(self.counts)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SampledBatch(Batch):
+    """An earlier batch with samples of its shingles, parallel to its documents shards, and how many
+    each holds. A class of its own, so that the jobs of other batches, and so their fingerprints,
+    are what they were without it."""
+
+    samples: tuple[Shard, ...]
+    sampled: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Batches:
     """Earlier batches in the order given, then this run's."""

@@ -8,10 +8,9 @@ one is configured, `key`, the digest of a field of `meta`. `bands` joins one key
 over all shards; where these are too many for one task, their runs are merged before.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -39,6 +38,7 @@ from pipeline.runs import layout
 from pipeline.runs.views import BandsOutput, CleanOutput
 from pipeline.sources.record import get_field
 from pipeline.stages.batches import Batches
+from pipeline.stages.digest_runs import Runs, SortedRuns, open_run, with_own_shards
 
 SAME = "same"
 KEY = "key"
@@ -162,24 +162,6 @@ _ENTRY_BYTES = 48
 """Working memory of one entry: digest and document, twice for the sort, and its bucket."""
 
 
-@dataclass(frozen=True)
-class SortedRuns:
-    """Sorted runs of a few documents shards: `base` is the dense index of their first document."""
-
-    shard: Shard
-    base: int
-    location: str
-
-    @property
-    def size(self) -> int:
-        """Bytes of the shard."""
-        return self.shard.size
-
-
-Runs = Shared[tuple[SortedRuns | Shard, ...]]
-"""Those of documents shards, or merged ones."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class JoinJob:
     """Digests of `channel` in [low, high], both included, over all runs."""
@@ -209,14 +191,12 @@ def _read_runs(job: "JoinJob | MergeRunsJob", inputs: Inputs) -> tuple[list[U64]
     """The digests of every run, ascending, and the documents they are of."""
     digests, members = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint32)]
     for entry in job.runs.value:
-        run = entry if isinstance(entry, SortedRuns) else SortedRuns(entry, 0, "")
-        owner = Inputs(Path(run.location)) if run.location else inputs
-        table, row = owner.open(run.shard), f"{job.channel}_row"
+        (table, base), row = open_run(entry, inputs), f"{job.channel}_row"
         start, stop = table.find(job.channel, job.low, job.high + 1)
         if stop > start:
             part = table.read([job.channel, row], start, stop)
             digests.append(part[job.channel].to_numpy())
-            members.append((part[row].to_numpy() + np.uint64(run.base)).astype(np.uint32))
+            members.append((part[row].to_numpy() + np.uint64(base)).astype(np.uint32))
     return digests, members
 
 
@@ -263,18 +243,18 @@ def join_channels(
                 MergeRunsJob(
                     index=index, channel=bundle.name, low=low, high=high - 1, runs=bundle.shards
                 ),
-                (own,),
+                own,
                 bundle.work,
                 needed,
             )
-            for index, (bundle, own) in enumerate(_with_own_shards(wide))
+            for index, (bundle, own) in enumerate(with_own_shards(wide))
             for low, high in [bundle.bounds(1 << 64)]
         ]
         return run(Stage(name=name, version=1, function=_merge_runs, tasks=tuple(tasks)))
 
     narrow = merge_in_levels(bundles, ("merge_runs",), merge)
     tasks: list[Task] = []
-    for bundle, own in _with_own_shards(narrow):
+    for bundle, own in with_own_shards(narrow):
         for number in range(bundle.first, bundle.stop):
             low, high = ((number + i << 64) // ranges for i in (0, 1))
             job = JoinJob(
@@ -287,24 +267,10 @@ def join_channels(
             )
             label = f"{bundle.name} from {low:016x}"
             work = bundle.work // (bundle.stop - bundle.first)
-            tasks.append(Task(label, job, (own,), work, needed))
+            tasks.append(Task(label, job, own, work, needed))
     settings = {"first_new": batches.first_new}
     bands = Stage(name="bands", version=2, function=_join, tasks=tuple(tasks), settings=settings)
     return BandsOutput(run(bands))
-
-
-def _with_own_shards(
-    bundles: Iterable[Bundle],
-) -> Iterator[tuple[Bundle, Shared[tuple[Shard, ...]]]]:
-    """Bundles of runs, each with its shards that are of this run directory."""
-    own: dict[int, Shared[tuple[Shard, ...]]] = {}
-    for bundle in bundles:
-        runs = bundle.shards
-        if id(runs) not in own:
-            of_batches = [run for run in runs.value if isinstance(run, SortedRuns)]
-            mine = tuple(run.shard for run in of_batches if not run.location)
-            own[id(runs)] = Shared(mine) if of_batches else runs
-        yield bundle, own[id(runs)]
 
 
 def _runs_of_channel(batches: Batches, channel: str) -> tuple[SortedRuns, ...]:

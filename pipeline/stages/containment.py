@@ -1,13 +1,15 @@
 """Contained documents: those most of whose shingles a longer document has that stays.
 
 `stays` says which documents dedup and the policy leave; `samples` has some of their shingles as
-sorted runs; `containers` joins these and counts, for every document, how many it shares with longer
-ones; `containments` compares the texts of those that share enough; `contained` chooses the links by
-which documents go, so that each goes to one that stays. The keep-list applies them.
+sorted runs; `containers` joins these with those of earlier batches and counts, for every document,
+how many it shares with longer ones; `containments` compares the texts of those that share enough;
+`contained` chooses the links by which documents go, so that each goes to one that stays. The
+keep-list applies them.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -22,10 +24,11 @@ from pipeline.engine.levels import single_ranges
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Result, RunStage, Stage, Task, arrow_output
 from pipeline.runs import layout, views
-from pipeline.stages.batches import Batches, Corpus
+from pipeline.stages.batches import Batches, Corpus, SampledBatch
 from pipeline.stages.digest_runs import (
     Join,
     RunsJob,
+    SortedRuns,
     join_digests,
     return_found,
     shared_entries,
@@ -36,6 +39,8 @@ from pipeline.stages.lines import find_kept_rows
 _ENTRY_BYTES = 800
 """Working memory of one sampled shingle in the join: its entry, the sort, up to eight pairs."""
 _LINK_BYTES = 200
+SAMPLES = 2
+"""The version of `samples`: those of earlier batches must have the same."""
 LINK = pa.schema(
     [
         ("member", pa.uint32()),
@@ -62,29 +67,28 @@ class ContainmentRules:
 
 @dataclass(frozen=True, kw_only=True)
 class SamplesJob:
-    """One documents shard, from dense index `first` on, and which of its documents stay."""
+    """One documents shard, and which of its documents stay."""
 
     index: int
-    first: int
     documents: Shard
     stays: Shard
     preset: Preset
 
 
 def _samples(job: SamplesJob, inputs: Inputs) -> Result:
-    """Columns digest (ascending), shard, document (dense index), bytes of its text; of every
-    document that stays: document, and how many of its shingles are in the sample."""
+    """Columns digest (ascending), shard, row, bytes of its text; of every document that stays: row,
+    bytes, and how many of its shingles are in the sample."""
     from dedup.containment import sample_shingles
 
     rows = find_kept_rows(job.documents, job.stays, None, inputs)
     texts = inputs.table(job.documents, ["text"])["text"].take(pa.array(rows))
     sizes = pa.compute.binary_length(texts).to_numpy().astype(np.uint32)
-    sample, document = sample_shingles(texts, job.preset), rows + np.uint32(job.first)
+    sample = sample_shingles(texts, job.preset)
     table = pa.table(
         {
             "digest": sample.digest,
             "shard": np.full(len(sample), job.index, np.uint32),
-            "document": document[sample.row],
+            "row": rows[sample.row],
             "bytes": sizes[sample.row],
         }
     )
@@ -93,20 +97,29 @@ def _samples(job: SamplesJob, inputs: Inputs) -> Result:
         arrow_output(layout.shard("samples", job.index, "arrow"), table),
         arrow_output(
             layout.shard("samples", job.index, layout.SIZES_SHARD),
-            pa.table({"document": document, "bytes": sizes, "sampled": counts}),
+            pa.table({"row": rows, "bytes": sizes, "sampled": counts}),
         ),
     )
     return Result(outputs, {"documents": len(rows), "sampled": len(sample)})
 
 
-def _containers(job: RunsJob, inputs: Inputs) -> Result:
+@dataclass(frozen=True, kw_only=True)
+class ContainersJob(RunsJob):
+    """A range of sampled shingles; documents from dense index `first_new` on are of this run."""
+
+    first_new: int
+
+
+def _containers(job: ContainersJob, inputs: Inputs) -> Result:
     """Columns shard, document, container (dense indices), shared: sampled shingles of this range
     that both have."""
     from dedup.containment import count_shared
 
     entries, group = shared_entries(job, inputs)
-    document, size, shard = (entries[n].to_numpy() for n in ("document", "bytes", "shard"))
-    shorter, longer, shared = count_shared(group, document, size)
+    has_new = np.bincount(group, entries["row"].to_numpy() >= job.first_new)[group] > 0
+    entries, group = entries.filter(pa.array(has_new)), group[has_new]
+    document, size, shard = (entries[n].to_numpy() for n in ("row", "bytes", "shard"))
+    shorter, longer, shared = count_shared(group, document, size, job.first_new)
     order = np.argsort(shard[shorter], kind="stable")
     table = pa.table(
         {
@@ -122,10 +135,11 @@ def _containers(job: RunsJob, inputs: Inputs) -> Result:
 
 @dataclass(frozen=True, kw_only=True)
 class ContainmentsJob:
-    """A documents shard: how much of each document is in the sample, the pairs that were counted,
-    and all texts."""
+    """A documents shard, from dense index `first` on: how much of each document is in the sample,
+    the pairs that were counted, and all texts."""
 
     index: int
+    first: int
     sizes: Shard
     pairs: Shared[tuple[Shard, ...]]
     batches: Shared[Batches]
@@ -172,7 +186,7 @@ def _find_likely(job: ContainmentsJob, inputs: Inputs) -> tuple[I64, I64, I64]:
         (pair & np.uint64(0xFFFFFFFF)).astype(np.int64),
     )
     sizes = inputs.table(job.sizes)
-    row = np.searchsorted(sizes["document"].to_numpy(), document)
+    row = np.searchsorted(sizes["row"].to_numpy(), document - job.first)
     is_likely = 2 * shared >= job.rules.min_share * sizes["sampled"].to_numpy()[row]
     document, container, shared, row = (
         values[is_likely] for values in (document, container, shared, row)
@@ -186,9 +200,10 @@ def _find_likely(job: ContainmentsJob, inputs: Inputs) -> tuple[I64, I64, I64]:
 
 @dataclass(frozen=True)
 class ContainedJob:
-    """All links."""
+    """All links; documents from dense index `first_new` on are of this run."""
 
     links: Shared[tuple[Shard, ...]]
+    first_new: int
 
 
 def _contained(job: ContainedJob, inputs: Inputs) -> Result:
@@ -198,7 +213,8 @@ def _contained(job: ContainedJob, inputs: Inputs) -> Result:
 
     columns = ["member", "bytes", "representative", "share"]
     links = pa.concat_tables([inputs.table(shard, columns) for shard in job.links.value])
-    chosen = choose_containers(*(links[name].to_numpy() for name in columns))
+    member, size, container, share = (links[name].to_numpy() for name in columns)
+    chosen = choose_containers(member, size, container, share, job.first_new)
     table = links.select(["member", "representative"]).filter(pa.array(chosen))
     output = arrow_output(layout.shard("contained", 0, "arrow"), table.combine_chunks())
     return Result((output,), {"documents": len(table)})
@@ -227,35 +243,32 @@ def find_contained(
 ) -> tuple[views.ContainmentsOutput, views.ContainedOutput]:
     """Run all stages from samples on; returns links and choices among them. `stays` has the ends of
     this run's documents without them."""
-    own = batches.all[-1]
-    firsts = list(accumulate(own.counts[:-1], initial=batches.first_new))
-    tasks = []
-    for index, (first, documents, kept) in enumerate(
-        zip(firsts, own.documents, stays, strict=True)
-    ):
-        job: Any = SamplesJob(
-            index=index, first=first, documents=documents, stays=kept, preset=rules.preset
-        )
+    own, tasks = batches.all[-1], []
+    for index, (documents, kept) in enumerate(zip(own.documents, stays, strict=True)):
+        job: Any = SamplesJob(index=index, documents=documents, stays=kept, preset=rules.preset)
         tasks.append(Task(f"samples of {documents.path}", job, (documents, kept), documents.size))
     samples = views.SamplesOutput(
-        run(Stage(name="samples", version=1, function=_samples, tasks=tuple(tasks)))
+        run(Stage(name="samples", version=SAMPLES, function=_samples, tasks=tuple(tasks)))
     )
     join = Join(
         name="containers",
-        version=1,
+        version=2,
         function=_containers,
-        make_job=RunsJob,
+        make_job=partial(ContainersJob, first_new=batches.first_new),
         merge="merge_samples",
         merged="merged_samples",
         entry_bytes=_ENTRY_BYTES,
     )
-    joined = join_digests(join, samples.runs, None, sum(samples.counts), memory, run)
+    runs, entries = _list_runs(batches, samples)
+    joined = join_digests(join, runs, None, entries, memory, run)
     pairs = views.ContainersOutput(joined).pairs
     found = return_found(pairs, len(own.documents), "merge_containers", "merged_containers", run)
     every, texts, tasks = Shared(batches), Shared(own.documents), []
-    for index, (_, part) in enumerate(single_ranges(found)):
+    firsts = accumulate(own.counts, initial=batches.first_new)
+    for (index, (_, part)), first in zip(enumerate(single_ranges(found)), firsts, strict=False):
         job = ContainmentsJob(
             index=index,
+            first=first,
             sizes=samples.sizes[index],
             pairs=part.shards,
             batches=every,
@@ -265,12 +278,28 @@ def find_contained(
         work = own.documents[index].size
         tasks.append(Task(f"containments of shard {index}", job, inputs, work))
     links = views.ContainmentsOutput(
-        run(Stage(name="containments", version=1, function=_containments, tasks=tuple(tasks)))
+        run(Stage(name="containments", version=2, function=_containments, tasks=tuple(tasks)))
     )
-    job = ContainedJob(Shared(links.links))
+    job = ContainedJob(Shared(links.links), batches.first_new)
     needed = _LINK_BYTES * sum(links.counts)
     task = Task("contained documents", job, (job.links,), sum(links.counts), needed)
     stage = Stage(
-        name="contained", version=1, function=_contained, tasks=(task,), reads_texts=False
+        name="contained", version=2, function=_contained, tasks=(task,), reads_texts=False
     )
     return links, views.ContainedOutput(run(stage))
+
+
+def _list_runs(batches: Batches, own: views.SamplesOutput) -> tuple[list[SortedRuns], int]:
+    """The samples of earlier batches that have some, and of this run; how many entries they
+    hold."""
+    runs: list[SortedRuns] = []
+    entries, base = sum(own.counts), 0
+    for batch in batches.all:
+        shards = own.runs if batch is batches.all[-1] else ()
+        if isinstance(batch, SampledBatch):
+            shards = batch.samples
+            entries += sum(batch.sampled)
+        for shard, first in zip(shards, accumulate(batch.counts, initial=base), strict=False):
+            runs.append(SortedRuns(shard, first, batch.location))
+        base += batch.total
+    return runs, entries

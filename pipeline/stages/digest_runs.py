@@ -6,6 +6,7 @@ memory of one task, and the outcome does not depend on them.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow as pa
 from dedup.arrays import I64, U32, U64
 from pipeline.core import ids
 from pipeline.core.manifest import Shard, StageManifest
+from pipeline.engine.arrow_shard import ArrowShard
 from pipeline.engine.levels import Bundle, bundle_shards, merge_in_levels, single_ranges
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import (
@@ -29,6 +31,46 @@ from pipeline.engine.stage import (
 from pipeline.runs import layout
 
 
+@dataclass(frozen=True)
+class SortedRuns:
+    """Sorted runs of a few documents shards: `base` is the dense index of their first document,
+    `location` the directory of an earlier run."""
+
+    shard: Shard
+    base: int
+    location: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of the shard."""
+        return self.shard.size
+
+
+Runs = Shared[tuple[SortedRuns | Shard, ...]]
+"""Those of documents shards, or merged ones."""
+
+
+def open_run(entry: SortedRuns | Shard, inputs: Inputs) -> tuple[ArrowShard, int]:
+    """A run, and what is added to its rows to make dense indices of them."""
+    run = entry if isinstance(entry, SortedRuns) else SortedRuns(entry, 0, "")
+    owner = Inputs(Path(run.location)) if run.location else inputs
+    return owner.open(run.shard), run.base
+
+
+def with_own_shards(
+    bundles: Iterable[Bundle],
+) -> Iterator[tuple[Bundle, tuple[Shared[tuple[Shard, ...]], ...]]]:
+    """Bundles of runs, each with its shards that are of this run directory."""
+    own: dict[int, Shared[tuple[Shard, ...]]] = {}
+    for bundle in bundles:
+        runs = bundle.shards
+        if id(runs) not in own:
+            of_batches = [run for run in runs.value if isinstance(run, SortedRuns)]
+            mine = tuple(run.shard for run in of_batches if not run.location)
+            own[id(runs)] = Shared(mine) if of_batches else runs
+        yield bundle, (own[id(runs)], *bundle.kinds[1:])
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunsJob:
     """Digests in [low, high], both included, over runs with the columns digest (ascending), shard
@@ -38,7 +80,7 @@ class RunsJob:
     index: int
     low: int
     high: int
-    runs: Shared[tuple[Shard, ...]]
+    runs: Runs
     keys: Shared[tuple[Shard, ...]] | None
 
 
@@ -50,11 +92,16 @@ class MergeDigestsJob(RunsJob):
 
 
 def slice_runs(job: RunsJob, inputs: Inputs) -> Iterator[tuple[pa.Table, Shard | None]]:
-    """The entries of the job's digests in every run, and the keys of the rows of its shard."""
+    """The entries of the job's digests in every run, rows of SortedRuns as dense indices, and the
+    keys of the rows of its shard."""
     runs = job.runs.value
     for run, keys in zip(runs, job.keys.value if job.keys else (None,) * len(runs), strict=True):
-        entries = inputs.open(run)
-        yield entries.read(None, *entries.find("digest", job.low, job.high + 1)), keys
+        entries, base = open_run(run, inputs)
+        table = entries.read(None, *entries.find("digest", job.low, job.high + 1))
+        if base:
+            row, place = table["row"].to_numpy() + np.uint32(base), table.column_names.index("row")
+            table = table.set_column(place, "row", pa.array(row))
+        yield table, keys
 
 
 def shared_entries(job: RunsJob, inputs: Inputs) -> tuple[pa.Table, U32]:
@@ -135,7 +182,7 @@ class Join:
 
 def join_digests(
     join: Join,
-    runs: Sequence[Shard],
+    runs: Sequence[SortedRuns | Shard],
     keys: Sequence[Shard] | None,
     entries: int,
     memory: int,
@@ -149,21 +196,24 @@ def join_digests(
 
     def merge(name: str, wide: Sequence[Bundle]) -> StageManifest:
         tasks = []
-        for index, part in enumerate(wide):
+        for index, (part, own) in enumerate(with_own_shards(wide)):
             low, high = part.bounds(1 << 64)
             job = MergeDigestsJob(directory=join.merged, **_fields(index, low, high, part))
             label = f"{name} from {low:016x}, group {index}"
-            tasks.append(Task(label, job, part.kinds, part.work, needed))
+            tasks.append(Task(label, job, own, part.work, needed))
         return run(Stage(name=name, version=1, function=_merge_runs, tasks=tuple(tasks)))
 
-    kinds = (Shared(tuple(runs)), *([Shared(tuple(keys))] if keys is not None else []))
+    kinds: list[Shared[tuple[Any, ...]]] = [Shared(tuple(runs))]
+    if keys is not None:
+        kinds.append(Shared(tuple(keys)))
     whole = bundle_shards(join.name, ranges, *kinds, work=sum(s.size for s in runs))
     tasks = []
-    for index, part in single_ranges(merge_in_levels((whole,), (join.merge,), merge)):
+    merged = single_ranges(merge_in_levels((whole,), (join.merge,), merge))
+    for index, (part, own) in enumerate(with_own_shards(part for _, part in merged)):
         low, high = (((index + i) << 64) // ranges for i in (0, 1))
         job = join.make_job(**_fields(index, low, high, part))
         work = part.work // (part.stop - part.first)
-        tasks.append(Task(f"{join.name} from {low:016x}", job, part.kinds, work, needed))
+        tasks.append(Task(f"{join.name} from {low:016x}", job, own, work, needed))
     stage = Stage(name=join.name, version=join.version, function=join.function, tasks=tuple(tasks))
     return run(stage)
 

@@ -15,9 +15,10 @@ from pipeline.core.manifest import StageManifest, read_manifest, read_sealed, wr
 from pipeline.core.storage import open_below
 from pipeline.engine.runner import manifest_path
 from pipeline.runs import layout
-from pipeline.runs.generations import COMPARED, list_generations
-from pipeline.runs.views import CleanOutput, KeepOutput, SignaturesOutput
-from pipeline.stages.batches import Batch
+from pipeline.runs.generations import COMPARED, COMPARED_FOR_PARTS, list_generations
+from pipeline.runs.views import CleanOutput, KeepOutput, SamplesOutput, SignaturesOutput
+from pipeline.stages.batches import Batch, SampledBatch
+from pipeline.stages.containment import SAMPLES
 from pipeline.stories.selection import choose_preset, choose_verification
 
 FORMAT = 1
@@ -27,13 +28,15 @@ BATCHES = "batches"
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """What all batches of an index share: the dedup settings, and the name of the text field."""
+    """What all batches of an index share: the dedup settings, and the name of the text field.
+    `containment`: the least share of a part that a longer document has (None: parts stay)."""
 
     preset: str
     verify: str
     threshold: float
     key: str | None
     text_key: str
+    containment: float | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,8 @@ class DedupIndex:
 def make_settings(config: DedupConfig, text_key: str) -> IndexSettings:
     """The settings of an index made with this config."""
     verify = choose_verification(config)
-    return IndexSettings(config.preset, verify, config.threshold, config.key, text_key)
+    parts = config.containment.min_share if config.containment.drop else None
+    return IndexSettings(config.preset, verify, config.threshold, config.key, text_key, parts)
 
 
 def is_index(directory: Path) -> bool:
@@ -124,9 +128,8 @@ def load_earlier(config: DedupConfig, base: Path) -> tuple[Batch, ...]:
         raise ConfigError("dedup.indexes: `preset: none` compares nothing; choose another preset")
     if preset is None:
         return ()
-    verify = choose_verification(config)
     return tuple(
-        load_batch(run, name, preset, config.key or "", verify)
+        load_batch(run, name, preset, config)
         for directory, name in zip(directories, names, strict=True)
         for run, name in _list_runs(directory, name)
     )
@@ -147,13 +150,14 @@ def _list_runs(directory: Path, name: str) -> list[tuple[Path, str]]:
     return [(index.run(entry), f"{name}/{entry.batch}") for entry in index.finished]
 
 
-def load_batch(run: Path, name: str, preset: Preset, key: str, verify: str) -> Batch:
-    """A finished run as a batch of this name. Raises ConfigError where its signatures are others,
-    InputError where they are gone."""
+def load_batch(run: Path, name: str, preset: Preset, config: DedupConfig) -> Batch:
+    """A finished run as a batch of this name. Raises ConfigError where its signatures or samples
+    are others or were never made, InputError where they are gone."""
     if not (run / layout.MANIFEST).exists():
         raise InputError(f"index {run}: not a finished run; finish it, or leave it out")
     removed = read_sealed(run / layout.MANIFEST)["removed"]
-    gone = [part for part in COMPARED if part in removed]
+    needed = COMPARED_FOR_PARTS if config.containment.drop else COMPARED
+    gone = [part for part in needed if part in removed]
     if gone:
         raise InputError(
             f"index {run}: {', '.join(gone)} were removed by clean-up; run it again with its config"
@@ -162,19 +166,20 @@ def load_batch(run: Path, name: str, preset: Preset, key: str, verify: str) -> B
     keep, clean = KeepOutput(_manifest(run, "keep")), CleanOutput(_manifest(run, "clean"))
     for field, recorded, value in (
         ("preset", signatures.preset, asdict(preset)),
-        ("key", signatures.key, key),
+        ("key", signatures.key, config.key or ""),
     ):
         if recorded != value:
             raise ConfigError(
                 f"index {run}: made with another dedup.{field}: {recorded}, here {value}; "
                 "signatures of different kinds cannot be compared"
             )
+    verify = choose_verification(config)
     if verify != "none" and not signatures.signatures:
         raise ConfigError(
             f"index {run}: made with dedup.verify: none, which keeps no signatures; "
             f"verify: {verify} needs them"
         )
-    return Batch(
+    batch = Batch(
         name=name,
         location=str(run.resolve()),
         counts=tuple(signatures.counts),
@@ -184,6 +189,24 @@ def load_batch(run: Path, name: str, preset: Preset, key: str, verify: str) -> B
         run_counts=tuple(signatures.of_runs),
         keep=keep.states,
     )
+    return _with_samples(run, batch) if config.containment.drop else batch
+
+
+def _with_samples(run: Path, batch: Batch) -> SampledBatch:
+    manifest = read_manifest(manifest_path(run, "samples"))
+    if manifest is None:
+        raise ConfigError(
+            f"index {run}: made without dedup.containment, so it has no samples to find parts of "
+            "its documents by; make it again with `containment: {drop: true}` (--containment), or "
+            "leave that out here"
+        )
+    if manifest.fields["version"] != SAMPLES:
+        raise ConfigError(
+            f"index {run}: its samples are of version {manifest.fields['version']}, here of "
+            f"version {SAMPLES}; run it again with its config"
+        )
+    samples = SamplesOutput(manifest)
+    return SampledBatch(**vars(batch), samples=samples.runs, sampled=tuple(samples.counts))
 
 
 def _manifest(run: Path, stage: str) -> StageManifest:

@@ -31,6 +31,7 @@ from pipeline.engine.stage import Stage
 from pipeline.runs import layout, views
 from pipeline.runs.generations import (
     COMPARED,
+    COMPARED_FOR_PARTS,
     Generation,
     find_whole,
     generation_at,
@@ -226,19 +227,19 @@ def _read_takedowns(generation: Generation, run: Path) -> TakedownState:
 
 def _as_batch(config: Config, generation: Generation) -> tuple[Batch, ...]:
     """What later generations are compared with; nothing where the config compares nothing."""
-    dedup = config.dedup
-    preset, verify = selection.choose_preset(dedup), selection.choose_verification(dedup)
+    dedup, run = config.dedup, generation.directory
+    preset = selection.choose_preset(dedup)
     if preset is None:
         return ()
-    run, key = generation.directory, dedup.key or ""
-    gone = sorted(removed_directories(run) & {*COMPARED})
+    needed = COMPARED_FOR_PARTS if dedup.containment.drop else COMPARED
+    gone = sorted(removed_directories(run) & {*needed})
     if gone:
         raise InputError(
             f"{run}: {', '.join(gone)} of {generation.name} were removed by clean-up or `keep` "
             "before pack.append was set, and new documents are compared with them; give --replace, "
             "which packs all inputs again as one generation"
         )
-    return (load_batch(run, generation.name, preset, key, verify),)
+    return (load_batch(run, generation.name, preset, dedup),)
 
 
 def _check_stays(part: Preparation, note: Note, verify_inputs: bool) -> frozenset[str]:

@@ -73,8 +73,9 @@ class AddedBatch:
 @dataclass(frozen=True, kw_only=True)
 class IndexMatch:
     """A document that repeats one of the index: its file and 1-based line (or 0-based row), why,
-    the Jaccard similarity and its estimate (None where not computed); then the key of the document
-    in the index, its source, batch, file and line (or row)."""
+    the Jaccard similarity and its estimate (None where not computed), the share of a contained one
+    that the other has; then the key of the document in the index, its source, batch, file and line
+    (or row)."""
 
     file: str
     line: int | None
@@ -82,6 +83,7 @@ class IndexMatch:
     kind: str
     jaccard: float | None
     estimate: float | None
+    share: float | None
     document: str
     source: str
     batch: str
@@ -188,10 +190,12 @@ def _config(
 ) -> LoadedConfig:
     """The config that compares files with every finished batch."""
     settings = asdict(index.settings)
-    text_key = settings.pop("text_key")
+    text_key, share = settings.pop("text_key"), settings.pop("containment")
+    parts = {} if share is None else {"containment": {"drop": True, "min_share": share}}
     dedup = DedupConfig.model_validate(
         {
             **settings,
+            **parts,
             "indexes": tuple(str(index.run(e)) for e in index.finished),
             "memory": work.memory,
             "max_source_share": work.max_source_share,
@@ -281,6 +285,7 @@ def _match(row: dict[str, Any], queried: dict[str, Any], indexed: dict[str, Any]
         kind=row["kind"],
         jaccard=row["jaccard"],
         estimate=row["estimate"],
+        share=row.get("share"),
         document=row["kept"].hex(),
         source=indexed["source"],
         batch=row["index"],

@@ -58,8 +58,9 @@ def test_a_text_is_sampled_the_same_in_parts_of_any_size(size: int) -> None:
 documents = st.lists(st.tuples(st.integers(1, 3), st.sets(st.integers(0, 9))), max_size=12)
 
 
-@given(documents)
-def test_counts_are_those_of_dictionaries(found: list[tuple[int, set[int]]]) -> None:
+@given(documents, st.integers(0, 4))
+def test_counts_are_those_of_dictionaries(found: list[tuple[int, set[int]]], new: int) -> None:
+    """Of pairs whose shorter document is a new one."""
     rank = {n: (-size, n) for n, (size, _) in enumerate(found)}
     holders = defaultdict(list)
     for number, (_, digests) in enumerate(found):
@@ -69,33 +70,37 @@ def test_counts_are_those_of_dictionaries(found: list[tuple[int, set[int]]]) -> 
     for several in holders.values():
         ordered = sorted(several, key=rank.__getitem__)
         for longer, shorter in combinations(range(len(ordered)), 2):
-            if longer < MOST_CONTAINERS:
+            if longer < MOST_CONTAINERS and ordered[shorter] >= new:
                 expected[ordered[shorter], ordered[longer]] += 1
     entries = [(digest, n) for digest in sorted(holders) for n in holders[digest]]
     random.Random(1).shuffle(entries)
     entries.sort(key=lambda entry: entry[0])
     group, document = (np.array([e[i] for e in entries], np.uint32) for i in (0, 1))
     size = np.array([found[n][0] for _, n in entries], np.uint32)
-    shorter, longer, counts = count_shared(group, document, size)
+    shorter, longer, counts = count_shared(group, document, size, new)
     pairs = zip(document[shorter].tolist(), document[longer].tolist(), strict=True)
     assert dict(zip(pairs, counts.tolist(), strict=True)) == expected
 
 
-@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8), st.sampled_from([0.9, 1.0]))))
-def test_each_goes_to_one_that_stays(drawn: list[tuple[int, int, float]]) -> None:
-    """Documents are numbered from the longest on here, two of each length."""
-    links = {(max(a, b), min(a, b)): share for a, b, share in drawn if a != b}
+@given(
+    st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8), st.sampled_from([0.9, 1.0]))),
+    st.integers(0, 4),
+)
+def test_each_goes_to_one_that_stays(drawn: list[tuple[int, int, float]], new: int) -> None:
+    """Documents are numbered from the longest on here, two of each length; earlier ones stay."""
+    ordered = {(max(a, b), min(a, b)): share for a, b, share in drawn if a != b}
+    links = {pair: share for pair, share in ordered.items() if pair[0] >= new}
     rows = list(links.items())
     columns = [[pair[0] for pair, _ in rows], [pair[1] for pair, _ in rows]]
     member, container = (np.array(column, np.uint32) for column in columns)
     sizes = np.uint32(100) - member // 2
     shares = np.array([share for _, share in rows])
-    chosen = choose_containers(member, sizes, container, shares)
+    chosen = choose_containers(member, sizes, container, shares, new)
     gone: dict[int, int] = {}
     for number in range(9):
-        stays = [(-s, b) for (a, b), s in links.items() if a == number and b not in gone]
+        stays = [(b >= new, -s, b) for (a, b), s in links.items() if a == number and b not in gone]
         if stays:
-            gone[number] = min(stays)[1]
+            gone[number] = min(stays)[2]
     assert dict(zip(member[chosen].tolist(), container[chosen].tolist(), strict=True)) == gone
 
 

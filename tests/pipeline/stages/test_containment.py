@@ -224,21 +224,6 @@ def test_a_takedown_of_a_part_takes_the_whole_and_what_is_like_it(
     assert set(taken(1)) == set(taken(2)) == set(taken(2, 3)) == set(texts)
 
 
-def test_an_earlier_index_contains_nothing(config: dict[str, Any], tmp_path: Path) -> None:
-    whole, part = (TEXTS[0], TEXTS[0][:600])
-    for name, text in (("first", whole), ("second", part)):
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": text}) + "\n")
-    dedup = {"preset": "slimpajama", "containment": {"drop": True}}
-    for name, indexes in (("first", []), ("second", [str(tmp_path / "first")])):
-        one = config | {
-            "inputs": [{"name": "web", "path": f"{tmp_path}/{name}.jsonl"}],
-            "dedup": dedup | {"indexes": indexes},
-        }
-        pipeline.run(one, tmp_path / name, 0)
-        table = pq.read_table(tmp_path / name / "documents.parquet")
-        assert table["state"].to_pylist() == ["kept"]
-
-
 def test_what_an_earlier_run_has_in_a_longer_document_does_not_come_back(
     config: dict[str, Any], tmp_path: Path
 ) -> None:

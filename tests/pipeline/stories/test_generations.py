@@ -117,6 +117,24 @@ def test_new_copies_of_old_documents_are_duplicates(grown: Path) -> None:
     assert [link.index for link in stands_for] == ["generation 1"]
 
 
+def test_parts_of_old_documents_go(tmp_path: Path) -> None:
+    """With containment, whose samples stay although `keep: minimal` deletes what no run needs."""
+    write(tmp_path / "in" / "b.jsonl", 1, 12)
+    parts = [text[: len(text) * 3 // 4] for text in first_texts(tmp_path / "in" / "b.jsonl", 3)]
+    config = make_config(
+        tmp_path / "in", dedup={"containment": {"drop": True}}, clean={"min_length": 0}
+    ) | {"keep": "minimal"}
+    pipeline.run(config, tmp_path / "run", 0)
+    write(tmp_path / "in" / "c.jsonl", 2, 4, *parts)
+    pipeline.run(config, tmp_path / "run", 0)
+    later = list_generations(tmp_path / "run")[1].directory
+    table = pq.read_table(later / "documents.parquet")
+    assert table["reason"].to_pylist() == [""] * 4 + ["contained_duplicate"] * 3
+    assert {row["index"] for row in pq.read_table(later / "clusters.parquet").to_pylist()} == {
+        "generation 0"
+    }
+
+
 def test_the_same_command_does_nothing_more(grown: Path, tmp_path: Path) -> None:
     shutil.copytree(grown, tmp_path, dirs_exist_ok=True)
     again = pipeline.run(make_config(tmp_path / "in"), tmp_path / "run", 0)
