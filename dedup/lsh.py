@@ -5,10 +5,10 @@ same band are equal. A digest stands for the cells themselves: at 1e9 documents 
 matches a band are expected (n^2 / 2^65).
 
 A sorted run is digests with the rows they belong to, in ascending order; repeated lines are sorted
-in the same way. The sort is a radix sort of its own, exact and linear in the worst case: a few
-passes over digits of nine bits, top bits only, put entries in their places up to equal prefixes;
-what is still out of order is repaired. Nine bits make 512 streams of writes, which the first-level
-cache holds.
+in the same way. The sort is a radix sort of its own, exact and linear in the worst case: one pass
+over the top nine bits makes 512 parts, each of which fits a cache; there a few passes over digits
+of nine bits, again top bits only, put entries in their places up to equal prefixes; what is still
+out of order is repaired. Nine bits make 512 streams of writes, which the first-level cache holds.
 
 Legend: N documents, P signature cells, B bands, R rows of a band.
 """
@@ -88,6 +88,8 @@ _SPARE = 4
 """Bits sorted beyond log2 of the number of entries: a 16th of the entries share their prefix."""
 _SMALL = 48
 """Entries of equal prefix that insertion sorts faster than passes over all digits."""
+_CACHED = 1 << 17
+"""Entries that are sorted as one part."""
 _LAST = np.uint64(RADIX - 1)
 
 
@@ -142,10 +144,60 @@ def sort_entries(
         return near, near_rows
     low = digests.min()
     bits = bit_length(digests.max() - low)
-    bits_needed = min(bits, bit_length(np.uint64(count)) + _SPARE)
-    passes = max(1, (bits_needed + DIGIT - 1) // DIGIT)
-    shift = max(0, bits - passes * DIGIT)
     places = np.empty(RADIX, np.int64)
+    if count <= _CACHED or bits <= DIGIT:
+        passes = _count_passes(bits, count)
+        return _sort_low_bits(
+            digests, rows, low, bits, passes, places, near, near_rows, far, far_rows
+        )
+    ends = np.empty(RADIX, np.int64)
+    bits -= DIGIT
+    sort_by_digit(digests, rows, low, np.uint64(bits), ends, near, near_rows)
+    for digit in range(RADIX):
+        start, stop = ends[digit - 1] if digit else 0, ends[digit]
+        part, part_rows = near[start:stop], near_rows[start:stop]
+        if len(part) <= _SMALL:
+            _insertion_sort(part, part_rows)
+            continue
+        passes = _count_passes(bits, len(part))
+        _sort_low_bits(
+            part,
+            part_rows,
+            low,
+            bits,
+            passes + passes % 2,
+            places,
+            far[: len(part)],
+            far_rows[: len(part)],
+            part,
+            part_rows,
+        )
+    return near, near_rows
+
+
+@kernel
+def _count_passes(bits: int, count: int) -> int:
+    """Passes after which few of so many entries share their digits without being equal."""
+    needed = min(bits, bit_length(np.uint64(count)) + _SPARE)
+    return max(1, (needed + DIGIT - 1) // DIGIT)
+
+
+@kernel
+def _sort_low_bits(
+    digests: U64,
+    rows: U32,
+    low: np.uint64,
+    bits: int,
+    passes: int,
+    places: I64,
+    near: U64,
+    near_rows: U32,
+    far: U64,
+    far_rows: U32,
+) -> tuple[U64, U32]:
+    """Sort entries that agree above the lowest `bits` of digest - low. After an even number of
+    passes they are in `far`, else in `near`; what was sorted is returned."""
+    shift = max(0, bits - passes * DIGIT)
     sort_by_digit(digests, rows, low, np.uint64(shift), places, near, near_rows)
     for number in range(1, passes):
         sort_by_digit(

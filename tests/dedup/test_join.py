@@ -83,10 +83,12 @@ KINDS = (
 )
 
 
+@pytest.mark.parametrize("count", [30_000, 200_000])
 @pytest.mark.parametrize("kind", KINDS)
-def test_sorted_run_of_any_distribution(kind: str) -> None:
-    digests = skewed(kind, 30_000)
-    rows = np.random.default_rng(6).permutation(30_000).astype(np.uint32) * np.uint32(140_000)
+def test_sorted_run_of_any_distribution(kind: str, count: int) -> None:
+    """In one part, and in several."""
+    digests = skewed(kind, count)
+    rows = np.random.default_rng(6).permutation(count).astype(np.uint32) * np.uint32(20_000)
     order = np.lexsort((rows, digests))
     found, owners = sort_run(digests, rows)
     assert (found == digests[order]).all() and (owners == rows[order]).all()
