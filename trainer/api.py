@@ -215,7 +215,7 @@ def generate(
     stop: str | Sequence[str] = (),
 ) -> list[GeneratedText]:
     """Continue prompts with a trained model, as `train generate`; the same call gives the same
-    texts.
+    texts. An encoder with a decoder tells the spans that are missing at <extra_id_0>, ... instead.
 
     model: what `load` returned, or the path of a checkpoint or model directory.
     prompts: one text or several; an empty one starts a new document.

@@ -228,10 +228,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 
 
 def read_model(
-    model_dir: Path | None, checkpoint: Path | None, tokenizer: Path | None, device: DeviceName
+    model_dir: Path | None,
+    checkpoint: Path | None,
+    tokenizer: Path | None,
+    device: DeviceName,
+    *,
+    tells_spans: bool = False,
 ) -> tuple["LoadedModel", "TokenizerDefinition"]:
     """Load a model with its tokenizer. Raises ConfigError unless exactly one of `model_dir` and
-    `checkpoint` is given, for an encoder, and what `trainer.generation.loaded` raises."""
+    `checkpoint` is given, for an encoder (with `tells_spans` not for one with a decoder), and what
+    `trainer.generation.loaded` raises."""
     from trainer.generation.loaded import (
         check_decodes,
         find_checkpoint,
@@ -243,7 +249,9 @@ def read_model(
     if (model_dir is None) == (checkpoint is None):
         raise ConfigError("give --model_dir DIR or --checkpoint DIR")
     saved = find_checkpoint(checkpoint or model_dir or Path())
-    check_decodes(read_model_config(saved), saved.path)
+    config = read_model_config(saved)
+    if not (tells_spans and config.decoder_num_hidden_layers is not None):
+        check_decodes(config, saved.path)
     vocabulary = tokenizer_for(tokenizer, saved)
     return load_model(saved, device), vocabulary
 

@@ -54,6 +54,8 @@ def generate(
           --prompt-file prompt.txt --temperature 0 --max-new-tokens 50
 
     The same command writes the same text. With temperature 0 the likeliest token is always taken.
+    An encoder with a decoder (T5) tells what is missing at <extra_id_0>, <extra_id_1>, ... of the
+    prompt, or at its end.
     """
     from trainer.generation.text import GenerationOptions, Sampling, escape_for_terminal
     from trainer.generation.text import generate_text as run
@@ -61,7 +63,7 @@ def generate(
     with one_line_errors():
         wish = GenerationOptions(max_new_tokens, Sampling(temperature, top_k, top_p), seed)
         text = _prompt(prompt, prompt_file)
-        loaded, vocabulary = read_model(model_dir, checkpoint, tokenizer, device)
+        loaded, vocabulary = read_model(model_dir, checkpoint, tokenizer, device, tells_spans=True)
         generated = run(loaded, vocabulary, text, wish)
     if as_json:
         saved = loaded.checkpoint

@@ -53,7 +53,7 @@ def check_decodes(model: ModelConfig, place: Path) -> None:
         raise ConfigError(
             f"{place}: an encoder and a decoder (model.decoder_num_hidden_layers), which tell "
             "spans cut out of a text: they cannot continue texts, nor score them token by token; "
-            "`train evaluate` measures their loss"
+            "`train generate` tells the spans, `train evaluate` measures their loss"
         )
     if model.bidirectional:
         raise ConfigError(

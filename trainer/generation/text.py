@@ -9,7 +9,7 @@ Shapes: N rows, S tokens, C channels (3, of VSL 5), V vocabulary.
 import functools
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from pipeline.hdf5.shard_file import ShardFile
 from pipeline.tokenizers.definition import TokenizerDefinition, decode_bytes, reference_tokenizer
 from trainer.config import InferenceInput, ModelConfig
 from trainer.generation.loaded import LoadedModel, check_decodes
+from trainer.generation.spans import Sentinels
 from trainer.model.forward_pass import KVCache
 
 
@@ -96,6 +97,23 @@ def continuation(
         yield token
 
 
+def tell_spans(
+    loaded: LoadedModel, read: Sequence[int], start: int, sampling: Sampling, *, seed: int
+) -> Iterator[int]:
+    """The ids that a decoder tells of those that its encoder reads, without end, behind `start`.
+    Token n is a function of the model, `read`, `sampling`, `seed` and n alone."""
+    told = [start]
+    with torch.inference_mode():
+        encoded = loaded.model.encode(torch.tensor([list(read)], device=loaded.device))
+    while True:
+        uniform = float(rng.generator(seed, "generate", len(told) - 1).random())
+        with torch.inference_mode():
+            rows = torch.tensor([told], device=loaded.device)
+            logits_V = loaded.model.told_logits(encoded, rows)[0]
+        told.append(choose_token(logits_V.cpu().numpy().astype(np.float64), sampling, uniform))
+        yield told[-1]
+
+
 def _empty_cache(loaded: LoadedModel) -> KVCache:
     config = loaded.config
     return KVCache.empty(config, [0], config.max_position_embeddings, loaded.device)
@@ -125,22 +143,55 @@ class GeneratedText:
 def generate_text(
     loaded: LoadedModel, tokenizer: TokenizerDefinition, prompt: str, wish: GenerationOptions
 ) -> GeneratedText:
-    """Continue `prompt`, or start a document where it is empty. Raises ConfigError for an
-    encoder."""
-    check_decodes(loaded.config, loaded.checkpoint.path)
+    """Continue `prompt`, or start a document where it is empty; an encoder with a decoder tells the
+    spans that are missing in it, each behind its sentinel. Raises ConfigError for an encoder."""
+    config = loaded.config
+    if config.decoder_num_hidden_layers is not None:
+        sentinels = Sentinels.of(tokenizer, config)
+        read = [*_encode_pieces(tokenizer, sentinels.cut(prompt)), tokenizer.eos_id]
+        first = tokenizer.decoder_start_id
+        tokens = tell_spans(loaded, read, first, wish.sampling, seed=wish.seed)
+        return _collected(
+            tokens, lambda ids: _decode_spans(tokenizer, sentinels, ids), tokenizer, wish
+        )
+    check_decodes(config, loaded.checkpoint.path)
     start = begin_text(tokenizer, encode_text(tokenizer, prompt))
     tokens = continuation(loaded, start, wish.sampling, seed=wish.seed, ids=tokenizer.vocab_size)
+    return _collected(tokens, functools.partial(decode_ids, tokenizer), tokenizer, wish)
+
+
+def _collected(
+    tokens: Iterator[int],
+    decode: Callable[[Sequence[int]], str],
+    tokenizer: TokenizerDefinition,
+    wish: GenerationOptions,
+) -> GeneratedText:
+    """Tokens up to the first end of any kind."""
     ids: list[int] = []
     for token in itertools.islice(tokens, wish.max_new_tokens):
         if token == tokenizer.eos_id:
-            return GeneratedText(decode_ids(tokenizer, ids), tuple(ids), "eos")
+            return GeneratedText(decode(ids), tuple(ids), "eos")
         ids.append(token)
         if wish.stop:
-            text = decode_ids(tokenizer, ids)
+            text = decode(ids)
             places = [text.find(word) for word in wish.stop if word in text]
             if places:
                 return GeneratedText(text[: min(places)], tuple(ids), "stop")
-    return GeneratedText(decode_ids(tokenizer, ids), tuple(ids), "length")
+    return GeneratedText(decode(ids), tuple(ids), "length")
+
+
+def _encode_pieces(tokenizer: TokenizerDefinition, pieces: Sequence[str | int]) -> list[int]:
+    encoded = [[p] if isinstance(p, int) else encode_text(tokenizer, p) for p in pieces]
+    return list(itertools.chain.from_iterable(encoded))
+
+
+def _decode_spans(tokenizer: TokenizerDefinition, sentinels: Sentinels, ids: Sequence[int]) -> str:
+    known = range(tokenizer.vocab_size)
+    pieces = sentinels.named(ids)
+    return "".join(
+        piece if isinstance(piece, str) else decode_ids(tokenizer, [i for i in piece if i in known])
+        for piece in pieces
+    )
 
 
 def encode_text(tokenizer: TokenizerDefinition, text: str) -> list[int]:

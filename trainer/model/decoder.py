@@ -134,6 +134,15 @@ class GPT(nn.Module):
         decoder_input_ids_BT: Tensor | None = None,
     ) -> tuple[Tensor, list[Routing]]:
         """`logits`, and what the routers of mixtures of experts decided, layer by layer."""
+        x_BSD, routed = self._through_blocks(input_ids_BS, positions, attention_span_BS)
+        if self.decoder is not None:
+            assert decoder_input_ids_BT is not None, "a decoder reads tokens of its own"
+            x_BSD = self._decoded(x_BSD, decoder_input_ids_BT)
+        return self._read(x_BSD), routed
+
+    def _through_blocks(
+        self, input_ids_BS: Tensor, positions: Tensor | None, attention_span_BS: Tensor | None
+    ) -> tuple[Tensor, list[Routing]]:
         if positions is None:
             positions = torch.arange(input_ids_BS.shape[1], device=input_ids_BS.device)
         x_BSD = self.dropout(self._embedded(input_ids_BS, positions))
@@ -147,11 +156,22 @@ class GPT(nn.Module):
         for index, block in enumerate(self.blocks):
             mask = mask_of[self.config.has_window(index)]
             x_BSD = block(x_BSD, Geometry(mask, turn, routed=routed))
-        if self.decoder is not None:
-            assert decoder_input_ids_BT is not None, "a decoder reads tokens of its own"
-            embedded_BTD = self._embedded(decoder_input_ids_BT, positions)
-            x_BSD = self.decoder(self.dropout(embedded_BTD), x_BSD)
-        return self._read(x_BSD), routed.close()
+        return x_BSD, routed.close()
+
+    def _decoded(self, encoder_x_BSD: Tensor, decoder_input_ids_BT: Tensor) -> Tensor:
+        assert self.decoder is not None
+        positions = torch.arange(decoder_input_ids_BT.shape[1], device=encoder_x_BSD.device)
+        embedded_BTD = self._embedded(decoder_input_ids_BT, positions)
+        return self.decoder(self.dropout(embedded_BTD), encoder_x_BSD)  # type: ignore[no-any-return]
+
+    def encode(self, input_ids_BS: Tensor) -> Tensor:
+        """(B, S) token ids -> (B, S, D), what the decoder behind an encoder reads."""
+        return self._through_blocks(input_ids_BS, None, None)[0]
+
+    def told_logits(self, encoder_x_BSD: Tensor, decoder_input_ids_BT: Tensor) -> Tensor:
+        """(B, V): logits of the token after those that the decoder has told. Equal to the last
+        column of `logits`, except for rounding."""
+        return self._read(self._decoded(encoder_x_BSD, decoder_input_ids_BT)[:, -1])
 
     def next_logits(self, input_ids_BN: Tensor, cache: KVCache) -> Tensor:
         """(B, N) integer token ids, the columns that follow those in `cache`, which takes them

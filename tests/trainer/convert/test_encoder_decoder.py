@@ -1,5 +1,6 @@
 """T5: `transformers` is the judge of logits, from files both ways."""
 
+import itertools
 import json
 import warnings
 from pathlib import Path
@@ -18,8 +19,11 @@ from trainer.convert import from_hf, targets, to_hf, wrap_tensors
 from trainer.convert.families import family_of, from_hf_config
 from trainer.convert.gguf_file import check_family
 from trainer.convert.weights import to_model_zoo
+from trainer.generation.loaded import LoadedModel
+from trainer.generation.text import Sampling, tell_spans
 from trainer.model import GPT
 from trainer.model.positions import relative_buckets
+from trainer.runs.checkpoint import Checkpoint
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -80,6 +84,26 @@ def load(directory: Path):
     assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert type(model).__name__ == "T5ForConditionalGeneration"
     return model.eval()
+
+
+@pytest.mark.parametrize("form", ["v1.0", "v1.1"])
+def test_spans_that_are_told_are_those_of_transformers(form, tmp_path):
+    model, config = make(**FORMS[form])
+    targets.write_hf(tmp_path, *to_hf(state_of(model), config), 10**9, None)
+    theirs, inputs = load(tmp_path), encoder_ids(config)
+    for row in inputs:
+        expected = theirs.generate(
+            row[None],
+            max_new_tokens=12,
+            do_sample=False,
+            use_cache=False,
+            decoder_start_token_id=3,
+            eos_token_id=None,
+            pad_token_id=3,
+        )
+        loaded = LoadedModel(model, Checkpoint(tmp_path, 0, {}, {}, ""))
+        told = tell_spans(loaded, row.tolist(), 3, Sampling(temperature=0), seed=0)
+        assert [3, *itertools.islice(told, 12)] == expected[0].tolist()
 
 
 @pytest.mark.parametrize("form", FORMS)
