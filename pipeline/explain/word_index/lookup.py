@@ -30,6 +30,8 @@ from pipeline.screening.fingerprints.literals import find_literals
 
 _MOST_ROWS = 1 << 23
 """Rows of texts that are read for one query beyond those that must be."""
+_ROWS_PER_TEXT = 1 << 11
+"""Rows that are counted in the time in which one text is read."""
 _COUNTED = 1 << 22
 """Rows of texts that are in memory at a time, next to two bytes for each text."""
 
@@ -75,9 +77,10 @@ class WordIndex:
             return np.arange(self.counts.rows, dtype=np.uint32)
         words = sorted(self._find_words(anchors), key=lambda word: word.rows)
         chosen, budget = words[: spared + 1], _MOST_ROWS
+        most = sum(word.rows for word in chosen)
         for word in words[spared + 1 :]:
             budget -= word.rows
-            if budget < 0:
+            if budget < 0 or word.rows > _ROWS_PER_TEXT * most:
                 break
             chosen.append(word)
         return self._count(chosen, len(chosen) - spared)

@@ -117,6 +117,7 @@ def test_a_search_with_the_index_finds_the_same(
         patch.setattr(word_index, "MOST_SHARDS", data.draw(st.sampled_from([1, 512])))
         patch.setattr(text_search, "_FEW", data.draw(st.sampled_from([0, 3, 1 << 10])))
         patch.setattr(text_search, "_FIRST_READ", 2)
+        patch.setattr(lookup, "_ROWS_PER_TEXT", data.draw(st.sampled_from([0, 1, 1 << 11])))
         patch.setattr(lookup, "_MOST_ROWS", data.draw(st.sampled_from([0, 1, 1 << 23])))
         index_words(home, 0)
         for _ in range(4):
