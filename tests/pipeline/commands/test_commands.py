@@ -76,7 +76,7 @@ def test_set_rebuilds_what_depends_on_it(
     assert ended.code == 0, ended.err
     value = json.loads(ended.out)
     reused = set(value["reused"])
-    assert {"clean", "signatures", "bands", "screen", "keep", "tokenize", "scatter", "gather",
+    assert {"clean", "signatures", "bands", "screen", "keep", "tokenize", "gather",
             "documents"} <= reused  # fmt: skip
     assert not reused & {"pack", "params", "account", "report"}
     assert value["ledger"]["splits"]["train"]["max_sequence_length"] == 64
