@@ -14,6 +14,7 @@ import pytest
 import pipeline
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.core.storage import hash_file
+from pipeline.explain import text_search
 from pipeline.hdf5.read import open_dataset
 from pipeline.runs.generations import list_generations
 from tests.forked import Ended
@@ -289,6 +290,26 @@ def test_an_index_of_words_covers_both(
     indexed = prep("search", run, words, "--json")
     assert plain.code == indexed.code == 0 and plain.out == indexed.out
     assert prep("verify", run).code == 0
+
+
+def test_pages_of_common_words_go_through_both(
+    grown: Path, prep: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One generation after the other, each in its order."""
+    run = tmp_path / "run"
+    shutil.copytree(grown / "run", run)
+    assert prep("search", run, "--index").code == 0
+    monkeypatch.setattr(text_search, "_FEW", 0)
+    words = max(first_texts(grown / "in" / "a.jsonl", 1)[0].split()[:9], key=len)
+    for query in (words, words[:1]):
+        whole = pipeline.search(run, query)
+        every = [found.traced.doc for found in whole.documents]
+        first = len(pq.read_table(run / "documents.parquet"))
+        assert every == sorted(every) and every[0] < first <= every[-1]
+        size = len(every) // 5
+        pages = [pipeline.search(run, query, limit=size, skip=n * size) for n in range(7)]
+        assert [found.traced.doc for page in pages for found in page.documents] == every
+        assert whole.is_exact and whole.total == len(every) == pages[-1].total
 
 
 def test_status_log_and_plan(grown: Path, prep: Callable[..., Ended], tmp_path: Path) -> None:
