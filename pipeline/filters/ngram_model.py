@@ -36,6 +36,7 @@ MAGIC = "wafermill n-gram model 1"
 MOST_ORDER = 5
 _HEAD = 4096
 _SLOT_BYTES = 16
+_MAYBE, _TOGETHER = -2, 64
 _NEVER, _ONE, _HALF = np.uint64(0), np.uint64(1), np.uint64(32)
 _ORDER_STEP = np.uint64(0x9E3779B97F4A7C15)
 
@@ -76,12 +77,17 @@ def extend(shorter: np.uint64, word: np.uint64) -> np.uint64:
 
 
 @kernel
+def first_slot(keys: U64, key: np.uint64) -> np.uint64:
+    """The slot where a key is looked for first: key * slots / 2^64, fewer than 2^32 of them."""
+    return ((key >> _HALF) * np.uint64(len(keys))) >> _HALF
+
+
+@kernel
 def find_slot(keys: U64, key: np.uint64) -> int:
-    """The slot of a key, or the empty one where it would be; `keys`: (slots, 2), fewer than 2^32 of
-    them. The first slot looked at is key * slots / 2^64. Of a damaged table, which has no empty
-    slot, it may be that of another key."""
+    """The slot of a key, or the empty one where it would be; `keys`: (slots, 2). Of a damaged
+    table, which has no empty slot, it may be that of another key."""
     slots = np.uint64(len(keys))
-    place = ((key >> _HALF) * slots) >> _HALF
+    place = first_slot(keys, key)
     has_turned = False
     while keys[place, 0] != key and keys[place, 0]:
         place += _ONE
@@ -164,23 +170,22 @@ def _score(
     logs_N: F64,
 ) -> None:
     """The log of the probability of every text. own, slots: (order + 1, words of the longest text +
-    2), scratch; all n-grams of one order are looked up before those of the next, as then no look-up
-    waits for another."""
-    order = len(own) - 1
+    2), scratch; all n-grams of one order are looked up before those of the next."""
+    order, touched = len(own) - 1, np.zeros(1, np.uint64)
     for text in range(len(logs_N)):
         first = starts_N1[text]
         count = starts_N1[text + 1] - first + 2
         for i in range(count):
             word = BEGIN if i == 0 else END if i == count - 1 else words[first + i - 1]
-            own[1, i] = extend(_NEVER, word)
-            slots[1, i] = _find(keys, own[1, i])
+            own[1, i], slots[1, i] = extend(_NEVER, word), _MAYBE
+        _look_up(keys, own[1, :count], slots[1, :count], touched)
         for n in range(2, order + 1):
             for i in range(n - 1, count):
                 slots[n, i] = -1
                 if slots[n - 1, i] >= 0 and slots[n - 1, i - 1] >= 0:
                     word = END if i == count - 1 else words[first + i - 1]
-                    own[n, i] = extend(own[n - 1, i - 1], word)
-                    slots[n, i] = _find(keys, own[n, i])
+                    own[n, i], slots[n, i] = extend(own[n - 1, i - 1], word), _MAYBE
+            _look_up(keys, own[n, n - 1 : count], slots[n, n - 1 : count], touched)
         total = 0.0
         for i in range(1, count):
             n = min(order, i + 1)
@@ -193,7 +198,16 @@ def _score(
 
 
 @kernel
-def _find(keys: U64, key: np.uint64) -> int:
-    """The slot of a key, -1 where there is none."""
-    slot = find_slot(keys, key)
-    return slot if keys[slot, 0] else -1
+def _look_up(keys: U64, own: U64, slots: I64, touched: U64) -> None:
+    """Put the slots of these n-grams in place of `_MAYBE`, -1 where there is none. Those of a few
+    are touched first: nothing waits for the answers, so memory is asked for all of them at once."""
+    for start in range(0, len(own), _TOGETHER):
+        stop, seen = min(start + _TOGETHER, len(own)), _NEVER
+        for i in range(start, stop):
+            if slots[i] == _MAYBE:
+                seen ^= keys[first_slot(keys, own[i]), 0]
+        touched[0] ^= seen
+        for i in range(start, stop):
+            if slots[i] == _MAYBE:
+                slot = find_slot(keys, own[i])
+                slots[i] = slot if keys[slot, 0] else -1
