@@ -53,7 +53,7 @@ class Seeds:
         return len(self.digest)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TextWindows:
     """Windows of N texts. The first of equal ones, ascending by digest: digest (F,) uint64; row,
     place (F,) uint32: the text, and the first byte. The others, ascending by place: runs of
@@ -128,7 +128,15 @@ def group_windows(texts: Texts, digest_W: U64, place_W: U32) -> TextWindows:
     _find_rows(texts.offsets, place[:firsts], row)
     runs = np.empty((3, _count_runs(first_of)), np.uint32)
     _fill_runs(first_of, runs)
-    return TextWindows(digest[:firsts], row, place[:firsts], *runs)
+    later, first, count = runs
+    return TextWindows(
+        digest=digest[:firsts],
+        row=row,
+        place=place[:firsts],
+        later=later,
+        first=first,
+        count=count,
+    )
 
 
 def is_among(digest_S: U64, known_K: U64) -> Mask:

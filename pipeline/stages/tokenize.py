@@ -176,6 +176,7 @@ def tokenize_stage(
     clean: CleanOutput,
     keep: KeepOutput,
     cuts: CutsOutput | None,
+    *,
     config: Config,
     fim: FillInMiddle | None = None,
 ) -> Stage:

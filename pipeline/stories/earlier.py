@@ -26,7 +26,7 @@ INDEX = "index.json"
 BATCHES = "batches"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class IndexSettings:
     """What all batches of an index share: the dedup settings, and the name of the text field.
     `containment`: the least share of a part that a longer document has (None: parts stay)."""
@@ -80,9 +80,14 @@ class DedupIndex:
 
 def make_settings(config: DedupConfig, text_key: str) -> IndexSettings:
     """The settings of an index made with this config."""
-    verify = choose_verification(config)
-    parts = config.containment.min_share if config.containment.drop else None
-    return IndexSettings(config.preset, verify, config.threshold, config.key, text_key, parts)
+    return IndexSettings(
+        preset=config.preset,
+        verify=choose_verification(config),
+        threshold=config.threshold,
+        key=config.key,
+        text_key=text_key,
+        containment=config.containment.min_share if config.containment.drop else None,
+    )
 
 
 def is_index(directory: Path) -> bool:

@@ -151,7 +151,7 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
     tokenizer = views.TokenizerOutput(run(tokenizer_stage(prepared.tokenizer, prepared.fim)))
     cuts = _cuts(prepared, clean, keep, verdicts, run)
     tokenizing = tokenize_stage(
-        prepared.tokenizer, tokenizer, clean, keep, cuts, config, prepared.fim
+        prepared.tokenizer, tokenizer, clean, keep, cuts, config=config, fim=prepared.fim
     )
     tokens = views.TokensOutput(run(tokenizing))
     run(sources_stage(reading, clean))

@@ -192,8 +192,8 @@ def update_implicit_loop(
         update_tensor,
         _listed(stop_sequences_tensor, rows),
         start_token,
-        max_tokens,
-        "update_implicit_loop",
+        max_tokens=max_tokens,
+        function="update_implicit_loop",
     )
 
 
@@ -212,7 +212,15 @@ def run_implicit_autoregressive_loop(
     sequences = [[each] if isinstance(each, int) else list(each) for each in stop_sequences]
     rows = input_tensor.numel() // input_tensor.shape[dim]
     token = output_tensor.narrow(dim, loop.position, 1)
-    return _update(input_tensor, dim, token, [sequences] * rows, start_token, max_tokens, function)
+    return _update(
+        input_tensor,
+        dim,
+        token,
+        [sequences] * rows,
+        start_token,
+        max_tokens=max_tokens,
+        function=function,
+    )
 
 
 def _update(
@@ -221,6 +229,7 @@ def _update(
     token: torch.Tensor,
     stops: list[list[list[int]]],
     start_token: Tokens,
+    *,
     max_tokens: int | None,
     function: str,
 ) -> torch.Tensor:

@@ -84,7 +84,7 @@ class EpochMetrics:
     batch_metrics: list[BatchMetrics] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Metrics:
     """The whole run. `global_rate`: batches a second of all passes. `is_partial`: it was cut short,
     by an error or from the keyboard."""
@@ -153,9 +153,14 @@ def benchmark_dataloader(
         tracker = RateTracker()
         for epoch in range(1, (num_epochs or 1) + 1):
             _run_epoch(
-                metrics, loader, epoch, steps_per_epoch, sampling_frequency or 100, activities,
-                tracker,
-            )  # fmt: skip
+                metrics,
+                loader,
+                epoch,
+                steps=steps_per_epoch,
+                frequency=sampling_frequency or 100,
+                activities=activities,
+                tracker=tracker,
+            )
         metrics.is_partial = False
     finally:
         metrics.total_time = _since(start)
