@@ -2,10 +2,16 @@
 
 import contextlib
 import functools
+import io
 import os
 import tempfile
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _DIGEST_BYTES = 16
 _DECIDED_BY = ("WAFERMILL_CACHE", "XDG_CACHE_HOME", "HOME")
@@ -54,6 +60,26 @@ def keep_cached(content: bytes, folder: str, name: str) -> None:
             temporary.write(_digest(content) + content)
             temporary.flush()
             os.replace(temporary.name, path)
+
+
+def kept_arrays(
+    make: "Callable[[], Mapping[str, npt.NDArray[Any]]]", folder: str, name: str
+) -> "dict[str, npt.NDArray[Any]]":
+    """The arrays that `make` returns, read-only: made once on a machine. The name tells all that
+    they depend on. Raises what `make` raises."""
+    import numpy as np
+
+    content = read_cached(folder, name)
+    if content is not None:
+        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+            arrays = dict(stored)
+    else:
+        arrays, file = dict(make()), io.BytesIO()
+        np.savez(file, **arrays)
+        keep_cached(file.getvalue(), folder, name)
+    for array in arrays.values():
+        array.flags.writeable = False
+    return arrays
 
 
 def _digest(content: bytes) -> bytes:

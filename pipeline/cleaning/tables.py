@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from dedup.arrays import U8, U16, U32, U64
 from dedup.compiled import source_digest
-from dedup.kept_arrays import kept_arrays
+from dedup.user_cache import kept_arrays
 from pipeline.cleaning import known_ftfy
 from pipeline.cleaning.known_ftfy import (
     ALL,

@@ -62,8 +62,7 @@ def _split(job: SplitJob, inputs: Inputs) -> Result:
 
 
 def split_stage(config: Config, documents: Sequence[Shard], keep: KeepOutput) -> Stage:
-    """One task per documents shard. Another seed changes these shards without touching what is
-    tokenized."""
+    """One task per documents shard."""
     rules, tasks = split_rules(config, keep), []
     for index, (shard, kept) in enumerate(zip(documents, keep.states, strict=True)):
         job = SplitJob(

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup.arrays import Array
-from dedup.kept_arrays import kept_arrays
-from dedup.user_cache import _find_cache, keep_cached, read_cached, user_cache
+from dedup.user_cache import _find_cache, keep_cached, kept_arrays, read_cached, user_cache
 from pipeline.core.errors import ConfigError, ResourceError
 from pipeline.demo import quickstart
 from trainer.runs.jobs import JobStore

@@ -12,8 +12,8 @@ import numpy as np
 
 from dedup.arrays import U8, U64
 from dedup.compiled import kernel, source_digest
-from dedup.kept_arrays import kept_arrays
 from dedup.text import Whole
+from dedup.user_cache import kept_arrays
 from pipeline.screening.registry import names
 from pipeline.screening.registry.names import list_words, normalise_title
 

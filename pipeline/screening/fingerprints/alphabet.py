@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dedup.arrays import U32
 from dedup.compiled import source_digest
-from dedup.kept_arrays import kept_arrays
+from dedup.user_cache import kept_arrays
 
 LIMIT = 0x30000
 """Code points from here on need no table: ideographs up to IDEOGRAPHS, then nothing known."""

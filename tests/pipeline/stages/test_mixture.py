@@ -30,7 +30,7 @@ from pipeline.stages.mixture.quotas import (
     size_classes,
     targets,
 )
-from pipeline.stages.shuffle.scatter import places
+from pipeline.stages.shuffle.places import places
 
 SEED = 5
 MASK = (1 << 64) - 1
