@@ -103,8 +103,8 @@ def read_stream(
     low, high = np.searchsorted(rank, rank[low]), np.searchsorted(rank, rank[high - 1], "right")
     length, doc_id = length[low:high], listed["doc_id"].to_numpy()[low:high]
     bounds = (int(rank[low]), int(rank[high - 1]) + 1)
-    slices, order = _find_documents(buckets, bounds, inputs)
-    if len(order) != len(length):
+    slices, order, found = _find_documents(buckets, bounds, inputs)
+    if not np.array_equal(found, length):
         raise IntegrityError(
             f"{inputs.locate(buckets.lists[0])}: lists other documents than the shards of tokens "
             "have; run again the command that made this run"
@@ -121,13 +121,15 @@ def read_stream(
 
 def _find_documents(
     buckets: Buckets, bounds: tuple[int, int], inputs: Inputs
-) -> tuple[list[Slice], I64]:
-    """Where the documents with ranks in [low, high) are, and their order."""
-    slices, parts = [], []
+) -> tuple[list[Slice], I64, I64]:
+    """Where the documents with ranks in [low, high) are, their order, and their lengths in it."""
+    slices, parts, lengths = [], [], [np.zeros(0, np.int64)]
     for shard in buckets.shards.value:
         rows = inputs.open(shard)
         first, stop = find_ranks(rows, buckets.split, *bounds)
         if first < stop:
             slices.append(Slice(shard, first, stop))
             parts.append(copy_table(rows.read(["doc_key", "rank"], first, stop)))
-    return slices, order_by_rank(pa.concat_tables(parts))
+            lengths.append(rows.lengths("tokens", first, stop))
+    order = order_by_rank(pa.concat_tables(parts)) if parts else np.zeros(0, np.int64)
+    return slices, order, np.concatenate(lengths)[order]

@@ -100,3 +100,7 @@ def test_lists_of_other_documents_are_refused(tmp_path: Path) -> None:
     stream = stream_of(documents, 9, (shards,), tmp_path)
     with pytest.raises(IntegrityError, match=r"stream/0\.arrow: lists other documents"):
         read_stream(stream.buckets_with(0, 4), 0, 4, Inputs(tmp_path))
+    longer = [(*d[:4], [7] * (2 if d[1] == 1 else 1)) for d in documents[:3]]
+    stream = stream_of(longer, 9, (shards,), tmp_path)
+    with pytest.raises(IntegrityError, match=r"stream/0\.arrow: lists other documents"):
+        read_stream(stream.buckets_with(0, 4), 0, 4, Inputs(tmp_path))
