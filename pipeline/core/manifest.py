@@ -129,14 +129,14 @@ def changed_fields(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str =
     return names
 
 
-def write_sealed(path: Path, value: dict[str, Any]) -> None:
+def write_sealed(path: Path, value: dict[str, Any], durable: bool = True) -> None:
     """Publish a JSON document with a `seal`: the hash of the canonical JSON of everything else."""
     data = canonical_json({**value, "seal": ""})
     rest = data.replace(b'\n "seal": "",', b"", 1)
     if rest == data:  # no key comes after it
         rest = canonical_json(value)
     line = f'\n "seal": "{hash_bytes(rest)}"'
-    storage.publish(path, data.replace(b'\n "seal": ""', line.encode(), 1))
+    storage.publish(path, data.replace(b'\n "seal": ""', line.encode(), 1), durable=durable)
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
@@ -164,9 +164,9 @@ def _decode(data: bytes) -> Any:
         return json.loads(data)
 
 
-def write_record(path: Path, record: TaskRecord) -> None:
+def write_record(path: Path, record: TaskRecord, durable: bool = True) -> None:
     """Commit one task."""
-    write_sealed(path, _as_dict(record))
+    write_sealed(path, _as_dict(record), durable)
 
 
 def _as_dict(record: TaskRecord) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 Publishing: bytes -> hash -> exclusive temporary file in the same directory -> write -> fsync ->
 rename -> fsync of the directory. A path therefore holds its old content or its new content, never
-part of either. An fsync error abandons the attempt and is never retried: the kernel may have
-dropped the dirty pages (docs/guarantees.md). Below a directory that mirrors one in a bucket
-(`pipeline.core.mirror`) the bytes are put into the bucket before the rename, and removals are made
-there first.
+part of either. Without the two fsyncs that is so when a process is killed; after a power cut the
+file may be gone or cut short, until `make_durable`. An fsync error abandons the attempt and is
+never retried: the kernel may have dropped the dirty pages (docs/guarantees.md). Below a directory
+that mirrors one in a bucket (`pipeline.core.mirror`) the bytes are put into the bucket before the
+rename, and removals are made there first.
 
 No file is written through a symbolic link of its own name. Inside `confine_writes` neither is one
 written through a link in the place of a directory: each is opened from the one above it.
@@ -113,17 +114,19 @@ def publish(
     path: Path,
     data: bytes | Iterable[bytes | memoryview],
     accept: Callable[[WrittenFile], None] = lambda published: None,
+    durable: bool = True,
 ) -> WrittenFile:
-    """Write `data` (one buffer, or several as they come, joined) to `path` atomically and durably.
+    """Write `data` (one buffer, or several as they come, joined) to `path` atomically, and durably
+    unless somebody sees to that later (`make_durable`).
 
     `accept` is told size and hash before the file gets its name, and may raise to prevent it.
     Raises ResourceError when the disk is full or the directory is not writable.
     """
     pieces = (data,) if isinstance(data, bytes) else data
     size = sum(map(len, pieces)) if isinstance(pieces, Sequence) else 0
-    with _explain_errors(path, size), _open_directory(path.parent, create=True) as parent:
+    with _explain_errors(path, size), _open_directory(path.parent, True, durable) as parent:
         mirror.free_room(path, size)
-        published = _publish(parent, path, pieces, accept)
+        published = _publish(parent, path, pieces, accept, durable)
     failpoint.hit("storage.publish.done")
     return published
 
@@ -133,16 +136,18 @@ def _publish(
     path: Path,
     pieces: Iterable[bytes | memoryview],
     accept: Callable[[WrittenFile], None],
+    durable: bool,
 ) -> WrittenFile:
     temp = f"{TEMP_MARK}{path.name}-{os.getpid()}-{secrets.token_hex(4)}"
     try:
-        published = _write_durably(parent, temp, pieces)
+        published = _write(parent, temp, pieces, durable)
         accept(published)
         failpoint.hit("storage.publish.written")
         upload(path, path.parent / temp, published.hash)
         os.replace(temp, path.name, src_dir_fd=parent, dst_dir_fd=parent)
         failpoint.hit("storage.publish.renamed")
-        _sync(parent)
+        if durable:
+            _sync(parent)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temp, dir_fd=parent)
@@ -150,7 +155,9 @@ def _publish(
     return published
 
 
-def _write_durably(parent: int, temp: str, pieces: Iterable[bytes | memoryview]) -> WrittenFile:
+def _write(
+    parent: int, temp: str, pieces: Iterable[bytes | memoryview], durable: bool
+) -> WrittenFile:
     digest, size = xxhash.xxh3_128(), 0
     torn = failpoint.hit("storage.publish.start")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -165,9 +172,22 @@ def _write_durably(parent: int, temp: str, pieces: Iterable[bytes | memoryview])
             size += len(piece)
             file.write(piece)
         file.flush()
-        failpoint.hit("storage.publish.fsync")
-        os.fsync(file.fileno())
+        if durable:
+            failpoint.hit("storage.publish.fsync")
+            os.fsync(file.fileno())
     return WrittenFile(size, digest.hexdigest())
+
+
+def make_durable(path: Path) -> None:
+    """fsync of a file that was published without; not of its directory. What the disk refuses is
+    deleted, as nobody can tell what is left of it. Raises ResourceError."""
+    with _explain_errors(path), open_file(path, os.O_RDONLY) as handle:
+        try:
+            failpoint.hit("storage.make_durable")
+            os.fsync(handle)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
 
 
 @contextlib.contextmanager
@@ -184,15 +204,15 @@ def confine_writes(directory: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _open_directory(directory: Path, create: bool = False) -> Iterator[int]:
-    """A descriptor of `directory`, which with `create` is made durably with its missing parents."""
+def _open_directory(directory: Path, create: bool = False, durable: bool = True) -> Iterator[int]:
+    """A descriptor of `directory`, which with `create` is made with its missing parents."""
     top, names = _below_top(directory)
     if create:
-        _make_directory(top)
+        _make_directory(top, durable)
     handle = os.open(top, _DIRECTORY)
     try:
         for depth, name in enumerate(names):
-            below = _open_below(handle, name, top.joinpath(*names[: depth + 1]), create)
+            below = _open_below(handle, name, top.joinpath(*names[: depth + 1]), create, durable)
             os.close(handle)
             handle = below
         yield handle
@@ -211,7 +231,7 @@ def _below_top(directory: Path) -> tuple[Path, tuple[str, ...]]:
     return top, Path(absolute[len(prefix) + 1 :]).parts
 
 
-def _open_below(handle: int, name: str, path: Path, create: bool) -> int:
+def _open_below(handle: int, name: str, path: Path, create: bool, durable: bool) -> int:
     flags = _DIRECTORY | os.O_NOFOLLOW
     try:
         return os.open(name, flags, dir_fd=handle)
@@ -223,7 +243,8 @@ def _open_below(handle: int, name: str, path: Path, create: bool) -> int:
         raise
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, dir_fd=handle)
-        _sync(handle)
+        if durable:
+            _sync(handle)
     return os.open(name, flags, dir_fd=handle)
 
 
@@ -278,7 +299,7 @@ def make_directory(directory: Path) -> None:
         pass
 
 
-def _make_directory(directory: Path) -> None:
+def _make_directory(directory: Path, durable: bool) -> None:
     check_local(directory)
     missing = []
     while not directory.exists():
@@ -286,7 +307,8 @@ def _make_directory(directory: Path) -> None:
         directory = directory.parent
     for path in reversed(missing):
         path.mkdir(exist_ok=True)
-        sync_directory(path.parent)
+        if durable:
+            sync_directory(path.parent)
 
 
 def sync_directory(directory: Path) -> None:
@@ -386,16 +408,17 @@ def remove(path: Path) -> None:
             _sync(parent)
 
 
-def remove_tree(directory: Path) -> None:
-    """Delete a directory and all below it, if it is there. Raises IntegrityError for a symbolic
-    link in its place."""
+def remove_tree(directory: Path, durable: bool = True) -> None:
+    """Delete a directory and all below it, if it is there; it may come back after a power cut
+    unless `durable`. Raises IntegrityError for a symbolic link in its place."""
     delete_tree(directory)
     with _explain_errors(directory), _open_parent(directory) as parent:
         if parent is not None:
             _refuse_link(parent, directory.name, directory)
             failpoint.hit("storage.remove")
             shutil.rmtree(directory.name, dir_fd=parent)
-            _sync(parent)
+            if durable:
+                _sync(parent)
 
 
 @contextlib.contextmanager

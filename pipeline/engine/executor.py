@@ -64,9 +64,10 @@ SomeJob = TypeVar("SomeJob", bound=SizedJob)
 
 
 class Executor(Protocol):
-    """Runs pure calls; order of completion is free."""
+    """Runs pure calls; order of completion is free. `is_here`: all on this machine."""
 
     workers: int
+    is_here: bool
 
     def run(
         self, call: Callable[[Any], Any], jobs: Sequence[SizedJob]
@@ -87,6 +88,7 @@ class LocalExecutor:
     """Runs everything here, one call after the other."""
 
     workers = 0
+    is_here = True
 
     def run(
         self, call: Callable[[Any], Any], jobs: Sequence[SizedJob]
@@ -106,7 +108,10 @@ class LocalExecutor:
 
 
 class LateExecutor:
-    """Runs calls on workers that start with the first one: a run with nothing to do has none."""
+    """Runs calls on workers of this machine that start with the first one: a run with nothing to do
+    has none."""
+
+    is_here = True
 
     def __init__(self, workers: int, start: Callable[[], Executor]) -> None:
         self.workers = workers
@@ -141,6 +146,8 @@ class _Running(dict[str, tuple[int, SizedJob, Any]]):
 
 class DaskExecutor:
     """Runs calls on the workers of a Dask cluster; a dead worker is replaced, its call repeated."""
+
+    is_here = False
 
     def __init__(
         self, client: Any, workers: int, memory: Memory, patience: float = clusters.LONELY_SECONDS

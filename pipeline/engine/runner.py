@@ -24,6 +24,7 @@ from pipeline.core.manifest import (
     write_sealed,
 )
 from pipeline.engine.executor import Executor, LocalExecutor
+from pipeline.engine.group_commit import GroupCommit
 from pipeline.engine.progress import Progress
 from pipeline.engine.shared import Shared, identify, shorten_call
 from pipeline.engine.stage import Inputs, Output, Stage, Task, TaskFunction, top_directory
@@ -39,7 +40,8 @@ _ENGINE_VERSION = 2
 
 @dataclass(frozen=True, kw_only=True)
 class _TaskCall:
-    """What travels to a worker: paths and plain data, never tables."""
+    """What travels to a worker: paths and plain data, never tables. `durable`: what the task
+    publishes is so at once, not only when its stage commits (`GroupCommit`)."""
 
     root: Path
     function: TaskFunction
@@ -49,6 +51,7 @@ class _TaskCall:
     fingerprint: str
     record_path: Path
     lease: int = 0
+    durable: bool = True
 
     def shorten(self) -> "_TaskCall":
         """The call with a job that is large, or shared with others, in a file."""
@@ -77,7 +80,7 @@ def _perform(call: _TaskCall) -> _FinishedTask:
             shards = _publish(call, result.outputs)
             record = TaskRecord(call.fingerprint, shards, dict(result.counters))
             check_token(call.root, call.lease)
-            write_record(call.record_path, record)
+            write_record(call.record_path, record, call.durable)
     except InputError as error:
         return _FinishedTask(None, str(error))
     return _FinishedTask(record)
@@ -110,7 +113,8 @@ def _publish(call: _TaskCall, outputs: Iterable[Output]) -> tuple[Shard, ...]:
             raise different
 
     for output in outputs:
-        storage.publish(call.root / output.path, output.data, partial(accept, output))
+        path = call.root / output.path
+        storage.publish(path, output.data, partial(accept, output), call.durable)
     if is_repeated and len(committed) != len(shards):
         raise different
     return tuple(shards)
@@ -163,6 +167,7 @@ class Runner:
         self.reused: list[str] = []
         self._noted_engine = False
         self._executor = executor
+        self._is_grouped = executor.is_here and mirror.locate(root) is None
         self._journal = journal
         self._progress = progress
 
@@ -205,11 +210,11 @@ class Runner:
         )
         storage.remove(self.root / TOP_MANIFEST)
         self._remove_replaced(stage, old, planned[0].values())
-        records = self._run_tasks(stage, planned)
+        records = self._run_tasks(stage, planned, old)
         mirror.refresh(self.root)
         manifest = StageManifest(stage.name, fingerprint, fields, tuple(records))
         write_manifest(path, manifest)
-        storage.remove_tree(records_left)
+        storage.remove_tree(records_left, durable=False)
         self.manifests.append(manifest)
         return manifest
 
@@ -292,6 +297,7 @@ class Runner:
                     fingerprint=fingerprints[index],
                     record_path=directory / f"{index:06d}.json",
                     lease=lease,
+                    durable=not self._is_grouped,
                 ),
             )
             for index in left
@@ -307,13 +313,19 @@ class Runner:
         if stage.reads_texts and any(shard.is_apart for part in parts for shard in part):
             raise TextsApartError(f"{stage.name} needs texts that are in quarantine")
 
-    def _run_tasks(self, stage: Stage, planned: _StagePlan) -> list[TaskRecord]:
+    def _run_tasks(
+        self, stage: Stage, planned: _StagePlan, old: StageManifest | None
+    ) -> list[TaskRecord]:
         records, calls = planned
         # The largest first, so that no worker is left alone with one at the end.
         calls.sort(key=lambda call: -stage.tasks[call[0]].work)
         problems = []
         works = [stage.tasks[index].work for index, _ in calls]
-        with self._progress.stage(stage.name, works, len(records)) as bar:
+        with (
+            GroupCommit(self.root) as commit,
+            self._progress.stage(stage.name, works, len(records)) as bar,
+        ):
+            self._commit_later(commit, records.values(), old)
             is_moved = stage.in_driver and self._executor.workers
             executor = LocalExecutor() if is_moved else self._executor
             jobs = [call.shorten() if executor.workers else call for _, call in calls]
@@ -323,9 +335,21 @@ class Runner:
                     problems.append(done.problem)
                 else:
                     records[calls[position][0]] = done.record
+                    self._commit_later(commit, [done.record])
+            commit.finish()
         if problems:
             raise InputError("\n".join(sorted(str(problem) for problem in problems)))
         return [records[index] for index in range(len(stage.tasks))]
+
+    def _commit_later(
+        self, commit: GroupCommit, records: Iterable[TaskRecord], old: StageManifest | None = None
+    ) -> None:
+        """What tasks published and no manifest commits yet, unless they made it durable."""
+        committed = {task.fingerprint for task in old.tasks} if old else set()
+        if self._is_grouped:
+            for record in records:
+                if record.fingerprint not in committed:
+                    commit.add(shard.path for shard in record.shards)
 
 
 def find_rerun_reasons(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -53,7 +53,7 @@ class Shared(Generic[Value]):
         data = pickle.dumps(self.value, pickle.HIGHEST_PROTOCOL)
         digest = storage.hash_bytes(data)
         path = directory / f"{digest}{SUFFIX}"
-        storage.publish(path, data)
+        storage.publish(path, data, durable=False)  # for as long as the run is at work
         self._stored = path, digest
 
     def __reduce__(self) -> tuple[Any, ...]:

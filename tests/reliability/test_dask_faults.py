@@ -102,7 +102,7 @@ def test_a_killed_worker_is_survived(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", ["storage.publish.fsync@2", "storage.publish.renamed@3"])
+@pytest.mark.parametrize("point", ["storage.publish.written@2", "storage.publish.renamed@3"])
 def test_a_worker_killed_while_publishing_is_survived(
     tmp_path: Path, start: Any, point: str, undamaged: Any
 ) -> None:

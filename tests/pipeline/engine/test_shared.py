@@ -107,7 +107,7 @@ def test_a_disk_that_fills_up_is_one_message(
 ) -> None:
     """What is shared is written before a call is sent, where an error still has a name."""
 
-    def publish(path: Path, data: bytes) -> None:
+    def publish(path: Path, data: bytes, durable: bool) -> None:
         with storage._explain_errors(path, len(data)):
             raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -138,6 +138,7 @@ class Postman:
     """An executor that sends every call as a worker would get it."""
 
     workers = 1
+    is_here = False
 
     def __init__(self) -> None:
         self.largest: dict[str, int] = {}

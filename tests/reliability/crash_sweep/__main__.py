@@ -124,9 +124,10 @@ class Sweep:
             if code not in (0, -signal.SIGKILL):
                 self._wrong(plans, f"the run under {plan} ended with {code}")
             for run in runs_of(root):
-                for problem in broken_promises(run, strict=self.before is None):
+                for problem in broken_promises(run, self.before is None, self.power_loss):
                     self._wrong(plans, f"after {plan}: {problem}")
-        committed = sum((committed_tasks(run) for run in runs_of(root)), Counter())
+        promised = (committed_tasks(run, self.power_loss) for run in runs_of(root))
+        committed = sum(promised, Counter())
         log = self.work / "resume.log"
         log.write_text("")
         code = self.fork(root, "", log)

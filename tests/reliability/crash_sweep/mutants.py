@@ -8,6 +8,7 @@ from typing import Any
 import pipeline.engine.runner as runner_module
 from pipeline.core import failpoint, manifest, storage
 from pipeline.core.manifest import Shard
+from pipeline.engine.group_commit import GroupCommit
 from pipeline.engine.runner import Runner
 from pipeline.engine.stage import Inputs, Stage
 
@@ -16,6 +17,7 @@ def _publish_in_place(
     path: Path,
     data: bytes | Iterable[bytes],
     accept: Callable[[storage.WrittenFile], None] = lambda published: None,
+    durable: bool = True,
 ) -> storage.WrittenFile:
     whole = data if isinstance(data, bytes) else b"".join(data)
     published = storage.WrittenFile(len(whole), storage.hash_bytes(whole))
@@ -35,7 +37,7 @@ def _exists(self: Runner, stage: Stage, records: Sequence[manifest.TaskRecord]) 
     return [all((self.root / s.path).exists() for s in record.shards) for record in records]
 
 
-def _adopt_by_existence(self: Runner, stage: Stage, old: object) -> list[manifest.TaskRecord]:
+def _adopt_by_existence(self: Runner, stage: Stage, *_: object) -> list[manifest.TaskRecord]:
     """Skip a task when its output file is there: no record, no hash."""
     directory = runner_module.record_directory(self.root, stage.name)
     records = []
@@ -102,6 +104,10 @@ def _no_directory_fsync() -> None:
     storage._sync = lambda directory: None
 
 
+def _no_group_commit() -> None:
+    GroupCommit.finish = lambda self: None
+
+
 def _trust_existence() -> None:
     Runner._check = _exists
 
@@ -139,6 +145,7 @@ MUTANTS: dict[str, Callable[[], None]] = {
     "marker_before_data_trusted": _marker_trusted,
     "no_fsync": _no_file_fsync,
     "no_directory_fsync": _no_directory_fsync,
+    "no_group_commit": _no_group_commit,
     "existence_check_without_fsync": _existence_without_fsync,
     "temps_left": _temps_left,
     "records_ignored": _records_ignored,

@@ -12,8 +12,9 @@ from pipeline.core.ids import table_hash
 from pipeline.core.manifest import Shard, StageManifest
 
 
-def broken_promises(root: Path, strict: bool = True) -> list[str]:
-    """Readable records and manifests that name a file which is not there or not whole.
+def broken_promises(root: Path, strict: bool = True, power_loss: bool = False) -> list[str]:
+    """Readable records and manifests that name a file which is not there or not whole. After a
+    power loss records promise nothing: what they name is durable once their stage commits.
 
     When a finished directory is rebuilt under another config the old stage manifests stand until
     they are replaced; only manifest.json, the commit of the run, promises anything then. A shard
@@ -38,7 +39,7 @@ def broken_promises(root: Path, strict: bool = True) -> list[str]:
                 committed.append((path, files))
         for path in root.glob("journal/records/*/*.json"):
             record = manifest.read_record(path)
-            if record is not None:
+            if record is not None and not power_loss:
                 committed.append((path, [(s.path, s.hash) for s in record.shards]))
     for path, files in committed:
         for name, digest in files:
@@ -61,11 +62,11 @@ def _still_whole(root: Path, shard: Shard) -> bool:
     return table_hash(table) == shard.content_hash
 
 
-def committed_tasks(root: Path) -> Counter[str]:
-    """Tasks that a readable manifest or record commits, counted by their fault point."""
+def committed_tasks(root: Path, power_loss: bool = False) -> Counter[str]:
+    """Tasks that a readable manifest, or record, commits, counted by their fault point."""
     tasks: Counter[str] = Counter()
     for path in root.glob("journal/records/*/*.json"):
-        if manifest.read_record(path) is not None:
+        if manifest.read_record(path) is not None and not power_loss:
             tasks[f"task.start.{path.parent.name}"] += 1
     for path in root.glob("manifests/*.json"):
         with contextlib.suppress(IntegrityError):
