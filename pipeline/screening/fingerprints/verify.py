@@ -206,14 +206,14 @@ def _match_grams(words: U64, first: int, candidates: I64, search: GramSearch) ->
     before: Whole = none
     for i in range(grams):
         key, place = hashes[i], first + np.int64(places[i])
-        plain = find_first(boilerplate, key)
-        if plain < len(boilerplate) and boilerplate[plain] == key:
-            before = none
-            continue
         for salt in range(len(keys)):
             key = sketch.hash_with_key(key, keys[salt, 0], keys[salt, 1])
         diagonal = _find_diagonal(key, place, search.table, candidates, before, none)
         if diagonal != none:
+            plain = find_first(boilerplate, hashes[i])
+            if plain < len(boilerplate) and boilerplate[plain] == hashes[i]:
+                before = none
+                continue
             is_word = words[places[i]] & np.uint64(1) == 0
             matches[count, match.PLACE], matches[count, match.DIAGONAL] = place, diagonal
             matches[count, match.SIZE] = k if is_word else sketch.CHARACTERS
