@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dedup.arrays import I64, U8, U64
+from dedup.arrays import I64, U8, U32, U64
 from dedup.compiled import kernel
 from dedup.text import Texts, Whole
 from pipeline.screening.fingerprints import sketch
@@ -86,24 +86,52 @@ def _select_promising(rows: I64, index: FingerprintIndex) -> GramHits:
     return GramHits(*(column[is_enough] for column in (document, place, work, diagonal, gram)))
 
 
+class _Grams(NamedTuple):
+    """Grams of a block of words: hashes uint64; places uint32, of the first word in the document;
+    passed int64, the numbers of those that the filter lets through."""
+
+    hashes: U64
+    places: U32
+    passed: I64
+
+
 @kernel
 def _look_up(
-    key: np.uint64, document: int, place: Whole, postings: Postings, rows: I64, used: int
+    grams: _Grams, keys: U64, count: int, document: int, postings: Postings, rows: I64, used: int
 ) -> tuple[I64, int]:
-    """Append (document, place, first posting, place among all works) of every posting."""
-    bits = choose_bits(key)
-    room = np.uint64(len(postings.filter) - 1)
-    if postings.filter[(key >> np.uint64(20)) & room] & bits != bits:
-        return rows, used
-    gram = find_first(postings.hashes, key)
-    at = gram
-    while at < len(postings.hashes) and postings.hashes[at] == key:
-        rows = make_rows(rows, used, 1)
-        rows[used, 0], rows[used, 1], rows[used, 2] = document, place, gram
-        rows[used, 3] = np.int64(postings.positions[at])
-        used += 1
-        at += 1
+    """Append (document, place, first posting, place among all works) of every posting of
+    keys[:count], the hashes of the first `count` grams, salted or not.
+
+    All are tested before any is searched for, so that tests wait for memory together: the filter of
+    10,000 works is larger than a processor's second cache.
+    """
+    room, passed = np.uint64(len(postings.filter) - 1), 0
+    for i in range(count):
+        bits = choose_bits(keys[i])
+        grams.passed[passed] = i
+        passed += postings.filter[(keys[i] >> np.uint64(20)) & room] & bits == bits
+    for i in grams.passed[:passed]:
+        gram = find_first(postings.hashes, keys[i])
+        at = gram
+        while at < len(postings.hashes) and postings.hashes[at] == keys[i]:
+            rows = make_rows(rows, used, 1)
+            rows[used, 0], rows[used, 1], rows[used, 2] = document, np.int64(grams.places[i]), gram
+            rows[used, 3] = np.int64(postings.positions[at])
+            used += 1
+            at += 1
     return rows, used
+
+
+@kernel
+def _drop_repeats(grams: _Grams, count: int, previous: np.uint64) -> int:
+    """Drop grams that are the one before them, `previous` for the first; returns how many stay."""
+    kept = 0
+    for i in range(count):
+        key = grams.hashes[i]
+        grams.hashes[kept], grams.places[kept] = key, grams.places[i]
+        kept += key != previous
+        previous = key
+    return kept
 
 
 @kernel
@@ -125,7 +153,8 @@ def _scan(
     """
     room = _BLOCK + sketch.CHARACTERS
     words = Words(np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64))
-    hashes, places = np.empty(room, np.uint64), np.empty(room, np.uint32)
+    grams = _Grams(np.empty(room, np.uint64), np.empty(room, np.uint32), np.empty(room, np.int64))
+    salted = np.empty(room, np.uint64)
     opened, state = np.zeros(3, np.uint64), sketch.make_state(k)
     rows, used = np.empty((1024, 4), np.int64), 0
     words_N = np.zeros(len(offsets_N1) - 1, np.int64)
@@ -137,21 +166,17 @@ def _scan(
         while position < end:
             filled, position = append_words(data, position, end, tables, words, carried, opened)
             count = sketch.roll(
-                words.hashes, carried, filled, state, last, before, hashes, places, 0
+                words.hashes, carried, filled, state, last, before, grams.hashes, grams.places, 0
             )
-            for i in range(count):
-                key = hashes[i]
-                if key == previous:
-                    continue
-                previous = key
-                place = np.int64(places[i])
-                if postings.has_plain:
-                    rows, used = _look_up(key, document, place, postings, rows, used)
-                for salt in range(len(postings.keys)):
-                    value = sketch.hash_with_key(
-                        key, postings.keys[salt, 0], postings.keys[salt, 1]
-                    )
-                    rows, used = _look_up(value, document, place, postings, rows, used)
+            count = _drop_repeats(grams, count, previous)
+            if count:
+                previous = grams.hashes[count - 1]
+            if postings.has_plain:
+                rows, used = _look_up(grams, grams.hashes, count, document, postings, rows, used)
+            for low, high in postings.keys:
+                for i in range(count):
+                    salted[i] = sketch.hash_with_key(grams.hashes[i], low, high)
+                rows, used = _look_up(grams, salted, count, document, postings, rows, used)
             words_N[document] = before + filled
             carried = carry(words, filled)
             before += filled - carried
