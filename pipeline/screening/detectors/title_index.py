@@ -51,12 +51,13 @@ class WeighedTitle(NamedTuple):
 
 
 class WorkName(NamedTuple):
-    """What a work is called, folded: its proper and its full title, and its authors as (surname,
-    first names) in words."""
+    """What a work is called, folded: its proper and its full title, the words of both, and its
+    authors as (surname, first names) in words."""
 
     work_id: str
     title: str
     titles: tuple[WeighedTitle, ...]
+    title_words: frozenset[str]
     authors: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 
 
@@ -120,7 +121,8 @@ class TitleIndex:
         titles = dict.fromkeys(text for r in readings if (text := normalise_title(r)))
         names = row["authors"] or split_authors(parts.responsibility)
         weighed = tuple(map(self._weigh, titles))
-        return WorkName(row["work_id"], title, weighed, _split_names(names))
+        title_words = frozenset(word for one in weighed for word in one.words)
+        return WorkName(row["work_id"], title, weighed, title_words, _split_names(names))
 
     def _weigh(self, text: str) -> WeighedTitle:
         """A word of subtitles only weighs as one of one title, or as a common one."""

@@ -8,7 +8,8 @@ is the title alone, of two rare words or more, where no author or only a surname
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import compress
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -16,6 +17,7 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 
+from dedup.arrays import I64
 from dedup.text import view_texts
 from pipeline.screening.detectors import title_index
 from pipeline.screening.detectors.sweep import Fields, find_fields
@@ -56,9 +58,11 @@ class TitleSource(NamedTuple):
     whole: bool = False
 
 
-def find_title_sources(values: list[tuple[str, str]], head: bytes) -> list[TitleSource]:
-    """Everything that may name the work: `values` are (key of `KEYS`, value), `head` the beginning
-    of the text."""
+def find_title_sources(
+    values: list[tuple[str, str]], head: bytes, title_words: set[str]
+) -> list[TitleSource]:
+    """Everything that may name a work in whose title is one of `title_words`: `values` are (key of
+    `KEYS`, value), `head` the beginning of the text."""
     short_values = [(key, value[:_LONGEST]) for key, value in values]
     author = tuple(
         w for key, value in short_values if key in AUTHOR_KEYS for w in fold_words(value)
@@ -67,11 +71,14 @@ def find_title_sources(values: list[tuple[str, str]], head: bytes) -> list[Title
     for key, value in short_values:
         if key in TITLE_KEYS:
             words = fold_words(value)
-            sources.append(TitleSource(key, value, words, _list_readings(value, words), author))
+            if not title_words.isdisjoint(words):
+                readings = _list_readings(value, words)
+                sources.append(TitleSource(key, value, words, readings, author))
     for key, value in short_values:
         if key in FILE_KEYS:
-            sources += _read_file_name(key, value, author)
-    return [source for source in (*sources, *_read_lines(_list_lines(head))) if source.words]
+            names = _read_file_name(key, value, author)
+            sources += (source for source in names if not title_words.isdisjoint(source.words))
+    return [*sources, *_read_lines(_list_lines(head), title_words)]
 
 
 def fold_words(text: str) -> tuple[str, ...]:
@@ -94,9 +101,11 @@ def _read_file_name(key: str, value: str, author: tuple[str, ...]) -> list[Title
     return sources
 
 
-def _read_lines(lines: list[tuple[int, str]]) -> Iterator[TitleSource]:
+def _read_lines(lines: list[tuple[int, str]], title_words: set[str]) -> Iterator[TitleSource]:
     words = [fold_words(line) for _, line in lines]
     for number, (offset, line) in enumerate(lines):
+        if title_words.isdisjoint(words[number]):
+            continue
         author = tuple(w for other in words[number + 1 :][:_LINES_APART] for w in other)
         length, titles = len(line.encode()), _list_readings(line, words[number])
         yield TitleSource(
@@ -157,8 +166,7 @@ class _ComparedTitle(NamedTuple):
 
 def find_best_match(name: title_index.WorkName, sources: list[TitleSource]) -> TitleMatch | None:
     """The best of the sources that name the work, or None."""
-    own = {word for title in name.titles for word in title.words}
-    sharing = (source for source in sources if not own.isdisjoint(source.words))
+    sharing = (source for source in sources if not name.title_words.isdisjoint(source.words))
     matches = [match for source in sharing if (match := _match(name, source))]
     return max(matches, key=lambda m: (m.score, -m.source.offset, m.source.where), default=None)
 
@@ -279,16 +287,18 @@ def detect_titles(batch: pa.Table, index: title_index.TitleIndex) -> pa.Table:
         return findings_table([])
     fields = find_fields(batch["meta"], KEYS)
     findings = list[Finding]()
+    describe = cache(index.describe_work)
     first = 0
     for chunk in view_texts(batch["text"]):
         rows, works = index.find_candidates(fields, chunk, first)
         works_by_row = defaultdict[int, list[int]](list)
         for row, work in zip(rows.tolist(), works.tolist(), strict=True):
             works_by_row[row].append(work)
+        values = _list_values(fields, rows)
         for row, of_row in works_by_row.items():
             start, end = chunk.offsets[row - first : row - first + 2]
             head = chunk.data[start : min(end, start + title_index.HEAD_BYTES)].tobytes()
-            findings += _make_findings(row, of_row, _list_values(fields, row), head, index)
+            findings += _make_findings(row, [*map(describe, of_row)], values[row], head)
         first += len(chunk)
     return findings_table(findings)
 
@@ -300,24 +310,21 @@ def warm_up_titles() -> None:
     detect_titles(pa.table(batch), title_index.build_title_index(pa.table(work)))
 
 
-def _list_values(fields: Fields, row: int) -> list[tuple[str, str]]:
-    first, last = np.searchsorted(fields.row, [row, row + 1])
-    of_row = fields.select(np.arange(first, last))
-    return [
-        (KEYS[key], value)
-        for key, value in zip(of_row.key, of_row.values().to_pylist(), strict=True)
-    ]
+def _list_values(fields: Fields, rows: I64) -> Mapping[int, list[tuple[str, str]]]:
+    """(key of `KEYS`, value) of the fields of each of the rows, in order."""
+    of_rows = fields.select(np.flatnonzero(np.isin(fields.row, rows)))
+    values = defaultdict[int, list[tuple[str, str]]](list)
+    columns = (of_rows.row.tolist(), of_rows.key.tolist(), of_rows.values().to_pylist())
+    for row, key, value in zip(*columns, strict=True):
+        values[row].append((KEYS[key], value))
+    return values
 
 
 def _make_findings(
-    row: int,
-    works: list[int],
-    values: list[tuple[str, str]],
-    head: bytes,
-    index: title_index.TitleIndex,
+    row: int, names: list[title_index.WorkName], values: list[tuple[str, str]], head: bytes
 ) -> Iterator[Finding]:
-    sources = find_title_sources(values, head)
-    names = map(index.describe_work, works)
+    title_words = set[str]().union(*(name.title_words for name in names))
+    sources = find_title_sources(values, head, title_words)
     matches = [(match, name) for name in names if (match := find_best_match(name, sources))]
     matches.sort(key=lambda pair: (-pair[0].score, pair[1].work_id))
     for match, name in matches[:_MOST_WORKS]:

@@ -38,7 +38,7 @@ _OTHER_TITLE = re.compile(
 )
 _SUBTITLE = re.compile(f"\\s*:\\s+|\\s+:\\s*|\\s+[{_DASHES}]\\s+")
 _RESPONSIBILITY = re.compile(r"\s+/\s*")
-_ARTICLE_LAST = re.compile(r"(.+), (the|a|an|le|la|les|der|die|das|el|los|las|il|lo)\Z")
+_ARTICLE_LAST = re.compile(r"\A(.+), (the|a|an|le|la|les|der|die|das|el|los|las|il|lo)\Z")
 
 _APOSTROPHES = dict.fromkeys(
     map(
@@ -157,12 +157,25 @@ def _fold(text: str) -> str:
     return unicodedata.normalize("NFC", _ACCENT.sub("", apart))
 
 
+class _WordTable(dict[int, str | int]):
+    """For `str.translate`: letters, digits, marks and the characters of `keep` stay, any other is a
+    space. Each character is looked at once."""
+
+    def __init__(self, keep: str) -> None:
+        self._keep = keep
+
+    def __missing__(self, point: int) -> str | int:
+        c = chr(point)
+        stays = c.isalnum() or c in self._keep or unicodedata.category(c)[0] == "M"
+        return self.setdefault(point, point if stays else " ")
+
+
+_WORD_TABLES = {keep: _WordTable(keep) for keep in ("", "-")}
+
+
 def _join_words(text: str, keep: str = "") -> str:
     """Letters, digits and marks; anything else is one space."""
-    characters = (
-        c if c.isalnum() or c in keep or unicodedata.category(c)[0] == "M" else " " for c in text
-    )
-    return " ".join("".join(characters).split())
+    return " ".join(text.translate(_WORD_TABLES[keep]).split())
 
 
 def make_author_key(name: str) -> tuple[str, str]:

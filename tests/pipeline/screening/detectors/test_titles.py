@@ -108,6 +108,17 @@ def test_found_in_metadata(index: TitleIndex, case: str) -> None:
     assert row["score"] >= 0.9
 
 
+def test_each_row_of_a_batch_has_its_own_metadata(index: TitleIndex) -> None:
+    metas = [meta for meta, *_ in FOUND.values()]
+    metas = [one for meta in metas for one in ({"title": "x", "n": "y"}, meta, {})]
+    batch = {"meta": list(map(json.dumps, metas)), "text": ["Some text."] * len(metas)}
+    together = detect_titles(pa.table(batch), index).to_pylist()
+    alone = [_detected(index, (meta, "Some text.")) for meta in metas]
+    one_each = [{**row, "row": number} for number, rows in enumerate(alone) for row in rows]
+    assert len(one_each) == len(FOUND)
+    assert [{**row, "attributes": json.loads(row["attributes"])} for row in together] == one_each
+
+
 def test_found_in_the_first_lines(index: TitleIndex) -> None:
     text = "é\n\n  QUIMBLEDON\n\nby\n\nAda Brontë\n1901\n\nIt rained."
     (row,) = _detected(index, ("{}", text))
