@@ -49,7 +49,6 @@ from pipeline.stages.report import count_tables
 from pipeline.stages.shuffle.gather import gather_streams
 from pipeline.stages.shuffle.places import in_order, places
 from pipeline.stages.shuffle.scatter import Scattered
-from pipeline.stages.splits import split_stage
 from pipeline.stages.tables import documents_stage
 from pipeline.stages.tokenize import token_lists
 from pipeline.stories.selection import deduplicate
@@ -257,8 +256,7 @@ def measure(total: int, out: Path) -> dict[str, _Cost]:
     keep = deduplicate(config, (), clean, None, run)
     shards = clean.documents, keep.states
     tokens = views.TokensOutput(run(_synthetic_stage("tokenize", _tokenize, total, *shards)))
-    assigned = views.SplitsOutput(run(split_stage(config, clean.documents, keep)))
-    documents = run(documents_stage(clean, keep, None, assigned, tokens)).shards
+    documents = run(documents_stage(clean, keep, None, tokens)).shards
     clusters = next(m for m in runner.manifests if m.stage == "cluster_table").shards
     pages = Task("pages", PagesJob(tuple(clusters), tuple(documents)))
     run(Stage(name="pages", version=1, function=_pages, tasks=(pages,)))

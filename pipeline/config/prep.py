@@ -40,7 +40,7 @@ SplitName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")]
 class ReadConfig(ConfigSection):
     """Reading raw shards."""
 
-    task_bytes: Bytes = Field(64 << 20, ge=1 << 10)
+    task_bytes: Bytes = Field(32 << 20, ge=1 << 10)
     """bytes of text in one task: small files are put together by their estimated size, a larger
     file is cut into parts"""
     max_document_bytes: Bytes = Field(64 << 20, ge=1)

@@ -254,12 +254,6 @@ class VerdictsOutput(StageOutput):
         return list(chain.from_iterable(self._quarantined))
 
 
-class SplitsOutput(StageOutput):
-    """The split of every record."""
-
-    splits = _shards("splits")
-
-
 class KeepOutput(StageOutput):
     """The end of every document; `sources`: [documents, duplicates] of each; `draws`: the fields of
     `splits.KeptDraws`; `edges`: rows of clusters.parquet."""
@@ -273,6 +267,7 @@ class KeepOutput(StageOutput):
     quarantined = _counter(int, "quarantined")
     dropped = _counter(int, "dropped")
     sources = _counter(dict[str, tuple[int, int]], "sources")
+    seed = _setting(int, "seed")
     held_out = _setting(list[tuple[str, float]], "splits")
 
 

@@ -42,8 +42,9 @@ PART = 1 << 23
 _COLUMNS = pa.schema([("task", pa.uint32()), ("component", pa.uint32())])
 Parts = Shared[tuple[Shard, ...]]
 """The shards."""
-_TASK_DOCUMENTS = 1 << 15
-"""Documents that a task of `clusters` takes at least, if memory allows."""
+_TASK_DOCUMENTS = 1 << 10
+"""Documents that a task of `clusters` takes at least, if memory allows: comparing their texts is
+half a second's work."""
 _TASKS = 256
 """Where this many such tasks are not enough, each takes more documents instead, so that what it
 reads of every shard does not shrink."""

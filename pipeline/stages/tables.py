@@ -36,12 +36,12 @@ from pipeline.engine.stage import (
 from pipeline.runs import layout, parts, views
 from pipeline.runs.ends import count_ends, count_trained
 from pipeline.runs.layout import ENDS, STATES
-from pipeline.runs.splits import TRAIN
 from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.document_rows import PLACE_SCHEMA
 from pipeline.stages.mixture.copies import MixtureCounts
 from pipeline.stages.plan import Reading
 from pipeline.stages.shuffle.stream import SplitStream
+from pipeline.stages.splits import SplitRules, split_rules
 from pipeline.tokenizers import arrangement
 
 SplitCounts = dict[str, Any]
@@ -189,37 +189,36 @@ ROWS_PER_GROUP = 1 << 16
 @dataclass(frozen=True, kw_only=True)
 class TaskShards:
     """All shards that say something of the documents of one clean task; those that are None belong
-    to stages that did not run: nothing was screened, or nothing was tokenized and split."""
+    to stages that did not run: nothing was screened, or nothing was tokenized."""
 
     documents: Shard
     drops: Shard
     keep: Shard
     decisions: Shard | None
-    splits: Shard | None
     tokens: Shard | None
 
 
 @dataclass(frozen=True)
 class DocumentsJob:
-    """The shards of the clean tasks of a part, in order."""
+    """The shards of the clean tasks of a part, in order; how documents are split, if they are."""
 
     part: int
     tasks: tuple[int, int]
     shards: tuple[TaskShards, ...]
-    split_names: tuple[str, ...]
+    splits: SplitRules | None
 
 
 def _documents(job: DocumentsJob, inputs: Inputs) -> Result:
-    tables = [_one_task(inputs, shards, job.split_names) for shards in job.shards]
+    tables = [_one_task(inputs, shards, job.splits) for shards in job.shards]
     table = pa.concat_tables(tables).combine_chunks()
     path = parts.part(layout.DOCUMENTS, job.part)
     output = parquet_output(path, table, ENCODINGS, ROWS_PER_GROUP)
     return Result((output,), {"tasks": list(job.tasks), "ends": count_ends(table)})
 
 
-def _one_task(inputs: Inputs, shards: TaskShards, split_names: tuple[str, ...]) -> pa.Table:
+def _one_task(inputs: Inputs, shards: TaskShards, splits: SplitRules | None) -> pa.Table:
     """All records of a task in order, without `doc_id`."""
-    live = _with_ends(inputs, shards, split_names)
+    live = _with_ends(inputs, shards, splits)
     gone = pq.read_table(inputs.path(shards.drops))
     blank = _blank(len(gone))
     dropped = {
@@ -234,7 +233,7 @@ def _one_task(inputs: Inputs, shards: TaskShards, split_names: tuple[str, ...]) 
     return both.sort_by("doc_id").drop_columns(["doc_id"])
 
 
-def _with_ends(inputs: Inputs, shards: TaskShards, split_names: tuple[str, ...]) -> pa.Table:
+def _with_ends(inputs: Inputs, shards: TaskShards, splits: SplitRules | None) -> pa.Table:
     """The documents of a task with what became of each."""
     opened, kept = inputs.open(shards.documents), inputs.table(shards.keep)
     typed = [name for name in opened.column_names if name.startswith(COLUMN_PREFIX)]
@@ -246,9 +245,8 @@ def _with_ends(inputs: Inputs, shards: TaskShards, split_names: tuple[str, ...])
         row = pc.index_in(doc_id, value_set=decisions["doc_id"].combine_chunks())
         decision = pc.fill_null(decisions["decision"].take(row), DECISIONS[0])
         rule = pc.fill_null(decisions["rule"].take(row), "")
-    if shards.splits:
-        names = pa.array(split_names, pa.string())
-        split = pc.take(names, inputs.table(shards.splits)["split"])
+    if splits:
+        split = pc.take(pa.array(splits.names, pa.string()), pa.array(splits.assign(kept)))
     tokens = np.zeros(len(documents), np.uint32)
     rearranged: dict[str, pa.Array] = {}
     if shards.tokens:
@@ -285,32 +283,29 @@ def documents_stage(
     clean: views.CleanOutput,
     keep: views.KeepOutput,
     screen: views.VerdictsOutput | None = None,
-    assigned: views.SplitsOutput | None = None,
     tokens: views.TokensOutput | None = None,
 ) -> Stage:
-    """The stage that joins every document's facts into one table."""
+    """The stage that joins every document's facts into one table, with `tokens` the split, too."""
     nothing = (None,) * len(clean.documents)
     columns: dict[str, Sequence[Any]] = {
         "documents": clean.documents,
         "drops": clean.drops,
         "keep": keep.states,
         "decisions": screen.decisions if screen else nothing,
-        "splits": assigned.splits if assigned else nothing,
         "tokens": tokens.tokens if tokens else nothing,
     }
     groups = zip(*columns.values(), strict=True)
     of_task = [TaskShards(**dict(zip(columns, group, strict=True))) for group in groups]
-    names = (TRAIN, *(name for name, _ in keep.held_out))
-    tasks = []
+    splits, tasks = split_rules(keep) if tokens else None, []
     for number, group in enumerate(parts.group_tasks(clean.records)):
         shards = tuple(of_task[group.start : group.stop])
         inputs = tuple(s for one in shards for s in vars(one).values() if s)
-        job = DocumentsJob(number, (group.start, group.stop), shards, names)
+        job = DocumentsJob(number, (group.start, group.stop), shards, splits)
         memory = parts.RECORD_MEMORY * sum(clean.records[group.start : group.stop])
         label = f"part {number} of the table of documents"
         tasks.append(Task(label, job, inputs, memory=memory))
     return Stage(
-        name="documents", version=4, function=_documents, tasks=tuple(tasks), reads_texts=False
+        name="documents", version=5, function=_documents, tasks=tuple(tasks), reads_texts=False
     )
 
 

@@ -13,14 +13,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dedup.arrays import Mask
-from pipeline.config.prep import Config
 from pipeline.core import ids
 from pipeline.core.errors import FunctionError
 from pipeline.core.manifest import Shard
 from pipeline.core.plugins import PlugInCode, check_unchanged
 from pipeline.core.storage import canonical_json
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, bytes_output
-from pipeline.runs import layout, splits
+from pipeline.runs import layout
 from pipeline.runs.layout import STATES
 from pipeline.runs.views import CleanOutput, CutsOutput, KeepOutput, TokenizerOutput
 from pipeline.stages.cuts import cut_texts
@@ -72,7 +71,7 @@ def tokenizer_stage(tokenizer: TokenizerDefinition, fim: FillInMiddle | None = N
 @dataclass(frozen=True, kw_only=True)
 class TokenizeJob:
     """One documents shard, its keep-list, and the spans to cut from its texts, if any. `splits`
-    are what the split of a document follows from; the stage that writes it comes later."""
+    are what the split of a document follows from."""
 
     index: int
     tokenizer: Shard
@@ -81,7 +80,6 @@ class TokenizeJob:
     keep: Shard
     cuts: Shard | None
     splits: SplitRules
-    split_names: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +147,7 @@ def _tokenize(job: TokenizeJob | RearrangedJob, inputs: Inputs) -> Result:
     counters = {
         "documents": len(table),
         "tokens": int(lengths.sum()),
-        "splits": {n: int(lengths[split == i].sum()) for i, n in enumerate(job.split_names)},
+        "splits": {n: int(lengths[split == i].sum()) for i, n in enumerate(job.splits.names)},
     }
     path = layout.shard("tokens", job.index, "arrow")
     return Result((arrow_output(path, in_order(table, placed)),), counters)
@@ -177,12 +175,11 @@ def tokenize_stage(
     keep: KeepOutput,
     cuts: CutsOutput | None,
     *,
-    config: Config,
     fim: FillInMiddle | None = None,
 ) -> Stage:
     """The stage that turns text into ids; `cuts` names what is cut from the texts before, `fim` how
-    documents of train are rearranged. Splits and seed are those of `config`."""
-    assigned, names = split_rules(config, keep), splits.names(config)
+    documents of train are rearranged."""
+    assigned = split_rules(keep)
     documents, rules = clean.documents, published.definition
     spans = cuts.cuts if cuts else (None,) * len(documents)
     tasks = []
@@ -195,7 +192,6 @@ def tokenize_stage(
             keep=kept,
             cuts=cut,
             splits=assigned,
-            split_names=names,
         )
         if tokenizer.engine is not None:
             job = NamedEngineJob(
@@ -206,7 +202,7 @@ def tokenize_stage(
         asked = job if fim is None else RearrangedJob(job, fim)
         tasks.append(Task(label, asked, inputs, document.size))
     software = {"tokenizers": version("tokenizers")}
-    settings: dict[str, Any] = {"seed": config.seed}
+    settings: dict[str, Any] = {"seed": keep.seed}
     if tokenizer.bos_id is not None:
         settings["bos_id"] = tokenizer.bos_id
     if fim is not None:

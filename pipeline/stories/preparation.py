@@ -39,7 +39,6 @@ from pipeline.stages.report import report_stage
 from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle.gather import gather_streams
 from pipeline.stages.shuffle.scatter import scatter_tokens
-from pipeline.stages.splits import split_stage
 from pipeline.stages.tables import account_stage, documents_stage, sources_stage
 from pipeline.stages.tokenize import tokenize_stage, tokenizer_stage
 from pipeline.stories import selection
@@ -150,14 +149,10 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
     run(quarantine_stage(clean, verdicts, config.screen.quarantine_days))
     tokenizer = views.TokenizerOutput(run(tokenizer_stage(prepared.tokenizer, prepared.fim)))
     cuts = _cuts(prepared, clean, keep, verdicts, run)
-    tokenizing = tokenize_stage(
-        prepared.tokenizer, tokenizer, clean, keep, cuts, config=config, fim=prepared.fim
-    )
+    tokenizing = tokenize_stage(prepared.tokenizer, tokenizer, clean, keep, cuts, fim=prepared.fim)
     tokens = views.TokensOutput(run(tokenizing))
     run(sources_stage(reading, clean))
-    assigned = views.SplitsOutput(run(split_stage(config, clean.documents, keep)))
-    table = documents_stage(clean, keep, verdicts, assigned, tokens)
-    documents = views.DocumentsOutput(run(table))
+    documents = views.DocumentsOutput(run(documents_stage(clean, keep, verdicts, tokens)))
     mixture = _mix(prepared, clean, tokens, documents, sizes, run)
     streams = gather_streams(config, scatter_tokens(config, tokens, mixture, run), run)
     packed = pack_streams(config, prepared.tokenizer, clean, streams, run)

@@ -39,6 +39,7 @@ from pipeline.sources.copy import count_records
 from pipeline.sources.formats import is_text
 from pipeline.sources.output_format import find_form
 from pipeline.stages.batches import Batch, Batches, Corpus
+from pipeline.stages.splits import split_rules
 from pipeline.takedown.check import Holes, check_masked, check_takedowns, count_kept_but_taken
 
 LOOKED_AT = 256
@@ -65,7 +66,7 @@ def find_straddling_pairs(directory: Path) -> StraddlingPairs | None:
     stages = ("clean", "signatures", "bands", "clusters", "keep")
     manifests = [m for s in stages if (m := read_manifest(manifest_path(directory, s))) is not None]
     removed = read_sealed(directory / layout.MANIFEST)["removed"]
-    if len(manifests) < len(stages) or {"bands", "keep", "splits"} & set(removed):
+    if len(manifests) < len(stages) or {"bands", "keep"} & set(removed):
         return None
     from dedup.presets import Preset
     from dedup.similarity import PairJaccard
@@ -73,12 +74,11 @@ def find_straddling_pairs(directory: Path) -> StraddlingPairs | None:
     clean, signatures = views.CleanOutput(manifests[0]), views.SignaturesOutput(manifests[1])
     bands, clusters = views.BandsOutput(manifests[2]), views.ClustersOutput(manifests[3])
     keep = views.KeepOutput(manifests[4])
-    assigned = views.SplitsOutput(read_manifest(manifest_path(directory, "splits")) or manifests[4])
     counts = tuple(signatures.counts)
     own = Batch(counts=counts, documents=clean.documents, keep=keep.states)
     corpus = Corpus(Batches((own,)), Inputs(directory))
     pair = PairJaccard(Preset(**signatures.preset))
-    pairs = _find_pairs(corpus, bands, _KeptSplits(corpus, keep, assigned))
+    pairs = _find_pairs(corpus, bands, _KeptSplits(corpus, keep))
     ends = ((corpus.text(first), corpus.text(other)) for first, other in pairs.tolist())
     similarity = np.array([pair.of(a, 0, len(a), b, 0, len(b)) for a, b in ends])
     threshold = float(clusters.threshold)
@@ -93,14 +93,13 @@ class _KeptSplits:
     """The split that each document is kept in: a bit for those in training, which are most, and the
     dense indices of all others."""
 
-    def __init__(
-        self, corpus: Corpus, keep: views.KeepOutput, assigned: views.SplitsOutput
-    ) -> None:
+    def __init__(self, corpus: Corpus, keep: views.KeepOutput) -> None:
+        rules = split_rules(keep)
         self._in_train = np.zeros(corpus.batches.total // 8 + 1, np.uint8)
         others, splits, first = [np.zeros(0, np.int64)], [np.zeros(0, np.int8)], 0
-        for states, shard in zip(keep.states, assigned.splits, strict=True):
-            state = corpus.inputs.table(states)["state"].to_numpy()
-            split = corpus.inputs.table(shard)["split"].to_numpy()
+        for shard in keep.states:
+            part = corpus.inputs.table(shard)
+            state, split = part["state"].to_numpy(), rules.assign(part)
             kept = np.flatnonzero(state == STATES.index("kept"))
             index, split, first = kept + first, split[kept].astype(np.int8), first + len(state)
             train = index[split == 0]

@@ -89,13 +89,13 @@ def test_a_finished_run_that_is_to_keep_less(
 def test_nothing_goes_before_its_last_reader() -> None:
     """A stage later in the order than one that frees a place never reads it."""
     stages = ("scatter", "gather", "rows", "inverse", "pack")
-    written = {"splits", "tokens", "documents"}
+    written = {"tokens", "documents"}
     freed: set[str] = set()
     for name in stages:
         assert not freed & set(STAGES[name].needs), name
         written |= set(STAGES[name].writes)
         freed |= set(list_unneeded("prepare", name, written - freed))
-    assert freed == {"splits", "tokens", "shuffle", "stream", "rows"}
+    assert freed == {"tokens", "shuffle", "stream", "rows"}
 
 
 def test_the_plan_counts_what_is_there_at_once(corpus: Any, tmp_path: Path) -> None:
