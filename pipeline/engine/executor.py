@@ -35,7 +35,12 @@ from pipeline.engine.memory import (
 )
 from pipeline.engine.warm import warm_workers
 
-SMALL_INPUT_BYTES = 50 << 20
+_ALONE, _EACH = 27e6, 23e6
+"""Bytes of text that `prep run` prepares in a second without workers, and with each worker,"""
+_START = 1.5
+"""and seconds that workers take to start (docs/benchmarks.md)."""
+_WORKER_TEXT = 32 << 20
+"""Text that is worth a worker: about one task of a stage."""
 DEATHS_ALLOWED = 2
 _WAITING = 3
 """Calls submitted for each worker, which does one at a time; all others wait in this process."""
@@ -279,9 +284,12 @@ class DaskExecutor:
             thread.join(1)
 
 
-def automatic_workers(input_bytes: int) -> int:
-    """Worker processes for an input of this size: 0, or one for each core."""
-    return 0 if input_bytes < SMALL_INPUT_BYTES else os.cpu_count() or 1
+def automatic_workers(text_bytes: int) -> int:
+    """Worker processes for so much text: one for each core that gets work, or 0 where this process
+    is estimated to be done before they are."""
+    workers = min(os.cpu_count() or 1, -(-text_bytes // _WORKER_TEXT))
+    with_workers = _START + text_bytes / (_EACH * max(1, workers))
+    return workers if with_workers < text_bytes / _ALONE else 0
 
 
 def check_semaphores(workers: int) -> None:
@@ -320,12 +328,13 @@ def joined_step(cluster: Mapping[str, Any], shared: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def executor(
     workers: int | None,
-    input_bytes: int,
+    text_bytes: int,
     cluster: Mapping[str, Any] | None = None,
     shared: Path = Path(),
     note: Note = lambda _: None,
 ) -> Iterator[Executor]:
-    """An executor for `workers` processes; 0 means this process, None decides by the input size.
+    """An executor for `workers` processes; 0 means this process, None decides by the size of the
+    text.
 
     `cluster` has the keys of that section of the config. The workers of other kinds than `local`
     must run the same version of this package and see the directory `shared`. What a cluster has to
@@ -335,7 +344,7 @@ def executor(
     settings = {"kind": "local", **(cluster or {})}
     if settings["kind"] == "local":
         workers = settings.get("workers") if workers is None else workers
-        workers = automatic_workers(input_bytes) if workers is None else workers
+        workers = automatic_workers(text_bytes) if workers is None else workers
         if workers == 0:
             yield LocalExecutor()
             return

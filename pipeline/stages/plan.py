@@ -111,6 +111,11 @@ class ReadPlan:
         return sum(file.size for file in self.files)
 
     @property
+    def text_estimate(self) -> int:
+        """Estimated bytes of text of all raw shards."""
+        return sum(file.text_estimate for file in self.files)
+
+    @property
     def estimate(self) -> list[int]:
         """Estimated bytes of text of every task, before any file was read."""
         sizes = [file.text_estimate for file in self.files]

@@ -65,7 +65,7 @@ Publish = Callable[[Stages, Runner, Executor], Stages]
 
 @dataclass(frozen=True, kw_only=True)
 class StoryRun:
-    """One run of a story: the directory, the name of its config, the bytes it reads.
+    """One run of a story: the directory, the name of its config, the bytes of text it reads.
 
     `noted` goes into the journal. `keep` says which intermediates stay, apart from those that are
     `spared`.

@@ -70,7 +70,7 @@ def sum_stages(stages: Sequence[StageForecast], prepared: Preparation) -> Total:
     peak, left = _sum_disk(stages, prepared.config.keep)
     return Total(
         sum(s.cpu_seconds for s in stages),
-        automatic_workers(prepared.plan.bytes),
+        automatic_workers(prepared.plan.text_estimate),
         max((s.memory_bytes for s in stages if s.state != "reuse"), default=0),
         peak,
         left,

@@ -262,7 +262,7 @@ def _run_stages(
         out=out,
         config=config.name,
         story=story.name,
-        size=plan.bytes,
+        size=plan.text_estimate,
         progress=progress,
         workers=workers,
         cluster=config.cluster,

@@ -1,0 +1,64 @@
+"""What tasks published is durable before their stage commits, and what the disk refuses is gone."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from pipeline.core import storage
+from pipeline.core.errors import ResourceError
+from pipeline.engine.group_commit import GroupCommit
+
+PATHS = [f"documents/{number:06d}.arrow" for number in range(20)] + ["manifests/deep/one.json"]
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of what was synced, in order."""
+    found: list[str] = []
+    fsync = os.fsync
+
+    def note(handle: int) -> None:
+        fsync(handle)
+        found.append(os.readlink(f"/proc/self/fd/{handle}"))
+
+    monkeypatch.setattr(os, "fsync", note)
+    return found
+
+
+def publish_all(root: Path) -> None:
+    for path in PATHS:
+        storage.publish(root / path, path.encode(), durable=False)
+
+
+def test_every_file_then_every_directory_once(tmp_path: Path, synced: list[str]) -> None:
+    root = tmp_path / "run"
+    publish_all(root)
+    assert synced == []
+    with GroupCommit(root) as commit:
+        commit.add(PATHS)
+        commit.finish()
+    files, directories = synced[: len(PATHS)], synced[len(PATHS) :]
+    assert sorted(files) == sorted(str(root / path) for path in PATHS)
+    around = ["documents", "manifests", "manifests/deep", ""]
+    assert sorted(directories) == sorted(str(root / name) for name in around)
+
+
+def test_what_the_disk_refuses_is_named_and_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_all(tmp_path)
+    fsync = os.fsync
+
+    def refuse(handle: int) -> None:
+        if os.readlink(f"/proc/self/fd/{handle}").endswith(PATHS[7]):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with GroupCommit(tmp_path) as commit:
+        commit.add(PATHS)
+        with pytest.raises(ResourceError, match=f"{PATHS[7]}: cannot write: Input/output error"):
+            commit.finish()
+    assert [path for path in PATHS if not (tmp_path / path).exists()] == [PATHS[7]]
