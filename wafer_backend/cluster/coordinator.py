@@ -244,15 +244,15 @@ class Coordinator:
         run_leaf: Callable[[Wafer, Leaf], None],
     ) -> None:
         torch.set_num_threads(self.threads)
-        self.memoryx.begin_pass()
         before = self.buffers.snapshot() if self.transport.processes > 1 else {}
         order = self.transport.order(spans, by_leaf=self.buffers.any)
-        for system, turns in itertools.groupby(order, key=lambda turn: turn[0]):
-            wafer = self.wafers[system]
-            with wafer.loaded():
-                for _, index in turns:
-                    arguments = self.worker.leaf(batch, index)
-                    run_leaf(wafer, Leaf(step, index, len(batch.samples(index)), arguments))
+        with self.memoryx.streaming():
+            for system, turns in itertools.groupby(order, key=lambda turn: turn[0]):
+                wafer = self.wafers[system]
+                with wafer.loaded():
+                    for _, index in turns:
+                        arguments = self.worker.leaf(batch, index)
+                        run_leaf(wafer, Leaf(step, index, len(batch.samples(index)), arguments))
         self.buffers.check_unchanged(before)
 
     def _deliver(self, divisor: float) -> torch.Tensor:

@@ -7,19 +7,15 @@ A device that copies weights itself copies from `Staging`; nobody writes to what
 masters change between passes only.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import nn
 
-from wafer_backend.cluster.precision import (
-    Precision,
-    streamed_dtype,
-    travelling_copy,
-    travels_changed,
-    widen,
-)
+from wafer_backend.cluster.precision import Precision, streamed_dtype, travelling_copy, widen
+from wafer_backend.cluster.staging import SpareCopies, Staging
 from wafer_backend.cluster.tree import Combiner, Partial, TreeNode, merge_partials
 from wafer_backend.errors import BackendConfigError, StepError
 from wafer_backend.sparse import masks
@@ -45,50 +41,6 @@ def assign_servers(sizes: Sequence[int], servers: int) -> list[int]:
     return chosen
 
 
-class Staging:
-    """Host tensors in the format that weights travel in.
-
-    `pinned` moves the masters to pinned memory; parameters stay the
-    same objects. Pinned memory comes in powers of two: PyTorch's host allocator rounds up.
-    """
-
-    def __init__(
-        self,
-        parameters: Mapping[str, nn.Parameter],
-        precision: Precision,
-        *,
-        pinned: bool,
-    ) -> None:
-        self._parameters = parameters
-        self._precision = precision
-        self._pinned = pinned
-        self._halves: dict[str, torch.Tensor] = {}
-        self._cast: set[str] = set()
-        if pinned:
-            for parameter in parameters.values():
-                parameter.data = parameter.data.pin_memory()
-
-    def begin_pass(self) -> None:
-        """Masters may have changed: cast again what is asked for."""
-        self._cast.clear()
-
-    def weight(self, name: str) -> torch.Tensor:
-        """A weight as it travels, valid until the pass ends; not to be written to."""
-        master = self._parameters[name].detach()
-        if not travels_changed(master, self._precision):
-            return master
-        if name not in self._cast:
-            with torch.inference_mode(False), torch.no_grad():
-                if name not in self._halves:
-                    dtype = streamed_dtype(master, self._precision)
-                    self._halves[name] = torch.empty_like(
-                        master, dtype=dtype, pin_memory=self._pinned
-                    )
-                self._halves[name].copy_(travelling_copy(master, self._precision))
-            self._cast.add(name)
-        return self._halves[name]
-
-
 SendPartial = Callable[[TreeNode, Partial], None]
 MASK = "mask"
 """What the mask of a weight is called beside it."""
@@ -107,6 +59,7 @@ class MemoryX:
         self.servers: dict[str, int] = dict(zip(self.parameters, chosen, strict=True))
         self.server_count = servers
         self.staging: Staging | None = None
+        self._spares = SpareCopies()
         self._served = frozenset(self.parameters)
         self._due: set[str] = set()
         self._lanes: list[Combiner[Partial]] = []
@@ -118,19 +71,28 @@ class MemoryX:
         """Serve a device that copies weights itself: `weight` hands out what it copies from."""
         self.staging = Staging(self.parameters, self._precision, pinned=pinned)
 
-    def begin_pass(self) -> None:
-        """A pass over a batch begins; weights do not change until it has ended."""
+    @contextlib.contextmanager
+    def streaming(self) -> Iterator[None]:
+        """A pass over a batch; weights do not change inside."""
         if self.staging is not None:
             self.staging.begin_pass()
+        with self._spares.kept():
+            yield
 
     def weight(self, name: str) -> torch.Tensor:
-        """A copy of one master weight, storage of its own, in the format weights travel in.
+        """A copy of one master weight, storage of its own, in the format weights travel in: one
+        that came back in this pass, or a new one.
 
         When staged: the master itself, or its half copy of this pass; not to be written to.
         """
         if self.staging is not None:
             return self.staging.weight(name)
-        return travelling_copy(self.parameters[name], self._precision)
+        spare = self._spares.take(name)
+        return travelling_copy(self.parameters[name], self._precision) if spare is None else spare
+
+    def take_back(self, name: str, copy: torch.Tensor) -> None:
+        """Take a copy that is as it was handed out, and that nobody else holds."""
+        self._spares.add(name, copy)
 
     def streamed_bytes(self, name: str) -> int:
         """Bytes of one weight as it travels."""
@@ -166,9 +128,10 @@ class MemoryX:
         """
         wide = widen(gradient)
         given_up = self.staging is not None and gradient.layout is torch.strided
-        own = {name} if given_up or wide is not gradient else set()
-        so_far = self._leaf_gradients.get(leaf, Partial())
-        self._leaf_gradients[leaf] = merge_partials(so_far, Partial({name: wide}, own=own))
+        if leaf not in self._leaf_gradients:
+            self._leaf_gradients[leaf] = Partial()
+        own = given_up or wide is not gradient
+        self._leaf_gradients[leaf].take_in(name, wide, own=own)
 
     def finish_leaf(
         self, system: int, leaf: int, loss_sum: float, n_counted: int, send: SendPartial

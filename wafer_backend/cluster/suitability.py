@@ -215,6 +215,9 @@ class _DiscardingTransport:
     def __init__(self, memoryx: MemoryX) -> None:
         self.fetch_weight = memoryx.weight
 
+    def release_weight(self, name: str, copy: torch.Tensor, *, intact: bool) -> None:
+        pass
+
     def send_gradient(self, leaf: int, name: str, gradient: torch.Tensor) -> None:
         pass
 

@@ -104,6 +104,11 @@ class InlineTransport(OneProcess):
         self.traffic.weight_bytes += weight.nbytes
         return weight
 
+    def release_weight(self, name: str, copy: torch.Tensor, *, intact: bool) -> None:
+        """An intact copy back to MemoryX."""
+        if intact:
+            self._memoryx.take_back(name, copy)
+
     def send_gradient(self, leaf: int, name: str, gradient: torch.Tensor) -> None:
         """One gradient to MemoryX."""
         self.traffic.gradient_bytes += gradient.nbytes

@@ -174,6 +174,21 @@ class Partial:
     n_counted: int = 0
     own: set[str] = field(default_factory=set)
 
+    def take_in(self, name: str, gradient: torch.Tensor, *, own: bool) -> None:
+        """Add a gradient in place of what is there; `own`: it was made here too, and is given up.
+
+        A sum goes into a tensor that was made here; others are let go as soon as they are added.
+        """
+        so_far = self.gradients.get(name)
+        if so_far is None:
+            self.gradients[name] = gradient
+        else:
+            room = so_far if name in self.own else gradient if own else None
+            self.gradients[name] = torch.add(so_far, gradient, out=room)
+            own = True
+        if own:
+            self.own.add(name)
+
 
 def add_partials(left: Partial, right: Partial) -> Partial:
     """left + right, tensor by tensor in fp32, losses in float64; no tensor is written to."""
@@ -187,18 +202,9 @@ def add_partials(left: Partial, right: Partial) -> Partial:
 def merge_partials(left: Partial, right: Partial) -> Partial:
     """The bits of `add_partials`, where both partials are given up: no third set of gradients is
     ever alive.
-
-    A sum goes into a tensor that is `own`; others are let go as soon as they are added.
     """
     for name in list(right.gradients):
-        gradient, so_far = right.gradients.pop(name), left.gradients.get(name)
-        if so_far is None:
-            left.gradients[name] = gradient
-            left.own.update(right.own & {name})
-            continue
-        room = so_far if name in left.own else gradient if name in right.own else None
-        left.gradients[name] = torch.add(so_far, gradient, out=room)
-        left.own.add(name)
+        left.take_in(name, right.gradients.pop(name), own=name in right.own)
     return Partial(
         left.gradients, left.loss_sum + right.loss_sum, left.n_counted + right.n_counted, left.own
     )

@@ -54,11 +54,12 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 class GlobalBatch:
     """The arguments of one call of the module, which share their first dimension: the samples.
 
-    `arguments`: (args, kwargs), nested as the caller likes. `versions`: of its tensors, which must
-    not change while leaves may still be cut.
+    `arguments`: (args, kwargs), nested as the caller likes; `tensors`: those in it. `versions`: of
+    the tensors, which must not change while leaves may still be cut.
     """
 
     arguments: Arguments
+    tensors: list[torch.Tensor]
     versions: tuple[int, ...]
     batch_size: int
     micro_batch_size: int
@@ -102,11 +103,11 @@ class ActivationWorker:
                 "an input requires grad, but gradients of a compiled module reach parameters only; "
                 "detach() the input, or compute it inside the module"
             )
-        return GlobalBatch(arguments, _versions(tensors), sizes[0], micro_batch_size)
+        return GlobalBatch(arguments, tensors, _versions(tensors), sizes[0], micro_batch_size)
 
     def leaf(self, batch: GlobalBatch, index: int) -> Arguments:
         """Leaf `index`: the same structure, copied to the wafer's device."""
-        if _versions(tensors_in(batch.arguments)) != batch.versions:
+        if _versions(batch.tensors) != batch.versions:
             raise StepError("an input was modified in place while its batch was still in use")
         samples = batch.samples(index)
         cut: Arguments = map_tensors(lambda t: self._cut(t, samples), batch.arguments)
@@ -189,7 +190,7 @@ class Wafer:
         if self._emulation is not None:
             fetch = self._emulation.weights(fetch)
         if rule.streams:
-            release = None if self.link is None else self.link.release_weight
+            release = self._transport.release_weight
             self.stream = WeightStream(fetch, self._send, masters, self.activations, release)
         elif rule.precision != "float32":
             self._casts = ResidentCasts(fetch, self._send, masters)
@@ -303,8 +304,10 @@ class Wafer:
         self._transport.finish_leaf(self.system, leaf.index, loss.loss_sum, loss.n_counted)
 
     def _send(self, name: str, gradient: torch.Tensor) -> None:
-        emulation = self._emulation
-        with contextlib.nullcontext() if emulation is None else emulation.on_host():
+        if self._emulation is None:
+            self._transport.send_gradient(self._leaf, name, gradient)
+            return
+        with self._emulation.on_host():
             self._transport.send_gradient(self._leaf, name, gradient)
 
     def _send_resident(self) -> None:

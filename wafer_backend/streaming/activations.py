@@ -37,7 +37,7 @@ class StorageLedger:
     def __init__(self) -> None:
         self._tensors: dict[int, int] = {}
         self._bytes: dict[int, int] = {}
-        self._watches: set[_StorageReference] = set()
+        self._watches: dict[int, _StorageReference] = {}
         self.resident_bytes = 0
         self.peak_bytes = 0
 
@@ -46,17 +46,18 @@ class StorageLedger:
         watch = _StorageReference(tensor, self._gone)
         storage = tensor.untyped_storage()
         watch.pointer = pointer = storage.data_ptr()
-        self._watches.add(watch)
-        count = self._tensors.get(pointer, 0)
-        self._tensors[pointer] = count + 1
-        if count == 0:
-            self._bytes[pointer] = storage.nbytes()
-            self.resident_bytes += self._bytes[pointer]
-            self.peak_bytes = max(self.peak_bytes, self.resident_bytes)
+        self._watches[id(watch)] = watch  # a set would call the tensor's own __hash__, in Python
+        if pointer in self._tensors:
+            self._tensors[pointer] += 1
+            return
+        self._tensors[pointer] = 1
+        self._bytes[pointer] = storage.nbytes()
+        self.resident_bytes += self._bytes[pointer]
+        self.peak_bytes = max(self.peak_bytes, self.resident_bytes)
 
     def _gone(self, watch: "weakref.ref[torch.Tensor]") -> None:
         assert isinstance(watch, _StorageReference)
-        self._watches.discard(watch)
+        del self._watches[id(watch)]
         pointer = watch.pointer
         self._tensors[pointer] -= 1
         if self._tensors[pointer] == 0:
@@ -121,7 +122,7 @@ class Activations:
     def unpack(self, saved: SavedActivation) -> torch.Tensor:
         """The tensor again, for backward. Raises RuntimeError, as torch does, when written to."""
         kept = saved.tensor
-        if kept.device == saved.device and kept._version != saved.version:
+        if kept._version != saved.version and kept.device == saved.device:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an "
                 f"inplace operation: a tensor of shape {tuple(kept.shape)} is at version "

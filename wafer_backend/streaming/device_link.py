@@ -316,8 +316,8 @@ class DeviceLink:
         """A copy of a weight on the device, its storage its own; give it back when it is used."""
         return self._prefetcher.take(name)
 
-    def release_weight(self, copy: torch.Tensor) -> None:
-        """Take back a copy."""
+    def release_weight(self, name: str, copy: torch.Tensor, *, intact: bool) -> None:
+        """Take back a copy; the next one is loaded over it."""
         self._prefetcher.release(copy)
 
     def send_gradient(self, leaf: int, name: str, gradient: torch.Tensor) -> None:

@@ -22,6 +22,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch.utils.dlpack import from_dlpack
 
+from wafer_backend.streaming.leases import count_holders
+
 _ALIGNMENT = 512
 """Bytes; what PyTorch's CUDA allocator aligns to, a multiple of what its CPU allocator does."""
 _POISON = 0xFF
@@ -132,7 +134,7 @@ class RingBuffer:
             self._stream.copy_async(source, slot)
         slot.ready = self._stream.record()
         if self._own_storages:
-            slot.holders = _holders(slot.tensor)
+            slot.holders = count_holders(slot.tensor)
         bisect.insort(self._live, slot, key=lambda live: live.start)
         self._head = slot.stop
         self.used_bytes += size
@@ -148,7 +150,7 @@ class RingBuffer:
     def release(self, slot: Slot) -> None:
         """Give a slot back, read or not; it holds nothing of use from here on."""
         slot.source = None
-        if self._own_storages and _holders(slot.tensor) > slot.holders:
+        if self._own_storages and count_holders(slot.tensor) > slot.holders:
             self._stream.release(slot)
             self.retired_bytes += slot.stop - slot.start
             return
@@ -318,8 +320,3 @@ def _view_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a dense tensor, whatever its strides."""
     flat = tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
     return flat.view(torch.uint8)
-
-
-def _holders(tensor: torch.Tensor) -> int:
-    """References to a tensor's storage."""
-    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))

@@ -2,8 +2,9 @@
 
 A fetched copy is a lease. A forward lease ends when the innermost module call that took it returns,
 unless the call returns (part of) the copy. The graph saves only a weight's name and geometry, and
-backward streams it again until another autograd node asks for a weight. A lease that ends is
-overwritten with NaN, so a use after release shows; in-place changes show in the version counter.
+backward streams it again until another autograd node asks for a weight. A copy whose lease ends is
+overwritten with NaN if anybody still holds it, so a use after release shows; in-place changes show
+in the version counter.
 
 Saved-tensor hooks of a module's own (`torch.utils.checkpoint`, `save_on_cpu`) never see a weight
 that a module call inside them uses; one used there without such a call stays until the leaf ends.
@@ -14,7 +15,6 @@ weight outside `save_for_backward` sees NaN, and so does code that iterates `sel
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -22,34 +22,18 @@ from torch.utils import _pytree
 
 from wafer_backend.errors import StepError
 from wafer_backend.streaming.activations import Activations, SavedActivation
+from wafer_backend.streaming.leases import (
+    Lease,
+    is_held,
+    is_torch_node,
+    poison,
+    runs_torch_code,
+)
 
 Fetch = Callable[[str], torch.Tensor]
 Deliver = Callable[[str, torch.Tensor], None]
-Release = Callable[[torch.Tensor], None]
 Pack = Callable[[torch.Tensor], Any]
 Unpack = Callable[[Any], torch.Tensor]
-
-
-@dataclass(eq=False, kw_only=True)
-class _Lease:
-    """One copy of a weight on the wafer, held until it is poisoned.
-
-    `pinned`: stays until the leaf ends, because hooks that are not ours may have saved it.
-    """
-
-    name: str
-    copy: torch.Tensor
-    version: int
-    pointer: int
-    bytes: int
-    pinned: bool = False
-
-    def check(self) -> None:
-        """Raise StepError when the copy was written to, which would be lost on the wafer."""
-        if self.copy._version != self.version:
-            raise StepError(
-                f"parameter {self.name!r} was modified in place during the forward pass"
-            )
 
 
 class _SavedWeight(NamedTuple):
@@ -66,6 +50,13 @@ class _HookedActivation(NamedTuple):
 
     unpack: Unpack
     packed: Any
+
+
+class Release(Protocol):
+    """Takes back a copy whose lease has ended."""
+
+    def __call__(self, name: str, copy: torch.Tensor, *, intact: bool) -> None:
+        """`intact`: it is as it was fetched, and nobody else holds it."""
 
 
 class FromMemoryX(torch.autograd.Function):
@@ -105,11 +96,21 @@ class _Source:
         raise NotImplementedError
 
 
+class _Scope:
+    """The leases that one call of a module took. `trusted`: it runs PyTorch's own code only."""
+
+    __slots__ = ("leases", "trusted")
+
+    def __init__(self, *, trusted: bool = False) -> None:
+        self.leases: list[Lease] = []
+        self.trusted = trusted
+
+
 class WeightStream(_Source):
     """The weights of one wafer: fetches, leases, poisons, and counts resident bytes.
 
-    `fetch` brings a copy, `deliver` takes a gradient away, both by name; `masters` tell which
-    weights are trained.
+    `fetch` brings a copy, `release` takes it back, `deliver` takes a gradient away, all by name;
+    `masters` tell which weights are trained.
     """
 
     def __init__(
@@ -123,10 +124,10 @@ class WeightStream(_Source):
         super().__init__(fetch, deliver, masters)
         self._release = release
         self.activations = activations
-        self._scopes: list[list[_Lease]] = []
-        self._backward: dict[str, _Lease] = {}
+        self._scopes: list[_Scope] = []
+        self._backward: dict[str, Lease] = {}
         self._node: object = None
-        self._by_pointer: dict[int, _Lease] = {}
+        self._by_pointer: dict[int, Lease] = {}
         self._our_hooks: list[Pack] = []
         self.resident_bytes = 0
         self.peak_bytes = 0
@@ -140,15 +141,16 @@ class WeightStream(_Source):
                 raise StepError(
                     f"parameter {name!r} was used outside a step; weights live in MemoryX"
                 )
-            lease = self._take(name)
-            self._scopes[-1].append(lease)
+            lease = self._take(name, trusted=True)
+            self._scopes[-1].leases.append(lease)
         lease.pinned = lease.pinned or self._foreign_hooks() is not None
+        lease.trusted = lease.trusted and self._scopes[-1].trusted and not lease.pinned
         return lease.copy.detach()
 
     @contextlib.contextmanager
     def leaf(self) -> Iterator[None]:
         """Run one micro-batch: weights may be used inside; all leases have ended after it."""
-        self._scopes.append([])
+        self._scopes.append(_Scope())
         try:
             with self._hooks(self._pack):
                 yield
@@ -167,23 +169,24 @@ class WeightStream(_Source):
         if foreign is not None:
             with self._hooks(self._packing_above(*foreign)):
                 return self.call(function, *args, **kwargs)
-        self._scopes.append([])
+        scope = _Scope(trusted=bool(args) and runs_torch_code(args[0]))
+        self._scopes.append(scope)
         returned: set[int] = set()
         try:
             output = function(*args, **kwargs)
-            if self._scopes[-1]:
+            if scope.leases:
                 returned = {t.untyped_storage().data_ptr() for t in tensors_in(output)}
-            self._check_scope()
+                self._check_scope()
             return output
         finally:
             self._close_scope(returned)
 
     # Leases.
 
-    def _held(self, name: str) -> _Lease | None:
+    def _held(self, name: str) -> Lease | None:
         """The forward lease of a weight, if there is one; checked."""
         for scope in self._scopes:
-            for lease in scope:
+            for lease in scope.leases:
                 if lease.name == name:
                     lease.check()
                     return lease
@@ -191,29 +194,31 @@ class WeightStream(_Source):
 
     def _close_scope(self, returned: set[int]) -> None:
         """End the innermost scope's leases, except copies that the call returned."""
-        for lease in self._scopes.pop():
+        for lease in self._scopes.pop().leases:
             if lease.pinned and self._scopes:
-                self._scopes[0].append(lease)
+                self._scopes[0].leases.append(lease)
             elif lease.pointer in returned and self._scopes:
-                self._scopes[-1].append(lease)
+                lease.trusted = False
+                self._scopes[-1].leases.append(lease)
             else:
                 self._end(lease)
 
     def _check_scope(self) -> None:
-        for lease in self._scopes[-1]:
+        for lease in self._scopes[-1].leases:
             lease.check()
 
-    def _take(self, name: str) -> _Lease:
+    def _take(self, name: str, *, trusted: bool) -> Lease:
         copy = self._fetch(name)
-        if copy.numel() == 0:
+        size = copy.nbytes
+        if size == 0:
             raise StepError(f"parameter {name!r} has no elements and cannot be streamed")
-        size = copy.numel() * copy.element_size()
-        lease = _Lease(
+        lease = Lease(
             name=name,
             copy=copy,
             version=copy._version,
             pointer=copy.untyped_storage().data_ptr(),
             bytes=size,
+            trusted=trusted,
         )
         self._by_pointer[lease.pointer] = lease
         self.resident_bytes += size
@@ -221,12 +226,14 @@ class WeightStream(_Source):
         self.peak_bytes = max(self.peak_bytes, self.resident_bytes)
         return lease
 
-    def _end(self, lease: _Lease) -> None:
+    def _end(self, lease: Lease) -> None:
         del self._by_pointer[lease.pointer]
         self.resident_bytes -= lease.bytes
-        poison(lease.copy)
+        held = is_held(lease.copy)
+        if held:
+            poison(lease.copy)
         if self._release is not None:
-            self._release(lease.copy)
+            self._release(lease.name, lease.copy, intact=lease.is_intact and not held)
 
     # What graphs save.
 
@@ -246,27 +253,22 @@ class WeightStream(_Source):
         return None if ours else top
 
     def _pack(self, tensor: torch.Tensor) -> _SavedWeight | SavedActivation:
-        return self._pack_weight(tensor) or self.activations.pack(tensor)
+        lease = self._lease_of(tensor)
+        return self.activations.pack(tensor) if lease is None else _saved_weight(lease, tensor)
 
-    def _pack_weight(self, tensor: torch.Tensor) -> _SavedWeight | None:
+    def _lease_of(self, tensor: torch.Tensor) -> Lease | None:
+        """The lease whose copy a tensor is, or is a view of."""
         if tensor.layout is not torch.strided:
             return None
-        lease = self._by_pointer.get(tensor.untyped_storage().data_ptr())
-        if lease is None:
-            return None
-        lease.check()
-        if tensor.dtype != lease.copy.dtype:
-            raise StepError(f"parameter {lease.name!r} was reinterpreted as {tensor.dtype}")
-        offset = int(tensor.storage_offset())
-        return _SavedWeight(lease.name, tensor.size(), tensor.stride(), offset)
+        return self._by_pointer.get(tensor.untyped_storage().data_ptr())
 
     def _packing_above(self, pack: Pack, unpack: Unpack) -> Pack:
         """Weights are ours; activations go to the hooks that were on top, and are counted."""
 
         def pack_above(tensor: torch.Tensor) -> _SavedWeight | _HookedActivation:
-            weight = self._pack_weight(tensor)
-            if weight is not None:
-                return weight
+            lease = self._lease_of(tensor)
+            if lease is not None:
+                return _saved_weight(lease, tensor)
             activation = tensor.detach()
             self.activations.count(activation)
             return _HookedActivation(unpack, pack(activation))
@@ -284,15 +286,19 @@ class WeightStream(_Source):
                 self._end(self._backward.pop(name))
             self._node = node
         if saved.name not in self._backward:
-            self._backward[saved.name] = self._take(saved.name)
-        copy = self._backward[saved.name].copy
-        return copy.as_strided(saved.size, saved.stride, saved.offset)
+            self._backward[saved.name] = self._take(saved.name, trusted=True)
+        lease = self._backward[saved.name]
+        lease.trusted = lease.trusted and is_torch_node(node)
+        return lease.copy.as_strided(saved.size, saved.stride, saved.offset)
 
 
-def poison(tensor: torch.Tensor) -> None:
-    """Overwrite a released copy: NaN, or zeros where the dtype has no NaN."""
-    with torch.no_grad():
-        tensor.fill_(float("nan") if tensor.dtype.is_floating_point else 0)
+def _saved_weight(lease: Lease, tensor: torch.Tensor) -> _SavedWeight:
+    """What a graph keeps in the place of `tensor`, the copy of a lease or a view of it."""
+    lease.check()
+    if tensor.dtype != lease.copy.dtype:
+        raise StepError(f"parameter {lease.name!r} was reinterpreted as {tensor.dtype}")
+    offset = int(tensor.storage_offset())
+    return _SavedWeight(lease.name, tensor.size(), tensor.stride(), offset)
 
 
 class ResidentCasts(_Source):
@@ -350,6 +356,9 @@ class Transport(Protocol):
 
     def fetch_weight(self, name: str) -> torch.Tensor:
         """Ask for a copy of a weight."""
+
+    def release_weight(self, name: str, copy: torch.Tensor, *, intact: bool) -> None:
+        """Give back a copy; `intact`: as it was fetched, and held by nobody else."""
 
     def send_gradient(self, leaf: int, name: str, gradient: torch.Tensor) -> None:
         """Stream one gradient of one leaf out."""

@@ -138,6 +138,11 @@ class MessageTransport:
         self._round = -1
         self._sums: tuple[float, int] | None = None
 
+    def release_weight(self, name: str, copy: torch.Tensor, *, intact: bool) -> None:
+        """An intact copy back to the MemoryX of this process."""
+        if intact:
+            self._memoryx.take_back(name, copy)
+
     def send_gradient(self, leaf: int, name: str, gradient: torch.Tensor) -> None:
         """One gradient into the lane of this wafer's system."""
         self._memoryx.receive_gradient(leaf, name, gradient)

@@ -28,8 +28,8 @@ from tests.wafer_backend.modules import (
     train_outside,
 )
 from wafer_backend.cluster import precision as precisions
-from wafer_backend.cluster.memoryx import Staging
 from wafer_backend.cluster.precision import LossScale
+from wafer_backend.cluster.staging import Staging
 from wafer_backend.cluster.timeline import ModuleTimes, Timeline, make_clock
 from wafer_backend.compiled import BackendConfig
 from wafer_backend.errors import StepError

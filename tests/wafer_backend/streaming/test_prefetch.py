@@ -25,8 +25,8 @@ from tests.wafer_backend.modules import (
     train_outside,
 )
 from wafer_backend.cluster import precision as precisions
-from wafer_backend.cluster.memoryx import Staging
 from wafer_backend.cluster.precision import LossScale
+from wafer_backend.cluster.staging import Staging
 from wafer_backend.compiled import BackendConfig, CompiledModule
 from wafer_backend.errors import BackendConfigError, StepError
 from wafer_backend.streaming import device_link

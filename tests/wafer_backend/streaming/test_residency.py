@@ -3,8 +3,8 @@
 A dispatch mode sees every operator of a step, of PyTorch's own and of ours. It keeps a weak
 reference to each new storage that has the size of a matrix, in fp32 or in half (sequence and
 vocabulary are chosen so that no activation has one of these sizes). A storage made by
-MemoryX is a streamed weight, one made in forward is a copy of one, and one made in backward is a
-gradient, until it is handed to the transport.
+MemoryX is a streamed weight until it is given back, one made in forward is a copy of one, and one
+made in backward is a gradient, until it is handed to the transport.
 """
 
 from collections.abc import Callable
@@ -40,18 +40,25 @@ class Watch(TorchDispatchMode):
 
     def _wrap(self, made: CompiledModule) -> None:
         fetch, send = made.memoryx.weight, made.transport.send_gradient
+        take_back = made.memoryx.take_back
 
         def fetch_weight(name: str) -> Tensor:
             self._fetching = True
             copy = fetch(name)
+            self._see(copy)
             self._fetching = False
             return copy
+
+        def give_back(name: str, copy: Tensor) -> None:
+            self._live.pop(copy.untyped_storage().data_ptr(), None)
+            take_back(name, copy)
 
         def send_gradient(leaf: int, name: str, gradient: Tensor) -> None:
             self._live.pop(gradient.untyped_storage().data_ptr(), None)
             self._at_home(send)(leaf, name, gradient)
 
         made.memoryx.weight = fetch_weight  # type: ignore[method-assign]
+        made.memoryx.take_back = give_back  # type: ignore[method-assign]
         made.transport.send_gradient = send_gradient  # type: ignore[method-assign]
         made.transport.finish_leaf = self._at_home(made.transport.finish_leaf)  # type: ignore[method-assign]
         made.memoryx.deliver = self._at_home(made.memoryx.deliver)  # type: ignore[method-assign]
@@ -164,8 +171,8 @@ def test_the_watch_sees_what_would_stay():
         assert wafer.stream is not None
         kept: list[Tensor] = []
         take = wafer.stream._take
-        wafer.stream._take = lambda name, take=take, kept=kept: (  # type: ignore[method-assign]
-            kept.append((lease := take(name)).copy) or lease
+        wafer.stream._take = lambda name, take=take, kept=kept, **how: (  # type: ignore[method-assign]
+            kept.append((lease := take(name, **how)).copy.detach()) or lease
         )
     with watch:
         made.train_step(batch(2), step=1, learning_rate=1e-4)
@@ -184,9 +191,12 @@ def train_bits(activations: str) -> tuple[float, dict[str, Tensor]]:
 
 @pytest.mark.parametrize("activations", ["keep", "recompute", "evict"])
 def test_poison_changes_no_bit(activations: str, monkeypatch: pytest.MonkeyPatch):
+    """All copies are poisoned, as if somebody held each, or none is and many are used again."""
     loss, state = train_bits(activations)
     poisoned: list[Tensor] = []
-    monkeypatch.setattr(weights, "poison", poisoned.append)
+    poison = weights.poison
+    monkeypatch.setattr(weights, "poison", lambda copy: poisoned.append(poison(copy)))
+    monkeypatch.setattr(weights, "is_held", lambda copy: True)
     other_loss, other = train_bits(activations)
     assert len(poisoned) > 100
     assert loss == other_loss

@@ -1,12 +1,14 @@
 """Weights visit the wafer and leave: resident bytes, poison, restoration, refusals."""
 
 import gc
-import weakref
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from wafer_backend.compiled import BackendConfig, CompiledModule, Target
 from wafer_backend.errors import BackendConfigError, StepError
@@ -71,25 +73,39 @@ def test_resident_weights_peak_at_the_two_largest_modules():
     assert made.memoryx.weight_bytes == 12 * layer_bytes
 
 
-def test_every_copy_is_poisoned_and_freed():
-    made = compiled(Tied())
-    copies: list[torch.Tensor] = []
-    original = made.memoryx.weight
+def remember_copies(made: CompiledModule, look: Callable[[torch.Tensor], Any]) -> list[Any]:
+    """What `look` makes of every copy that MemoryX hands out."""
+    seen: list[Any] = []
+    weight = made.memoryx.weight
 
     def remembered(name: str) -> torch.Tensor:
-        copies.append(original(name))
-        return copies[-1]
+        copy = weight(name)
+        seen.append(look(copy))
+        return copy
 
     made.memoryx.weight = remembered  # type: ignore[method-assign]
+    return seen
+
+
+def test_every_copy_that_somebody_holds_is_poisoned():
+    made = compiled(Tied())
+    held = remember_copies(made, torch.Tensor.detach)
     made.train_step(batch(4), step=1, learning_rate=0.1)
-    assert len(copies) > 15
-    assert all(bool(copy.isnan().all()) for copy in copies)
+    assert len(held) > 15
+    assert all(bool(copy.isnan().all()) for copy in held)
     masters = {p.untyped_storage().data_ptr() for p in made.memoryx.parameters.values()}
-    assert not masters & {copy.untyped_storage().data_ptr() for copy in copies}
-    alive = [weakref.ref(copy) for copy in copies]
-    copies.clear()
+    addresses = {copy.untyped_storage().data_ptr() for copy in held}
+    assert not masters & addresses
+    assert len(addresses) == len(held), "none of them is handed out again"
+
+
+def test_every_copy_is_freed():
+    made = compiled(Tied())
+    storages = remember_copies(made, lambda copy: StorageWeakRef(copy.untyped_storage()))
+    made.train_step(batch(4), step=1, learning_rate=0.1)
     gc.collect()
-    assert not any(reference() is not None for reference in alive)
+    assert len(storages) > 15
+    assert all(storage.expired() for storage in storages)
 
 
 def test_the_module_holds_no_usable_weights_during_a_step_and_has_them_back_after():
