@@ -58,12 +58,16 @@ class GPT(nn.Module):
 
     def forward(self, ids_BS: Tensor, labels_BS: Tensor) -> Tensor:
         """The mean loss."""
+        logits_BSV = self.logits(ids_BS)
+        return F.cross_entropy(logits_BSV.flatten(0, 1), labels_BS.flatten())
+
+    def logits(self, ids_BS: Tensor) -> Tensor:
+        """(B, S) -> (B, S, V)."""
         places = torch.arange(ids_BS.shape[1], device=ids_BS.device)
         x_BSD = self.tokens(ids_BS) + self.positions(places)
         for block in self.blocks:
             x_BSD = block(x_BSD)
-        logits_BSV = F.linear(self.norm(x_BSD), self.tokens.weight)
-        return F.cross_entropy(logits_BSV.flatten(0, 1), labels_BS.flatten())
+        return F.linear(self.norm(x_BSD), self.tokens.weight)
 
 
 class Loop:

@@ -45,6 +45,7 @@ from trainer.loop.loop import TrainingRun
 from trainer.loop.options import TrainOptions
 
 SHAPES = {
+    "tiny": Shape(32, 2, 2, 50257, 64),
     "1M": Shape(64, 2, 2, 8192, 128),
     "7M": Shape(128, 4, 4, 50257, 256),
     "17M": Shape(384, 8, 6, 8192, 256),
@@ -106,7 +107,7 @@ def write_params(directory: Path, shape: Shape, options: argparse.Namespace) -> 
             "max_steps": 10**6,
             "threads": options.threads,
             "seed": 1,
-            "device": "cuda" if options.target == "CSX" else "cpu",
+            "device": options.device if options.target == "CSX" else "cpu",
         },
     }
     path = directory / "params.yaml"
@@ -150,7 +151,7 @@ def measured(
         for step in (ours, theirs) if number % 2 else (theirs, ours):
             started = clock()
             step()
-            if options.target != "CPU":
+            if options.device == "cuda":
                 torch.cuda.synchronize()
             spent[step] = clock() - started
         if number >= WARM_UP:
@@ -188,7 +189,7 @@ def compare(directory: Path, options: argparse.Namespace) -> None:
     write_data(directory, shape)
     loop = Loop(
         shape, directory / "tokens.bin", options.sequences, options.leaves,
-        "cpu" if options.target == "CPU" else "cuda", half,
+        options.device, half,
     )  # fmt: skip
     with prepared(directory, options) as (training, ahead):
 
@@ -217,7 +218,10 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--peak", type=float, default=0.0, help="FLOP/s of the device, for MFU")
     parser.add_argument("--cpu-time", action="store_true", help="compare seconds of the processor")
     parser.add_argument("--profile", action="store_true", help="where three more steps go")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="of CSX; default cuda")
     options = parser.parse_args(words)
+    if options.device is None or options.target != "CSX":
+        options.device = "cpu" if options.target == "CPU" else "cuda"
     torch.set_num_threads(options.threads)
     keep_freed_memory()
     with tempfile.TemporaryDirectory() as directory:
