@@ -51,7 +51,7 @@ inputs:
   - name: papers
     path: raw/papers
 read:
-  task_bytes: 40000
+  task_bytes: 100000
   max_bad_share: 10 %
 dedup:
   source_priority: [Wiki, Code]

@@ -27,13 +27,15 @@ def expected(small_run: Any) -> str:
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_workers(
-    workers: int, small_run: Any, corpus: Any, tmp_path: Path, prep_process: Callable[..., Any]
+    workers: int, corpus: Any, tmp_path: Path, prep_process: Callable[..., Any]
 ) -> None:
-    """Dask worker processes against the in-process run."""
-    out = tmp_path / "run"
-    ended = prep_process("run", corpus.config, "--out", out, "--workers", workers)
+    """Dask worker processes against a run in this process, with shards cut into pieces."""
+    out, pieces = tmp_path / "run", "read.task_bytes=40000"
+    ended = prep_process("run", corpus.config, "--out", out, "--workers", workers, "--set", pieces)
     assert ended.code == 0, ended.err
-    assert differences(out, small_run.directory) == []
+    here = pipeline.run(corpus.config, tmp_path / "here", 0, overrides=(pieces,))
+    assert "pieces" in here.stages
+    assert differences(out, here.directory) == []
     assert f'"workers": {workers}' in (out / "journal/events.jsonl").read_text()
 
 

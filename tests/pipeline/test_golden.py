@@ -30,7 +30,8 @@ def found(
     make_corpus: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
     root = tmp_path_factory.mktemp("golden")
-    manifest = pipeline.run(make_corpus(root / "corpus", SHARDS).config, root / "run", 0)
+    config, tasks = make_corpus(root / "corpus", SHARDS).config, ("read.task_bytes=40000",)
+    manifest = pipeline.run(config, root / "run", 0, overrides=tasks)
     params = {
         split: json.loads((root / f"run/hdf5/{split}/data_params.json").read_bytes())
         for split in ("train", "validation")

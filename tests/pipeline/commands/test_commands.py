@@ -123,21 +123,21 @@ def test_exit_codes(corpus: Any, tmp_path: Path, prep: Callable[..., Any]) -> No
 def test_plan(small_run: Any, own_run: Path, tmp_path: Path, prep: Callable[..., Any]) -> None:
     """Writes nothing, says what is committed."""
     config = small_run.corpus.config
-    fresh = prep("plan", config, "--out", tmp_path / "fresh", "--json")
-    stages = json.loads(fresh.out)
+    new = ("plan", config, "--out", tmp_path / "fresh", "--set", "read.task_bytes=40000")
+    stages = json.loads(prep(*new, "--json").out)
     assert {s["state"] for s in stages} == {"run"}
     assert not (tmp_path / "fresh").exists()
     first, *others = stages_by_default()
     expected = [first, "pieces", *others]  # one shard is larger than a task
     assert [s["stage"] for s in stages] == expected
-    assert list(small_run.manifest.stages) == expected
+    assert list(small_run.manifest.stages) == [first, *others]
     done = json.loads(prep("plan", config, "--out", own_run, "--json").out)
     assert {s["state"] for s in done} == {"reuse"}
     options = ("--out", own_run, "--set", "pack.max_sequence_length=64", "--json")
     changed = {s["stage"]: s["state"] for s in json.loads(prep("plan", config, *options).out)}
     assert changed["gather"] == "reuse" and changed["pack"] == "run if its inputs change"
     assert changed["rows"].startswith("run: changed") and "max_seq" in changed["rows"]
-    shown = prep("plan", config, "--out", tmp_path / "fresh")
+    shown = prep(*new)
     assert "5 raw shards" in shown.out and "run" in shown.out
     disk = format_bytes(sum(s["disk_bytes"] for s in stages))
     kept = [s["disk_bytes"] for s in stages if s["stage"] in ("clean", "tokenize", "pack")]
@@ -147,7 +147,7 @@ def test_plan(small_run: Any, own_run: Path, tmp_path: Path, prep: Callable[...,
         f"({format_bytes(sum(kept))} after prep clean-up)"
     )
     assert " 0 B of disk" in prep("plan", config, "--out", own_run).out.splitlines()[-1]
-    dry = prep("run", config, "--out", tmp_path / "fresh", "--dry-run")
+    dry = prep("run", *new[1:], "--dry-run")
     assert dry.out == shown.out and not (tmp_path / "fresh").exists()
 
 

@@ -55,7 +55,7 @@ def test_a_run_tells_people(corpus: Any, tmp_path: Path, prep: Prep) -> None:
     made = prep("run", corpus.config, "--out", tmp_path / "run", "--workers", 0)
     lines = made.err.splitlines()
     assert any(
-        re.fullmatch(r"\[4/\d+] clean: \d/\d tasks?, [\d,]+ documents, .* in memory, .*s", line)
+        re.fullmatch(r"\[3/\d+] clean: \d/\d tasks?, [\d,]+ documents, .* in memory, .*s", line)
         for line in lines
     ), made.err
     assert re.fullmatch(r"done: \d+ stages, [\d.]+s", lines[-1])

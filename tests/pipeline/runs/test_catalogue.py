@@ -107,7 +107,7 @@ def every_run(
         lines.append(json.dumps(record))
     raw.write_text("\n".join(lines) + "\n")
     (made.root / "eval.jsonl").write_text(json.dumps({"question": record["text"]}) + "\n")
-    config = made.config.read_text().replace("task_bytes: 40000", "task_bytes: 8 KiB")
+    config = made.config.read_text().replace("task_bytes: 100000", "task_bytes: 8 KiB")
     config = config.replace("max_bad_share: 10 %", "max_bad_share: 40 %")
     made.config.write_text(
         config

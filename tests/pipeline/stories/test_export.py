@@ -157,7 +157,7 @@ def test_its_directory_is_an_input(run: Path, tmp_path: Path, prep: Callable[...
     """Of `prep convert` and `prep run`: the records, and neither manifests nor journal. One that is
     not finished is refused."""
     out, config = tmp_path / "out", tmp_path / "again.yaml"
-    killed = prep_in_fork("export", run, "--out", out, fault="storage.publish.renamed@20=kill")
+    killed = prep_in_fork("export", run, "--out", out, fault="storage.publish.renamed@12=kill")
     assert killed.code == -9 and (out / "records").is_dir()
     refused = prep("convert", out, "--to", "jsonl", "--out", tmp_path / "texts")
     assert refused.code == 3 and "not finished" in refused.err
