@@ -23,9 +23,9 @@ _LENGTHS_ORDER = np.array([16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2
 _END = 256
 _BLOCK_HEADER = 1 | 2 << 1 | (_LITERALS - 257) << 3 | (_DISTANCES - 1) << 8 | (_LENGTHS - 4) << 13
 """The last block, with codes of its own, and how many symbols each of these has; 17 bits."""
-_MOST_BITS, _MOST_LENGTHS_BITS = 14, 7
+_MOST_BITS, _MOST_LENGTHS_BITS = np.int64(14), np.int64(7)
 """Of one symbol. Deflate allows 15, but two symbols of 14, two of 2 and 31 bits that wait fit into
-64."""
+64. They have a type, as kernels are compiled again for every number that has none."""
 _WINDOW = 8192
 """Words that a repeat may lie back: 32 KiB."""
 _LONGEST = 258
@@ -184,7 +184,7 @@ def _next_piece(left: Any) -> Any:
 
 
 @kernel
-def _make_code(count: I64, most: int, bits: I64, code: U64) -> None:
+def _make_code(count: I64, most: np.int64, bits: I64, code: U64) -> None:
     """Huffman code of symbols that occur so often: bits of each and codes, with `most` bits at most
     (RFC 1951, 3.2.2). Two symbols at least get one, as some readers expect."""
     if (count > 0).sum() < 2:
@@ -212,7 +212,7 @@ def _make_code(count: I64, most: int, bits: I64, code: U64) -> None:
 
 
 @kernel
-def _count_depths(weight_M: I64, most: int) -> I64:
+def _count_depths(weight_M: I64, most: np.int64) -> I64:
     """How many leaves of the Huffman tree of these ascending weights lie how deep, none deeper than
     `most`: what is deeper moves up there, and leaves of less depth move down until all have room.
     """
