@@ -2,9 +2,7 @@
 
 import importlib
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -66,7 +64,7 @@ def find_plug_ins(site: Path) -> None:
     registry.list_schedulers.cache_clear()
 
 
-def run_again(trainer, site: Path, steps: int) -> Program:
+def run_forked(trainer, site: Path, steps: int) -> Program:
     """`train` in a fork that finds the package."""
 
     def call() -> None:
@@ -81,13 +79,8 @@ def run_again(trainer, site: Path, steps: int) -> Program:
 def test_a_package_adds_an_optimizer_and_a_scheduler(trainer, install):
     trainer.configure(optimizer=OPTIMIZER)
     entry_points, module = read_example()
-    paths = [str(install(entry_points, module)), str(Path(__file__).parents[2])]
-    ended = subprocess.run(
-        [sys.executable, "-m", "trainer", *arguments(trainer, 5)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
+    ended = run_forked(trainer, install(entry_points, module), 5)
+    assert ended.returncode == 0, ended.err
     rates = [line["learning_rate"] for line in trainer.metrics("out")]
     assert rates == [0.0, 5e-3, 1e-2, 5e-3, 1e-3]
     losses = [line["loss"] for line in trainer.metrics("out")]
@@ -100,10 +93,10 @@ def test_a_package_adds_an_optimizer_and_a_scheduler(trainer, install):
     state = json.loads((checkpoint / "state.json").read_text())
     assert state["plug_ins"] == recorded["plug_ins"]
 
-    again = run_again(trainer, install(entry_points, module, version="1.2.4"), 6)
+    again = run_forked(trainer, install(entry_points, module, version="1.2.4"), 6)
     assert again.returncode == 2
     assert "plug_ins.Signum was 'my-package 1.2.3, code" in again.err
-    assert run_again(trainer, install(entry_points, module), 6).returncode == 0
+    assert run_forked(trainer, install(entry_points, module), 6).returncode == 0
 
 
 def explain(site: Path, params: Any, *changes: dict[str, Any]) -> list[str]:

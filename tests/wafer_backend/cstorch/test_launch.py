@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.programs import Program
 from wafer_backend.launch import main
 
 PROGRAM = '''
@@ -126,16 +129,37 @@ def write_checkout(root: Path) -> Path:
     return package / "run.py"
 
 
-def launch(*arguments: str) -> "subprocess.CompletedProcess[str]":
+Ended = subprocess.CompletedProcess[str]
+
+
+def launch(*arguments: str) -> Ended:
+    """As a user does."""
     command = [sys.executable, "-W", "error::UserWarning", "-m", "wafer_backend.launch"]
     return subprocess.run(
         [*command, *arguments], capture_output=True, text=True, timeout=120, check=False
     )
 
 
-def run_program(script: Path, num_csx: int, out: Path) -> dict[str, Any]:
+def launch_in_fork(*arguments: str) -> Ended:
+    """In a fork of this process, which spares it the import of torch."""
+    import torch._dynamo
+
+    def call() -> None:
+        torch.set_num_threads(1)
+        warnings.simplefilter("error", UserWarning)
+        main(arguments)
+
+    program = Program(call)
+    out, err = program.communicate()
+    assert program.returncode is not None
+    return Ended(arguments, program.returncode, out, err)
+
+
+def run_program(
+    launcher: Callable[..., Ended], script: Path, num_csx: int, out: Path
+) -> dict[str, Any]:
     out.mkdir()
-    done = launch("--precision", "float32", str(script), str(num_csx), str(out))
+    done = launcher("--precision", "float32", str(script), str(num_csx), str(out))
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
@@ -166,8 +190,8 @@ def train_plainly() -> list[float]:
 
 def test_a_program_runs_unchanged_with_equal_bits_for_any_cluster(tmp_path: Path) -> None:
     script = write_checkout(tmp_path)
-    one = run_program(script, 1, tmp_path / "one")
-    three = run_program(script, 3, tmp_path / "three")
+    one = run_program(launch, script, 1, tmp_path / "one")
+    three = run_program(launch_in_fork, script, 3, tmp_path / "three")
     assert one == three
     assert one["losses"] == pytest.approx(train_plainly(), abs=1e-6)
     assert (one["samples"], one["rates"], one["mode"]) == (60, True, "train")
@@ -184,7 +208,7 @@ def test_a_module_gets_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "print(__name__, sys.argv[1:], cstorch.__name__, tree_unflatten(values, spec))\n"
     )
     monkeypatch.chdir(tmp_path)
-    done = launch("-m", "echoing", "fit", "--target_device", "CSX")
+    done = launch_in_fork("-m", "echoing", "fit", "--target_device", "CSX")
     assert done.stderr == ""
     expected = "__main__ ['fit', '--target_device', 'CSX'] wafer_backend {'a': [1, 2]}\n"
     assert done.stdout == expected
