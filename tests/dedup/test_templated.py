@@ -5,6 +5,7 @@ text, every page falls into one bucket. Chained without verification, the whole 
 (marin-community/marin#6854: 99.9998 % of a source).
 """
 
+import functools
 import random
 
 import pytest
@@ -26,6 +27,7 @@ def pages(count: int, shared: int, own: int, template: int) -> list[str]:
     return [f"{boilerplate} {prose(1_000_000 + page, own)}" for page in range(count)]
 
 
+@functools.cache
 def wiping_template(preset: str, shared: int, own: int) -> int:
     """A template that, unverified, makes duplicates of a third of its pages and more."""
     for template in range(400):

@@ -279,10 +279,11 @@ def test_rates_are_those_asked_for() -> None:
     assert (abs(both - expected) < 5 * expected**0.5).all()
 
 
+@pytest.mark.parametrize("rearranged", ["sample"], indirect=True)
 def test_output_does_not_depend_on_the_tasks(
-    corpus: Corpus, tokenizer: Path, tmp_path: Path
+    rearranged: Path, corpus: Corpus, tokenizer: Path, tmp_path: Path
 ) -> None:
-    one = run(corpus, tokenizer, tmp_path / "one")
+    one = rearranged
     two = run(corpus, tokenizer, tmp_path / "two", "read.task_bytes=9000")
     names = sorted(path.relative_to(one) for path in (one / "hdf5").rglob("*.h5"))
     assert names
@@ -290,22 +291,26 @@ def test_output_does_not_depend_on_the_tasks(
         assert (one / name).read_bytes() == (two / name).read_bytes()
 
 
-def test_keeping_little_changes_no_row(corpus: Corpus, tokenizer: Path, tmp_path: Path) -> None:
-    """Intermediates go as soon as no stage reads them, which is not before tokenizing."""
-    lines = ("lines.unit=line", "lines.min_documents=2", "lines.min_characters=5")
-    every = run(corpus, tokenizer, tmp_path / "all", *lines)
-    least = run(corpus, tokenizer, tmp_path / "least", *lines, "keep=minimal")
-    pipeline.verify(least, lineage=100)
-    for path in (every / "hdf5").rglob("*.h5"):
-        assert path.read_bytes() == (least / path.relative_to(every)).read_bytes()
-
-
-def test_repacked_rows_are_traced_to_the_parts(
-    corpus: Corpus, tokenizer: Path, tmp_path: Path, prep: Callable[..., Ended]
+@pytest.mark.parametrize("rearranged", ["corpus"], indirect=True)
+def test_keeping_little_changes_no_row(
+    rearranged: Path, corpus: Corpus, tokenizer: Path, tmp_path: Path
 ) -> None:
-    source = run(corpus, tokenizer, tmp_path / "run")
+    """Intermediates go as soon as no stage reads them, which is not before tokenizing."""
+    settings = ("pack.format=corpus", *FORMS["corpus"], "keep=minimal")
+    least = run(corpus, tokenizer, tmp_path / "least", *settings)
+    pipeline.verify(least, lineage=100)
+    shards = [path.relative_to(rearranged) for path in (rearranged / "hdf5").rglob("*.h5")]
+    assert shards
+    for shard in shards:
+        assert (rearranged / shard).read_bytes() == (least / shard).read_bytes()
+
+
+@pytest.mark.parametrize("rearranged", ["sample"], indirect=True)
+def test_repacked_rows_are_traced_to_the_parts(
+    rearranged: Path, tmp_path: Path, prep: Callable[..., Ended]
+) -> None:
     packed = tmp_path / "packed"
-    assert prep("repack", source, "--out", packed, "--format", "vsl").code == 0
+    assert prep("repack", rearranged, "--out", packed, "--format", "vsl").code == 0
     assert prep("verify", packed).code == 0
     file = "hdf5/train/examples_000000.h5"
     names: set[str] = set()

@@ -13,7 +13,7 @@ import pytest
 from tests.reliability.compressed_bytes import COMPRESSORS
 
 CHUNKS, ROWS = 3000, 3
-CHUNKS_EVERY_DAY = 400
+CHUNKS_EVERY_DAY = 150
 LAYOUTS = Path("/proc/sys/kernel/randomize_va_space")
 
 

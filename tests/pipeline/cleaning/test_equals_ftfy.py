@@ -39,12 +39,12 @@ def test_the_fast_path_is_in_use() -> None:
     assert slow_because() is None
 
 
-def test_20_000_broken_texts(broken: Broken, wrong: Wrong) -> None:
-    assert wrong(broken(PIECE, 0)) == []
+def test_5_000_broken_texts(broken: Broken, wrong: Wrong) -> None:
+    assert wrong(broken(PIECE // 4, 0)) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("piece", range(1, PIECES + 1))
+@pytest.mark.parametrize("piece", range(PIECES))
 def test_a_million_broken_texts(broken: Broken, wrong: Wrong, piece: int) -> None:
     assert wrong(broken(PIECE, piece)) == []
 

@@ -162,8 +162,8 @@ def test_common_words_are_paged(own_run: Path, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(text_search, "_FEW", 5)
     monkeypatch.setattr(table, "_FEW_HITS", 5)
     monkeypatch.setattr(table, "_FIRST_PASSED", 2)
-    monkeypatch.setattr(explorer_module, "_MOST_READ", 2 if words == "island valley" else 16)
-    monkeypatch.setattr(explorer_module, "PAGE", 3)
+    monkeypatch.setattr(explorer_module, "_MOST_READ", 6 if words == "island valley" else 48)
+    monkeypatch.setattr(explorer_module, "PAGE", 9)
     explorer = Explorer(own_run)
     client = open_client(explorer)
     for query, keys in ((f"q={words}", expected), (f"q={words}&state=kept", kept)):

@@ -17,6 +17,7 @@ from pipeline.lineage.checkpoint_trace import trace_checkpoint
 from pipeline.lineage.exposure import trace_documents
 from pipeline.lineage.trace import read_elsewhere, trace_step
 from pipeline.lineage.training import Period, read_training
+from tests.slow import mark_slow
 from trainer.data import SampleSource, TrainingData
 
 from .conftest import LAST_STEP, SCHEDULE, SEED, VARIANTS, Run, Watched, write_model_dir
@@ -24,11 +25,14 @@ from .test_exposure import train_documents
 
 OTHERS = ("0" * 32, "f" * 32)
 MIXTURES = {"keyed": 1.5, "modelzoo": 0.4}
+FORMATS = ("sample", "vsl", "corpus")
+BOTH = [*((name, "keyed") for name in VARIANTS), ("short rows", "modelzoo"),
+        ("vsl mixture", "modelzoo")]  # fmt: skip
 # How rows get their tokens and in which order training reads them know nothing of each other: one
-# order over every format, the other over two of them.
+# order over every format, the other over two of them; other rows in these formats are slow.
 pytestmark = pytest.mark.parametrize(
     ("run", "mixed"),
-    [*((name, "keyed") for name in VARIANTS), ("sample", "modelzoo"), ("vsl mixture", "modelzoo")],
+    mark_slow(BOTH, *((name, "keyed") for name in VARIANTS if name not in FORMATS)),
     indirect=True,
 )
 

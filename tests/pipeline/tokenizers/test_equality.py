@@ -16,9 +16,11 @@ from pipeline.tokenizers.definition import (
 )
 from pipeline.tokenizers.engine import open_tokenizer, tokenize_array, tokenize_documents
 from pipeline.tokenizers.training import TrainingSettings, save_tokenizer, train_tokenizer
+from tests.slow import mark_slow
 
 Check = Callable[[TokenizerDefinition, Iterable[str]], int]
 EOS = "<|endoftext|>"
+COUNTS = mark_slow([6_000, 20_000], 20_000)
 
 
 def fuzz(definition: TokenizerDefinition, count: int, seed: int) -> Iterator[str]:
@@ -29,14 +31,16 @@ def fuzz(definition: TokenizerDefinition, count: int, seed: int) -> Iterator[str
     yield from any_code_points(count // 4, seed)
 
 
-def test_20000_strings(gpt2: TokenizerDefinition, check_equal: Check) -> None:
-    assert check_equal(gpt2, fuzz(gpt2, 20_000, seed=21)) == 20_000
+@pytest.mark.parametrize("count", COUNTS)
+def test_strings(count: int, gpt2: TokenizerDefinition, check_equal: Check) -> None:
+    assert check_equal(gpt2, fuzz(gpt2, count, seed=21)) == count
 
 
-def test_20000_strings_of_a_trained_tokenizer(
-    trained: TokenizerDefinition, check_equal: Check
+@pytest.mark.parametrize("count", COUNTS)
+def test_strings_of_a_trained_tokenizer(
+    count: int, trained: TokenizerDefinition, check_equal: Check
 ) -> None:
-    assert check_equal(trained, fuzz(trained, 20_000, seed=22)) == 20_000
+    assert check_equal(trained, fuzz(trained, count, seed=22)) == count
 
 
 @pytest.mark.parametrize("text", [EOS, EOS * 3, f"a{EOS}b", f" {EOS} ", "<|endoftext", "|>", ""])

@@ -52,12 +52,16 @@ OTHERS = {
 def test_bits_are_the_same_however_a_module_runs(
     make: Make, run: Train, samples: int, micro_batch: int, steps: int, precision: str
 ):
+    """In float32 each module runs in every second way, so that two run in each."""
+    others = OTHERS[precision]
+    if precision == "float32":
+        others = others[make in (Llama, Classifier) :: 2]
     if precision == "cbfloat16":  # emulated operation by operation: a hundred times slower
         samples, steps = 4 * micro_batch + samples % micro_batch, 2
     changes = {"micro_batch_size": micro_batch, "precision": precision}
     one = run(make, CONFIG, samples, steps, **changes)
     assert len(set(one.losses)) == steps
-    for num_csx, target, activations in OTHERS[precision]:
+    for num_csx, target, activations in others:
         other = {"num_csx": num_csx, "target": target, "activations": activations}
         assert run(make, CONFIG, samples, steps, **changes, **other) == one, other
 

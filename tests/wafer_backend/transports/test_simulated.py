@@ -107,8 +107,8 @@ def _ends_well(seed: int, undisturbed: tuple[list[str], list]) -> bool:
 
 
 def test_every_fault_schedule_ends_equal_or_by_name(undisturbed):
-    ended = [_ends_well(seed, undisturbed) for seed in range(40)]
-    assert 20 < sum(ended) < 40
+    ended = [_ends_well(seed, undisturbed) for seed in range(20)]
+    assert 10 < sum(ended) < 20
 
 
 @pytest.mark.slow

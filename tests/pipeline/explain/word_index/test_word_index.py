@@ -192,16 +192,17 @@ def test_common_words_come_page_by_page(
 
     every = [hit.key.hex() for hit in scan_run(indexed_run, words, QUIET)[0]]
     assert len(every) > 12
+    size = max(4, len(every) // 9)
     monkeypatch.setattr(text_search, "_FEW", 5)
-    monkeypatch.setattr(text_search, "_FIRST_READ", 4)
+    monkeypatch.setattr(text_search, "_FIRST_READ", size)
     monkeypatch.setattr(text_search, "find_in_texts", noting)
     paged: list[str] = []
     while True:
         read.clear()
-        answer = search_run(indexed_run, words, most=4, skip=len(paged))
+        answer = search_run(indexed_run, words, most=size, skip=len(paged))
         paged += [document.traced.document for document in answer.documents]
         assert answer.total >= len(every) and (not is_exact or sum(read) == len(answer.documents))
-        if len(answer.documents) < 4:
+        if len(answer.documents) < size:
             break
         assert answer.is_exact == is_exact
     assert paged == every and (answer.total, answer.is_exact) == (len(every), True)
