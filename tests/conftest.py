@@ -48,8 +48,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that mostly wait begin, so that others run meanwhile and none is left at the end."""
-    items.sort(key=lambda item: "tests/reliability/" not in item.nodeid)
+    """Tests that mostly wait begin, so that others run meanwhile and none is left at the end. Files
+    that need an S3 server or Dask workers follow one another: each process that runs tests starts
+    its own, and so few of them do."""
+    needing = {
+        fixture: {item.path for item in items if fixture in getattr(item, "fixturenames", ())}
+        for fixture in ("s3_server", "worker_processes")
+    }
+
+    def place(item: pytest.Item) -> int:
+        if "tests/reliability/" in item.nodeid:
+            return int(item.path in needing["s3_server"])
+        if item.path in needing["s3_server"]:
+            return 2
+        return 3 if item.path in needing["worker_processes"] else 4
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:

@@ -13,6 +13,7 @@ from pipeline.core.manifest import read_manifest
 from pipeline.engine.runner import Runner, manifest_path
 from pipeline.runs import layout
 from tests.forked import prep_in_fork
+from tests.slow import mark_slow
 from tests.stages import stages_by_default
 
 STAGES = stages_by_default()
@@ -151,11 +152,16 @@ def one_of_each_kind(run: Path, rng: random.Random) -> list[Path]:
     return [rng.choice(files) for files in kinds.values()]
 
 
+@pytest.mark.parametrize("share", mark_slow([0.5, 1], 1))
 def test_prep_run_rebuilds_exactly_what_was_damaged(
-    collection: Any, clean: Any, tmp_path: Path, prep: Prep, rng: random.Random, undamaged: Any
-) -> None:
+    collection: Any, clean: Any, tmp_path: Path, prep: Prep, rng: random.Random, undamaged: Any,
+    share: float,
+) -> None:  # fmt: skip
+    """A file of every second kind, others every day; the slow test has all."""
     run = clean.copy(tmp_path / "run")
-    for relative in one_of_each_kind(run, rng):
+    files = one_of_each_kind(run, rng)
+    assert len(files) > 20
+    for relative in rng.sample(files, round(len(files) * share)):
         stage, tasks = owner(run, relative)
         done = rng.choice((flip, cut, delete))(run / relative, rng)
         mended = prep("run", collection.config, "--out", run, "--workers", 0)

@@ -176,7 +176,10 @@ importlib.metadata.version = lambda name: "0.0.1" if name == "wafermill" else ow
     ("before", "complaint"),
     [
         (OTHER_VERSION, "wafermill 0.0.1,"),
-        ("sys.modules['pipeline'] = None", "cannot import this package"),
+        # what such a worker answers is in test_workers_that_cannot_do_it as well
+        pytest.param(
+            "sys.modules['pipeline'] = None", "cannot import this package", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_worker_that_comes_late_and_cannot_do_it_is_sent_away(

@@ -11,19 +11,20 @@ TINY = Path(__file__).parents[3] / "configs" / "train" / "tiny.yaml"
 
 
 @pytest.mark.parametrize(
-    "shape",
+    ("shape", "counts"),
     [
-        {"batch_size": 7, "micro_batch_size": 2},
-        {"batch_size": 12, "micro_batch_size": 1},
-        {"batch_size": 23, "micro_batch_size": 4},
+        ({"batch_size": 7, "micro_batch_size": 2}, (1, 2, 3, 4)),
+        ({"batch_size": 12, "micro_batch_size": 1}, (3, 12)),
+        ({"batch_size": 23, "micro_batch_size": 4}, (4, 6)),
     ],
     ids=["4-leaves-short-last", "12-leaves", "6-leaves-short-last"],
 )
-def test_bits_are_equal_for_every_num_csx(trainer, shape):
+def test_bits_are_equal_for_every_num_csx(trainer, shape, counts):
+    """Of the least number of leaves each; of more, where each has one, and one between."""
     params = trainer.configure(train_input=shape, model={"dropout_rate": 0.1})
     trainer.train("reference", params=params, target="CPU", num_csx=1, mode="train_and_eval")
     leaves = -(-shape["batch_size"] // shape["micro_batch_size"])
-    for num_csx in sorted({1, 2, 3, 4, leaves}):
+    for num_csx in counts:
         out = f"csx{num_csx}"
         trainer.train(out, params=params, num_csx=num_csx, mode="train_and_eval")
         assert trainer.bits(out) == trainer.bits("reference")

@@ -104,7 +104,7 @@ texts_of = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.lists(texts_of, max_size=7), min_size=1, max_size=3), st.data())
 def test_a_search_with_the_index_finds_the_same(
     tmp_path_factory: pytest.TempPathFactory, shards: list[list[str]], data: st.DataObject
