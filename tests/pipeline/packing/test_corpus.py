@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 lengths = st.lists(st.lists(st.integers(1, 30), max_size=6), min_size=1, max_size=4)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(lengths.filter(lambda tasks: any(tasks)), st.integers(1, 60), st.integers(1, 40))
 @example([[17]], 1000, 17)
 @example([[1] * 6] * 4, 1, 1)

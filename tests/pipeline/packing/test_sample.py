@@ -35,7 +35,7 @@ def brute_force(stream: list[int], length: int, eos: int) -> list[list[list[int]
 lengths = st.lists(st.lists(st.integers(1, 30), max_size=6), min_size=1, max_size=4)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(
     lengths.filter(lambda tasks: any(tasks)),
     st.integers(2, 16),

@@ -37,7 +37,7 @@ def segments_of(row: Any, eos: int) -> list[tuple[int, list[int]]]:
     return found
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(
     lengths.filter(lambda tasks: any(tasks)), st.integers(2, 16), st.integers(1, 60),
     st.integers(1, 5), st.sampled_from(["first_fit", "greedy"]),

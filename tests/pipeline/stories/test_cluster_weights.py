@@ -28,7 +28,7 @@ WEIGHTS = {2: 2, 4: 2.5, 6: 0, 10: 3}
 EPOCHS = {"Wiki": 2, "Code": 0.5}
 MIXED = (
     "mixture={epochs: {Wiki: 2, Code: 0.5}, cluster_weights: {4: 2.5, 2: 2, 6: 0, 10: 3}}",
-    "splits={test: 10 %}", "read.task_bytes=16 KiB",
+    "splits={test: 10 %}", "read.task_bytes=32 KiB",
 )  # fmt: skip
 WEIGHED = (
     "mixture={weights: {Wiki: 3, Code: 1}, default: 0, tokens: 9000, cluster_weights: {2: 3}}",

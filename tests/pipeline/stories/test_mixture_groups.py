@@ -27,7 +27,7 @@ Prep = Callable[..., Any]
 GROUPS = "groups: {wiki: source = 'Wiki', long: word_count > 120 and tokens > 10, rest: true}"
 MIXED = (
     f"mixture={{{GROUPS}, epochs: {{wiki: 2.5, long: 0.5}}}}",
-    "signals.gopher=true", "read.task_bytes=20000",
+    "signals.gopher=true", "read.task_bytes=60000",
 )  # fmt: skip
 SEED = 7
 
