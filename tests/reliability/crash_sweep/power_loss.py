@@ -55,7 +55,7 @@ class Disk:
                 continue
             if rename.before is None:
                 rename.target.unlink(missing_ok=True)
-            else:
+            elif rename.target.parent.exists():  # records go with their directory
                 rename.target.write_bytes(rename.before)
 
 
