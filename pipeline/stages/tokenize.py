@@ -28,11 +28,14 @@ from pipeline.stages.splits import SplitRules, split_rules
 from pipeline.tokenizers.arrangement import FILL_IN_MIDDLE, FillInMiddle
 from pipeline.tokenizers.definition import TokenizerDefinition, restore_definition
 from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer, tokenize_documents
-from pipeline.tokenizers.engines import engine_code, load_plugged_engines
+from pipeline.tokenizers.engines import REFERENCE, engine_code, load_plugged_engines
 from pipeline.tokenizers.fill_in_middle import tokenize_rearranged
 
 Tokens = npt.NDArray[Any]
 """uint16 where every id fits, else uint32."""
+
+_FEW_BYTES = 1 << 19
+"""Text of an input of one task that `tokenizers` is done with before another engine is built."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,8 @@ def _tokenize(job: TokenizeJob | RearrangedJob, inputs: Inputs) -> Result:
             what = f"the tokenizer engine {job.engine}"
             check_unchanged(what, load_plugged_engines().get(job.engine), job.code)
         definition = replace(definition, engine=job.engine)
+    elif job.index == 0 and texts.nbytes <= _FEW_BYTES:
+        definition = replace(definition, engine=REFERENCE)
     tokenizer = open_tokenizer(definition)
     names = documents.select(["doc_id", "doc_key"]).filter(is_kept).combine_chunks()
     texts = texts.filter(is_kept)

@@ -11,8 +11,10 @@ import pytest
 
 from pipeline.core.errors import FunctionError
 from pipeline.core.plugins import PlugIn, PlugInCode
+from pipeline.stages import tokenize
 from pipeline.tokenizers import engine
-from pipeline.tokenizers.definition import load_definition
+from pipeline.tokenizers.definition import TokenizerDefinition, load_definition
+from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer
 from pipeline.tokenizers.engines import FlatTokens, PluggedEngine, load_plugged_engines
 from tests.forked import Ended
 from tests.pipeline.plugins import example, install, only_line, prep_here, prep_with
@@ -96,6 +98,25 @@ def test_refused(entry: str, code: str, message: str, home: Path, run: Run) -> N
     done = run("out")
     assert done.code == 2
     assert message in done.err.splitlines()[-1]
+
+
+def test_few_texts_go_to_the_reference(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is built sooner. The tokens are those of the engine that more texts go to."""
+    opened = []
+
+    def open_and_note(definition: TokenizerDefinition) -> TextTokenizer:
+        opened.append(open_tokenizer(definition))
+        return opened[-1]
+
+    monkeypatch.setattr(tokenize, "open_tokenizer", open_and_note)
+    for name in ("few", "more"):
+        assert run(name, "--set", "tokenize.engine=null").code == 0
+        monkeypatch.setattr(tokenize, "_FEW_BYTES", 0)
+    assert [tokenizer.engine_name for tokenizer in opened] == ["tokenizers", "fastokens"]
+    few, more = ((home / name / "tokens/000000.arrow").read_bytes() for name in ("few", "more"))
+    assert few == more
 
 
 def test_unknown(run: Run) -> None:
