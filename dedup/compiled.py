@@ -43,6 +43,7 @@ def _digest(package: Path) -> bytes:
     return digest.digest()
 
 
+@cache
 def source_digest(package: Path) -> str:
     """16 hex digits that name the state of what the kernels of a package are compiled from."""
     parts = (version("numba").encode(), _digest(PACKAGE), _digest(package))

@@ -286,7 +286,7 @@ def short_mask(texts: TextArray, min_length: int) -> npt.NDArray[np.bool_]:
 @cache
 def _counts() -> U8:
     """(CASED,) uint8: what a character counts."""
-    every = every_character()[:CASED]
+    every = every_character(CASED)
     counts = np.ones(CASED, np.uint8)
     for block in range(0, CASED, _BLOCK):
         characters = every[block : block + _BLOCK]

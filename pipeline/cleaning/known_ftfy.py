@@ -45,9 +45,9 @@ ALL = 0x110000
 
 
 @cache
-def every_character() -> str:
-    """All code points in order, so that an index is a code point."""
-    return np.arange(ALL, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
+def every_character(end: int = ALL) -> str:
+    """All code points below `end` in order, so that an index is a code point."""
+    return np.arange(end, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
 
 
 _HANGUL_SECONDS = {*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)}
