@@ -12,4 +12,13 @@ from pipeline.core import collect_rarely
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 collect_rarely()
-atexit.register(gc.freeze)
+
+
+def _leave_cycles() -> None:
+    """Look for none at the end, unless a library is bound by nanobind, as DuckDB is: that tells on
+    the terminal of each object that is left then."""
+    if not any(kind.__module__ == "nanobind" for kind in object.__subclasses__()):
+        gc.freeze()
+
+
+atexit.register(_leave_cycles)
