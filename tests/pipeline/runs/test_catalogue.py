@@ -24,7 +24,7 @@ from pipeline.runs.catalogue import (
 )
 from pipeline.stages import components
 from pipeline.takedown.scrub import STORES
-from tests.forked import prep_in_fork
+from tests.forked import load_everything, prep_in_fork
 from tests.stages import stages_by_default
 
 SECRET = "quagmirequincunx"
@@ -124,8 +124,10 @@ def every_run(
         .replace("pack:\n", "pack:\n  format: vsl\n")
     )
     vsl.write_text(packed)
-    runs = {name: tmp_path / name for name in ("run", "vsl", "dedup", "clean", "screen", "export")}
+    names = ("run", "vsl", "plain", "dedup", "clean", "screen", "export")
+    runs = {name: tmp_path / name for name in names}
     shards = made.root / "raw" / "web" / "d.jsonl"
+    load_everything()
     note_reads(tmp_path / READS, monkeypatch_module)
     monkeypatch_module.setattr(components, "_TASK_DOCUMENTS", 3)
     monkeypatch_module.setattr(levels, "MOST_TOGETHER", 1)
@@ -138,6 +140,7 @@ def every_run(
     for most, *command in (
         (2, "run", made.config, "--out", runs["run"], *passages),
         (many, "run", vsl, "--out", runs["vsl"], *passages),
+        (many, "run", made.config, "--out", runs["plain"], "--set", "mixture={}"),
         (many, "dedup", shards, "--out", runs["dedup"], "--substrings", 50, "--containment", 0.9),
         (many, "clean", shards, "--out", runs["clean"]),
         (many, "export", runs["vsl"], "--out", tmp_path / "other", "--format", "jsonl"),
