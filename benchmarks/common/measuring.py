@@ -47,7 +47,7 @@ class Peer:
 def find_peers(pythons: Sequence[str], packages: Sequence[str]) -> tuple[list[Peer], list[str]]:
     """Releases found in the interpreters (each release once), and the packages found nowhere."""
     found: dict[tuple[str, str], Peer] = {}
-    for python in pythons:
+    for python in map(os.path.abspath, pythons):  # they are started in other directories, too
         answer = subprocess.run(
             [python, "-c", _PROBE, *packages], capture_output=True, text=True, check=True
         )
