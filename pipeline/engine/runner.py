@@ -210,7 +210,7 @@ class Runner:
         )
         storage.remove(self.root / TOP_MANIFEST)
         self._remove_replaced(stage, old, planned[0].values())
-        records = self._run_tasks(stage, planned, old)
+        records = self._run_tasks(stage, planned)
         mirror.refresh(self.root)
         manifest = StageManifest(stage.name, fingerprint, fields, tuple(records))
         write_manifest(path, manifest)
@@ -313,9 +313,7 @@ class Runner:
         if stage.reads_texts and any(shard.is_apart for part in parts for shard in part):
             raise TextsApartError(f"{stage.name} needs texts that are in quarantine")
 
-    def _run_tasks(
-        self, stage: Stage, planned: _StagePlan, old: StageManifest | None
-    ) -> list[TaskRecord]:
+    def _run_tasks(self, stage: Stage, planned: _StagePlan) -> list[TaskRecord]:
         records, calls = planned
         # The largest first, so that no worker is left alone with one at the end.
         calls.sort(key=lambda call: -stage.tasks[call[0]].work)
@@ -325,7 +323,8 @@ class Runner:
             GroupCommit(self.root) as commit,
             self._progress.stage(stage.name, works, len(records)) as bar,
         ):
-            self._commit_later(commit, records.values(), old)
+            if record_directory(self.root, stage.name).is_dir():  # left by a run that was killed
+                self._commit_later(commit, records.values())
             is_moved = stage.in_driver and self._executor.workers
             executor = LocalExecutor() if is_moved else self._executor
             jobs = [call.shorten() if executor.workers else call for _, call in calls]
@@ -341,15 +340,11 @@ class Runner:
             raise InputError("\n".join(sorted(str(problem) for problem in problems)))
         return [records[index] for index in range(len(stage.tasks))]
 
-    def _commit_later(
-        self, commit: GroupCommit, records: Iterable[TaskRecord], old: StageManifest | None = None
-    ) -> None:
-        """What tasks published and no manifest commits yet, unless they made it durable."""
-        committed = {task.fingerprint for task in old.tasks} if old else set()
+    def _commit_later(self, commit: GroupCommit, records: Iterable[TaskRecord]) -> None:
+        """What tasks published, unless they made it durable themselves."""
         if self._is_grouped:
             for record in records:
-                if record.fingerprint not in committed:
-                    commit.add(shard.path for shard in record.shards)
+                commit.add(shard.path for shard in record.shards)
 
 
 def find_rerun_reasons(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
