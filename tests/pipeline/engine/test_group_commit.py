@@ -2,13 +2,20 @@
 
 import errno
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from pipeline.core import storage
 from pipeline.core.errors import ResourceError
+from pipeline.core.journal import Journal
+from pipeline.engine.executor import LocalExecutor
 from pipeline.engine.group_commit import GroupCommit
+from pipeline.engine.progress import Progress
+from pipeline.engine.runner import Runner
+from pipeline.engine.stage import Inputs, Result, Stage, Task, bytes_output
+from tests.forked import forked
 
 PATHS = [f"documents/{number:06d}.arrow" for number in range(20)] + ["manifests/deep/one.json"]
 
@@ -62,3 +69,21 @@ def test_what_the_disk_refuses_is_named_and_gone(
         with pytest.raises(ResourceError, match=f"{PATHS[7]}: cannot write: Input/output error"):
             commit.finish()
     assert [path for path in PATHS if not (tmp_path / path).exists()] == [PATHS[7]]
+
+
+def _write_name(job: str, inputs: Inputs) -> Result:
+    return Result((bytes_output(f"one/{job}.bin", job.encode()),))
+
+
+def _run_stage(root: Path) -> None:
+    tasks = tuple(Task(name, name) for name in "abcd")
+    runner = Runner(root, LocalExecutor(), Journal(root), Progress(quiet=True))
+    runner.run(Stage(name="one", version=1, function=_write_name, tasks=tasks))
+
+
+def test_what_a_killed_run_published_is_made_durable_too(tmp_path: Path, synced: list[str]) -> None:
+    assert forked(lambda: _run_stage(tmp_path), "task.start.one@3=kill") == -signal.SIGKILL
+    assert sorted(path.name for path in (tmp_path / "one").iterdir()) == ["a.bin", "b.bin"]
+    _run_stage(tmp_path)
+    manifest = next(n for n, path in enumerate(synced) if "one.json" in path)
+    assert {f"{tmp_path}/one/{name}.bin" for name in "abcd"} <= set(synced[:manifest])
