@@ -33,7 +33,8 @@ from pipeline.config.prep import DedupConfig, ReadConfig, SubstringsConfig
 from pipeline.core.manifest import StageManifest
 from pipeline.engine.progress import Progress
 from pipeline.engine.stage import Stage
-from pipeline.runs.views import CutsOutput, KeepOutput
+from pipeline.runs.views.cuts import CutsOutput
+from pipeline.runs.views.documents import KeepOutput
 from pipeline.stories.dedup import DEDUP, make_dedup_config
 from pipeline.stories.loop import StageRecord
 from pipeline.stories.preparation import Preparation, Story, Unchanged

@@ -43,8 +43,10 @@ from pipeline.engine.memory import SizedJob
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
-from pipeline.runs import layout, views
+from pipeline.runs import layout
 from pipeline.runs.run_directory import removed_directories
+from pipeline.runs.views.data_set import TokensOutput
+from pipeline.runs.views.documents import CleanOutput
 from pipeline.stages.report import count_tables
 from pipeline.stages.shuffle.gather import gather_streams
 from pipeline.stages.shuffle.places import in_order, places
@@ -252,10 +254,10 @@ def measure(total: int, out: Path) -> dict[str, _Cost]:
         measured.save(out / _COSTS)
         return manifest
 
-    clean = views.CleanOutput(run(_synthetic_stage("clean", _clean, total)))
+    clean = CleanOutput(run(_synthetic_stage("clean", _clean, total)))
     keep = deduplicate(config, (), clean, None, run)
     shards = clean.documents, keep.states
-    tokens = views.TokensOutput(run(_synthetic_stage("tokenize", _tokenize, total, *shards)))
+    tokens = TokensOutput(run(_synthetic_stage("tokenize", _tokenize, total, *shards)))
     documents = run(documents_stage(clean, keep, None, tokens)).shards
     clusters = next(m for m in runner.manifests if m.stage == "cluster_table").shards
     pages = Task("pages", PagesJob(tuple(clusters), tuple(documents)))

@@ -38,7 +38,8 @@ from pipeline.core import ids, rng, storage, zstd
 from pipeline.core.manifest import Shard, StageManifest, TaskRecord
 from pipeline.engine.stage import Inputs, Stage, arrow_output
 from pipeline.hdf5.packing import PACKERS, fold
-from pipeline.runs import views
+from pipeline.runs.views.data_set import TokensOutput
+from pipeline.runs.views.documents import CleanOutput
 from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle.gather import gather_streams
 from pipeline.stages.shuffle.places import in_order, places
@@ -162,10 +163,8 @@ def write_tokens(
         done.append(TaskRecord("", (shard,), {"documents": count, "splits": of_splits}))
         clean.append(TaskRecord("", (), {"records": count}))
     return (
-        views.CleanOutput(StageManifest("clean", "", {}, tuple(clean))),
-        views.TokensOutput(
-            StageManifest("tokenize", "", {"settings": {"seed": seed}}, tuple(done))
-        ),
+        CleanOutput(StageManifest("clean", "", {}, tuple(clean))),
+        TokensOutput(StageManifest("tokenize", "", {"settings": {"seed": seed}}, tuple(done))),
     )
 
 

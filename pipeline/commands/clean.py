@@ -16,7 +16,7 @@ from pipeline.commands.usage import commands
 from pipeline.core.errors import ConfigError
 from pipeline.core.storage import open_place
 from pipeline.runs import layout
-from pipeline.runs.views import CleanOutput
+from pipeline.runs.views.documents import CleanOutput
 
 if TYPE_CHECKING:
     from pipeline.stories.loop import Manifest

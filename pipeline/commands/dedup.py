@@ -352,7 +352,7 @@ def show_dedup_run(manifest: "Manifest", as_json: bool) -> None:
 
 def _count_passages(manifest: "Manifest") -> dict[str, int]:
     """What was cut from the kept records; empty where that was not asked for."""
-    from pipeline.runs.views import CutsOutput
+    from pipeline.runs.views.cuts import CutsOutput
 
     if "cuts" not in manifest.stages:
         return {}

@@ -21,7 +21,7 @@ from pipeline.runs.held_texts import QUARANTINED
 from pipeline.runs.origin import Recipe, read_recipe, texts_home
 from pipeline.runs.records import RecordPlace, RunRecord, RunRecords
 from pipeline.runs.splits import TRAIN
-from pipeline.runs.views import MixtureOutput
+from pipeline.runs.views.data_set import MixtureOutput
 
 _NO_DOCUMENT = ("dropped", "bad_record")
 MOST_COMPUTED = 4_000_000

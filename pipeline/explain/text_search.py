@@ -44,7 +44,7 @@ from pipeline.runs.held_texts import (
 from pipeline.runs.origin import texts_home
 from pipeline.runs.records import DocumentTable, map_arrow
 from pipeline.runs.run_directory import read_stage, require_run
-from pipeline.runs.views import CleanOutput
+from pipeline.runs.views.documents import CleanOutput
 from pipeline.screening.fingerprints.find import compile_fingerprint_kernels
 
 _READERS = 4

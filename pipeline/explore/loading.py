@@ -24,7 +24,7 @@ from pipeline.explore.bins import choose_edges, number_bins
 from pipeline.explore.conditions import is_number, quote
 from pipeline.runs import layout
 from pipeline.runs.parts import RowGroups, list_parts, wrap_read_errors
-from pipeline.runs.views import SignalsOutput
+from pipeline.runs.views.documents import SignalsOutput
 
 TABLE = "documents"
 COMBINATION = "combination"

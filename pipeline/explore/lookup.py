@@ -28,7 +28,7 @@ from pipeline.runs.records import (
 )
 from pipeline.runs.references import is_key
 from pipeline.runs.run_directory import read_stage
-from pipeline.runs.views import CleanOutput
+from pipeline.runs.views.documents import CleanOutput
 
 _COLUMNS = (
     "doc_key", "source", "path_id", "line", "byte_offset", "state", "representative", "reason",

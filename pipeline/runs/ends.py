@@ -1,16 +1,16 @@
-"""What became of documents, counted: `views.Ends`."""
+"""What became of documents, counted: `Ends`."""
 
 from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 
-from pipeline.runs import views
 from pipeline.runs.splits import TRAIN
+from pipeline.runs.views.data_set import Ends
 
 
 def count_ends(table: pa.Table) -> list[list[Any]]:
-    """`views.Ends` of some documents."""
+    """`Ends` of some documents."""
     keys = ["source", "state", "reason", "split"]
     sums = table.group_by(keys, use_threads=False).aggregate(
         [([], "count_all"), ("text_bytes", "sum"), ("tokens", "sum")]
@@ -20,7 +20,7 @@ def count_ends(table: pa.Table) -> list[list[Any]]:
     return [list(row.values()) for row in rows.to_pylist()]
 
 
-def count_trained(ends: Iterable[views.Ends]) -> dict[str, tuple[int, int]]:
+def count_trained(ends: Iterable[Ends]) -> dict[str, tuple[int, int]]:
     """Source -> documents and tokens of train."""
     trained: dict[str, tuple[int, int]] = {}
     for source, state, _, split, count, _, tokens in ends:

@@ -10,7 +10,8 @@ from dedup.presets import Preset, describe
 from pipeline.core.errors import InputError
 from pipeline.core.journal import read_events
 from pipeline.core.manifest import StageManifest, read_manifest
-from pipeline.runs.views import ClustersOutput, DocumentsOutput, SignaturesOutput
+from pipeline.runs.views.data_set import DocumentsOutput
+from pipeline.runs.views.duplicates import ClustersOutput, SignaturesOutput
 
 ORIGIN = "origin"
 """Field of the journal's event `run` that holds the place."""

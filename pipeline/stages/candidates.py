@@ -35,7 +35,8 @@ from pipeline.engine.stage import (
     arrow_output,
 )
 from pipeline.runs import layout
-from pipeline.runs.views import BandsOutput, CleanOutput
+from pipeline.runs.views.documents import CleanOutput
+from pipeline.runs.views.duplicates import BandsOutput
 from pipeline.sources.record import get_field
 from pipeline.stages.batches import Batches
 from pipeline.stages.digest_runs import Runs, SortedRuns, open_run, with_own_shards

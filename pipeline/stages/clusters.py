@@ -16,7 +16,7 @@ from pipeline.engine.ranges import Ranges, Shards, merge_ranges, slice_range
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Result, RunStage, Stage, Task, arrow_output
 from pipeline.runs import layout
-from pipeline.runs.views import MembersOutput, RoutesOutput
+from pipeline.runs.views.duplicates import MembersOutput, RoutesOutput
 from pipeline.sources.preference import PREFERENCE
 from pipeline.stages.batches import Batches, Corpus
 from pipeline.stages.candidates import KEY, SAME

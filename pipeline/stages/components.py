@@ -32,7 +32,7 @@ from pipeline.engine.stage import (
     arrow_output,
 )
 from pipeline.runs import layout, parts
-from pipeline.runs.views import BandsOutput, ComponentsOutput
+from pipeline.runs.views.duplicates import BandsOutput, ComponentsOutput
 from pipeline.screening.evidence import DECISIONS
 from pipeline.sources.preference import LAST, Preference, preference_names
 from pipeline.stages.batches import Batches

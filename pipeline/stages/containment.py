@@ -23,7 +23,13 @@ from pipeline.core.manifest import Shard
 from pipeline.engine.levels import single_ranges
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Result, RunStage, Stage, Task, arrow_output
-from pipeline.runs import layout, views
+from pipeline.runs import layout
+from pipeline.runs.views.duplicates import (
+    ContainedOutput,
+    ContainersOutput,
+    ContainmentsOutput,
+    SamplesOutput,
+)
 from pipeline.stages.batches import Batches, Corpus, SampledBatch
 from pipeline.stages.digest_runs import (
     Join,
@@ -240,14 +246,14 @@ def find_contained(
     rules: ContainmentRules,
     memory: int,
     run: RunStage,
-) -> tuple[views.ContainmentsOutput, views.ContainedOutput]:
+) -> tuple[ContainmentsOutput, ContainedOutput]:
     """Run all stages from samples on; returns links and choices among them. `stays` has the ends of
     this run's documents without them."""
     own, tasks = batches.all[-1], []
     for index, (documents, kept) in enumerate(zip(own.documents, stays, strict=True)):
         job: Any = SamplesJob(index=index, documents=documents, stays=kept, preset=rules.preset)
         tasks.append(Task(f"samples of {documents.path}", job, (documents, kept), documents.size))
-    samples = views.SamplesOutput(
+    samples = SamplesOutput(
         run(Stage(name="samples", version=SAMPLES, function=_samples, tasks=tuple(tasks)))
     )
     join = Join(
@@ -261,7 +267,7 @@ def find_contained(
     )
     runs, entries = _list_runs(batches, samples)
     joined = join_digests(join, runs, None, entries, memory, run)
-    pairs = views.ContainersOutput(joined).pairs
+    pairs = ContainersOutput(joined).pairs
     found = return_found(pairs, len(own.documents), "merge_containers", "merged_containers", run)
     every, texts, tasks = Shared(batches), Shared(own.documents), []
     firsts = accumulate(own.counts, initial=batches.first_new)
@@ -277,7 +283,7 @@ def find_contained(
         inputs = (job.sizes, job.pairs, texts)
         work = own.documents[index].size
         tasks.append(Task(f"containments of shard {index}", job, inputs, work))
-    links = views.ContainmentsOutput(
+    links = ContainmentsOutput(
         run(Stage(name="containments", version=2, function=_containments, tasks=tuple(tasks)))
     )
     job = ContainedJob(Shared(links.links), batches.first_new)
@@ -286,10 +292,10 @@ def find_contained(
     stage = Stage(
         name="contained", version=2, function=_contained, tasks=(task,), reads_texts=False
     )
-    return links, views.ContainedOutput(run(stage))
+    return links, ContainedOutput(run(stage))
 
 
-def _list_runs(batches: Batches, own: views.SamplesOutput) -> tuple[list[SortedRuns], int]:
+def _list_runs(batches: Batches, own: SamplesOutput) -> tuple[list[SortedRuns], int]:
     """The samples of earlier batches that have some, and of this run; how many entries they
     hold."""
     runs: list[SortedRuns] = []

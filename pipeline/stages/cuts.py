@@ -16,7 +16,9 @@ from pipeline.core.manifest import Shard
 from pipeline.engine.levels import Bundle, single_ranges
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, parquet_output
-from pipeline.runs import layout, parts, views
+from pipeline.runs import layout, parts
+from pipeline.runs.views.cuts import CutsOutput, LinesOutput, RedactionsOutput
+from pipeline.runs.views.documents import CleanOutput, DecisionsOutput, VerdictsOutput
 from pipeline.screening.policy.propagation import find_redaction_spans
 from pipeline.stages.digest_runs import slice_found
 from pipeline.stages.lines import REPEATS
@@ -54,7 +56,7 @@ def _redactions(job: RedactionsJob, inputs: Inputs) -> Result:
 
 
 def redactions_stage(
-    clean: views.CleanOutput, decided: views.DecisionsOutput, verdicts: views.VerdictsOutput
+    clean: CleanOutput, decided: DecisionsOutput, verdicts: VerdictsOutput
 ) -> Stage:
     """The stage that finds what is redacted."""
     groups = zip(clean.documents, decided.evidence, verdicts.decisions, strict=True)
@@ -110,10 +112,10 @@ def _cuts(job: CutsJob, inputs: Inputs) -> Result:
 
 
 def cuts_stage(
-    clean: views.CleanOutput,
-    units: views.LinesOutput | None,
+    clean: CleanOutput,
+    units: LinesOutput | None,
     repeats: Sequence[Bundle],
-    redactions: views.RedactionsOutput | None,
+    redactions: RedactionsOutput | None,
     substrings: Sequence[tuple[Shard, ...]] | None = None,
 ) -> Stage:
     """The stage that gives every documents shard its cuts; `substrings`: repeated passages of each,
@@ -175,7 +177,7 @@ def _cut_table(job: CutTableJob, inputs: Inputs) -> Result:
     return Result((output,), {"tasks": list(job.tasks)})
 
 
-def cut_table_stage(cuts: views.CutsOutput) -> Stage:
+def cut_table_stage(cuts: CutsOutput) -> Stage:
     """The stage that publishes every cut, a task for each part of the table: document, bytes of its
     text, the unit's digest, and the key of the document where the unit stays (both null for what
     was redacted); with repeated passages also where they begin in that document."""

@@ -30,12 +30,10 @@ from pipeline.engine.stage import (
 )
 from pipeline.runs import layout, parts
 from pipeline.runs.layout import KINDS
-from pipeline.runs.views import (
-    CleanOutput,
+from pipeline.runs.views.documents import CleanOutput, DecisionsOutput, FindingsOutput
+from pipeline.runs.views.duplicates import (
     ClustersOutput,
     ComponentsOutput,
-    DecisionsOutput,
-    FindingsOutput,
     GiversOutput,
     SpreadOutput,
 )

@@ -34,11 +34,11 @@ from pipeline.engine.stage import (
 )
 from pipeline.runs import layout, parts, splits
 from pipeline.runs.layout import CONTAINED, ENDS, KINDS, STATES
-from pipeline.runs.views import (
+from pipeline.runs.views.documents import KeepOutput
+from pipeline.runs.views.duplicates import (
     ClustersOutput,
     ContainedOutput,
     ContainmentsOutput,
-    KeepOutput,
     StaysOutput,
 )
 from pipeline.screening.evidence import DECISIONS

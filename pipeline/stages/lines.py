@@ -16,8 +16,10 @@ from pipeline.core import ids
 from pipeline.core.manifest import Shard
 from pipeline.engine.levels import Bundle
 from pipeline.engine.stage import Inputs, Result, RunStage, Stage, Task, arrow_output
-from pipeline.runs import layout, views
+from pipeline.runs import layout
 from pipeline.runs.layout import STATES
+from pipeline.runs.views.cuts import LinesOutput, RepeatsOutput
+from pipeline.runs.views.documents import CleanOutput, KeepOutput
 from pipeline.stages.digest_runs import (
     Join,
     RunsJob,
@@ -109,7 +111,7 @@ def find_kept_rows(
     return np.flatnonzero(is_kept.to_numpy()).astype(np.uint32)
 
 
-def units_stage(clean: views.CleanOutput, keep: views.KeepOutput, rules: LineRules) -> Stage:
+def units_stage(clean: CleanOutput, keep: KeepOutput, rules: LineRules) -> Stage:
     """The stage that reads the text of every kept document once."""
     pairs = zip(clean.documents, keep.states, strict=True)
     tasks = tuple(
@@ -159,7 +161,7 @@ def _repeats(job: RepeatsJob, inputs: Inputs) -> Result:
 
 
 def find_repeats(
-    units: views.LinesOutput, rules: LineRules, memory: int, run: RunStage
+    units: LinesOutput, rules: LineRules, memory: int, run: RunStage
 ) -> tuple[Bundle, ...]:
     """Run the stages that join units and decide which are cut; returns what they left for every
     documents shard."""
@@ -173,5 +175,5 @@ def find_repeats(
         entry_bytes=_ENTRY_BYTES,
     )
     joined = join_digests(join, units.runs, units.keys, sum(units.units), memory, run)
-    repeats = views.RepeatsOutput(joined).repeats
+    repeats = RepeatsOutput(joined).repeats
     return return_found(repeats, len(units.runs), "merge_repeats", "merged_repeats", run)

@@ -48,7 +48,8 @@ from pipeline.hdf5.packing import SampleRows, empty_vsl_rows, fill_vsl_rows
 from pipeline.lineage.tables import CORPUS_SCHEMA
 from pipeline.lineage.tables import SCHEMA as LINEAGE_SCHEMA
 from pipeline.runs import layout
-from pipeline.runs.views import CleanOutput, PackOutput, RowsOutput
+from pipeline.runs.views.data_set import PackOutput, RowsOutput
+from pipeline.runs.views.documents import CleanOutput
 from pipeline.stages.rows import dense_index, records_before_task
 from pipeline.stages.shuffle.slices import (
     merge_slices,

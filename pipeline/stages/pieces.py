@@ -21,7 +21,7 @@ from pipeline.core.errors import InputError, escape_text
 from pipeline.core.manifest import Shard
 from pipeline.engine.stage import MEMORY_PER_WORK, Inputs, Output, Result, Stage, Task
 from pipeline.runs import layout
-from pipeline.runs.views import PiecesOutput
+from pipeline.runs.views.documents import PiecesOutput
 from pipeline.sources.files import HashingReader, InputFile, make_allowance, read_rows
 from pipeline.sources.part import (
     Chunk,

@@ -27,7 +27,8 @@ from pipeline.engine.arrow_shard import ArrowShard
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
-from pipeline.runs.views import CleanOutput, CutsOutput, KeepOutput
+from pipeline.runs.views.cuts import CutsOutput
+from pipeline.runs.views.documents import CleanOutput, KeepOutput
 from pipeline.sources.copy import NewTexts, copy_records, new_compressor
 from pipeline.sources.files import HashingReader, InputFile
 from pipeline.sources.output_format import (

@@ -27,11 +27,14 @@ from pipeline.report.document_counts import (
 )
 from pipeline.report.model import Sample, excerpt
 from pipeline.report.side_by_side import find_first_difference
-from pipeline.runs import layout, views
+from pipeline.runs import layout
 from pipeline.runs.clusters import read_clusters
 from pipeline.runs.held_texts import IN_QUARANTINE, QUARANTINED
 from pipeline.runs.origin import make_recipe
 from pipeline.runs.records import select_texts
+from pipeline.runs.views.data_set import AccountOutput, DocumentsOutput, SourcesOutput
+from pipeline.runs.views.documents import CleanOutput, VerdictsOutput
+from pipeline.runs.views.duplicates import ClusterTableOutput
 
 _CLUSTERS = 10
 _MEMBERS = 5
@@ -217,8 +220,8 @@ def _cluster_report(job: ClusterReportJob, inputs: Inputs) -> Result:
 def _page_fields(name: str, manifests: dict[str, StageManifest]) -> dict[str, Any]:
     """The fields of a ClusterReportJob; the identity is the hash over all stages before it."""
     recipe = make_recipe(manifests)
-    documents = views.DocumentsOutput(manifests["documents"])
-    clean = views.CleanOutput(manifests["clean"])
+    documents = DocumentsOutput(manifests["documents"])
+    clean = CleanOutput(manifests["clean"])
     return {
         "name": name,
         "identity": fingerprint_of({"stages": _identities(manifests)}),
@@ -226,8 +229,8 @@ def _page_fields(name: str, manifests: dict[str, StageManifest]) -> dict[str, An
         "bands": recipe.preset.bands if recipe else 0,
         "documents": documents.parts,
         "tasks": tuple((tasks.start, tasks.stop) for tasks in documents.tasks_of_parts(clean)),
-        "clusters": views.ClusterTableOutput(manifests["cluster_table"]).parts,
-        "sources": views.SourcesOutput(manifests["sources"]).table,
+        "clusters": ClusterTableOutput(manifests["cluster_table"]).parts,
+        "sources": SourcesOutput(manifests["sources"]).table,
         "texts": clean.documents,
     }
 
@@ -296,9 +299,9 @@ def report_stage(name: str, manifests: dict[str, StageManifest], notes: tuple[st
         **_page_fields(name, manifests),
         stages=_identities(manifests),
         software=tuple(sorted(software.items())),
-        ledger=views.AccountOutput(manifests["account"]).ledger,
-        decisions=views.VerdictsOutput(manifests["verdicts"]).parts,
-        drops=views.CleanOutput(manifests["clean"]).drops,
+        ledger=AccountOutput(manifests["account"]).ledger,
+        decisions=VerdictsOutput(manifests["verdicts"]).parts,
+        drops=CleanOutput(manifests["clean"]).drops,
         notes=notes,
     )
     task, settings = Task("report", job, memory=_page_memory(job)), {"notes": list(notes)}

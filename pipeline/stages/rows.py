@@ -32,7 +32,8 @@ from pipeline.hdf5.packing import (
 from pipeline.lineage.tables import SCHEMA as LINEAGE_SCHEMA
 from pipeline.lineage.tables import StreamDocuments, make_lineage, row_positions
 from pipeline.runs import layout
-from pipeline.runs.views import BinsOutput, CleanOutput
+from pipeline.runs.views.data_set import BinsOutput
+from pipeline.runs.views.documents import CleanOutput
 from pipeline.stages.shuffle.stream import Buckets, SplitStream, StreamPart, read_stream
 from pipeline.stages.tokenize import token_lists
 

@@ -33,13 +33,8 @@ from pipeline.engine.stage import (
 from pipeline.hdf5.format import CORPUS, DATA_PARAMS, LAYOUTS, VSL, FormatName
 from pipeline.lineage.tables import INVERSE, STREAM_SCHEMA, segment_inverse, stream_inverse
 from pipeline.runs import parts
-from pipeline.runs.views import (
-    BinsOutput,
-    CleanOutput,
-    InverseRunsOutput,
-    PackOutput,
-    RowsOutput,
-)
+from pipeline.runs.views.data_set import BinsOutput, InverseRunsOutput, PackOutput, RowsOutput
+from pipeline.runs.views.documents import CleanOutput
 from pipeline.stages.pack import PackVocabulary, corpus_stage, pack_rows
 from pipeline.stages.rows import (
     bins_stage,

@@ -9,7 +9,7 @@ import pyarrow as pa
 from dedup.arrays import U8
 from pipeline.core import ids
 from pipeline.runs import splits
-from pipeline.runs.views import KeepOutput
+from pipeline.runs.views.documents import KeepOutput
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,14 @@ from pipeline.core.manifest import Shard
 from pipeline.engine.levels import Bundle, single_ranges
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Result, RunStage, Stage, Task, arrow_output
-from pipeline.runs import layout, views
+from pipeline.runs import layout
+from pipeline.runs.views.cuts import (
+    RepeatedWindowsOutput,
+    SeedsOutput,
+    SubstringsOutput,
+    WindowsOutput,
+)
+from pipeline.runs.views.documents import CleanOutput, KeepOutput
 from pipeline.stages.digest_runs import (
     Join,
     RunsJob,
@@ -174,17 +181,17 @@ class _BlockTexts:
 
 
 def find_substrings(
-    clean: views.CleanOutput,
-    keep: views.KeepOutput,
+    clean: CleanOutput,
+    keep: KeepOutput,
     rules: SubstringRules,
     memory: int,
     run: RunStage,
 ) -> tuple[tuple[Shard, ...], ...]:
     """Run the stages that find repeated passages of the kept documents; returns what is cut of
     every documents shard."""
-    seeds = views.SeedsOutput(run(seeds_stage(clean, keep, rules, memory)))
+    seeds = SeedsOutput(run(seeds_stage(clean, keep, rules, memory)))
     shared = find_shared_seeds(seeds, memory, run)
-    windows = views.WindowsOutput(run(windows_stage(clean, keep, seeds, shared, rules)))
+    windows = WindowsOutput(run(windows_stage(clean, keep, seeds, shared, rules)))
     join = Join(
         name="repeated_windows",
         version=2,
@@ -196,13 +203,13 @@ def find_substrings(
     )
     joined = join_digests(join, windows.firsts, windows.keys, sum(windows.counts), memory, run)
     repeated = return_found(
-        views.RepeatedWindowsOutput(joined).repeated,
+        RepeatedWindowsOutput(joined).repeated,
         len(windows.firsts),
         "merge_repeated_windows",
         "merged_repeated_windows",
         run,
     )
-    cut = views.SubstringsOutput(run(_substrings_stage(clean, seeds, windows, repeated, rules)))
+    cut = SubstringsOutput(run(_substrings_stage(clean, seeds, windows, repeated, rules)))
     by_shard: list[list[Shard]] = [[] for _ in clean.documents]
     for (shard, _), of_block in zip(list_blocks(seeds), cut.substrings, strict=True):
         by_shard[shard].append(of_block)
@@ -210,9 +217,9 @@ def find_substrings(
 
 
 def _substrings_stage(
-    clean: views.CleanOutput,
-    seeds: views.SeedsOutput,
-    windows: views.WindowsOutput,
+    clean: CleanOutput,
+    seeds: SeedsOutput,
+    windows: WindowsOutput,
     repeated: tuple[Bundle, ...],
     rules: SubstringRules,
 ) -> Stage:

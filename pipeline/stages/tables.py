@@ -33,9 +33,11 @@ from pipeline.engine.stage import (
     bytes_output,
     parquet_output,
 )
-from pipeline.runs import layout, parts, views
+from pipeline.runs import layout, parts
 from pipeline.runs.ends import count_ends, count_trained
 from pipeline.runs.layout import ENDS, STATES
+from pipeline.runs.views.data_set import DocumentsOutput, Ends, PackOutput, TokensOutput
+from pipeline.runs.views.documents import CleanOutput, KeepOutput, SourceAccounts, VerdictsOutput
 from pipeline.screening.evidence import DECISIONS
 from pipeline.stages.document_rows import PLACE_SCHEMA
 from pipeline.stages.mixture.copies import MixtureCounts
@@ -52,8 +54,8 @@ SplitCounts = dict[str, Any]
 class AccountJob:
     """What became of documents, the read-side accounts per clean task, and the splits' counts."""
 
-    ends: tuple[views.Ends, ...]
-    read: tuple[views.SourceAccounts, ...]
+    ends: tuple[Ends, ...]
+    read: tuple[SourceAccounts, ...]
     splits: dict[str, SplitCounts]
     skipped_shards: int
     mixture: dict[str, MixtureCounts]
@@ -86,7 +88,7 @@ def _named(tally: dict[str, int]) -> dict[str, int]:
     return {"documents": tally["documents"], "size": tally["bytes"]}
 
 
-def _add_ends(ledger: Ledger, ends: Sequence[views.Ends]) -> None:
+def _add_ends(ledger: Ledger, ends: Sequence[Ends]) -> None:
     """What became of each document, as the parts of documents.parquet counted their rows."""
     for name, state, reason, _, count, size, tokens in ends:
         source = ledger.source(name)
@@ -112,8 +114,8 @@ def _add_mixture(ledger: Ledger, job: AccountJob) -> None:
 
 
 def account_stage(
-    clean: views.CleanOutput,
-    documents: views.DocumentsOutput,
+    clean: CleanOutput,
+    documents: DocumentsOutput,
     splits: dict[str, SplitCounts],
     mixture: dict[str, MixtureCounts] | None = None,
 ) -> Stage:
@@ -128,7 +130,7 @@ def account_stage(
 
 
 def split_accounts(
-    config: Config, streams: Sequence[SplitStream], pack: views.PackOutput
+    config: Config, streams: Sequence[SplitStream], pack: PackOutput
 ) -> dict[str, SplitCounts]:
     """What was packed, per split."""
     length = config.pack.max_sequence_length
@@ -280,10 +282,10 @@ def _blank(rows: int) -> pa.Array:
 
 
 def documents_stage(
-    clean: views.CleanOutput,
-    keep: views.KeepOutput,
-    screen: views.VerdictsOutput | None = None,
-    tokens: views.TokensOutput | None = None,
+    clean: CleanOutput,
+    keep: KeepOutput,
+    screen: VerdictsOutput | None = None,
+    tokens: TokensOutput | None = None,
 ) -> Stage:
     """The stage that joins every document's facts into one table, with `tokens` the split, too."""
     nothing = (None,) * len(clean.documents)
@@ -332,7 +334,7 @@ def _sources(job: SourcesJob, inputs: Inputs) -> Result:
     return Result((parquet_output(layout.SOURCES, table),))
 
 
-def sources_stage(reading: Reading, clean: views.CleanOutput) -> Stage:
+def sources_stage(reading: Reading, clean: CleanOutput) -> Stage:
     """The stage that publishes what every raw shard was, with its content hash."""
     hashes, skipped = clean.hashes, clean.skipped
     rows = []

@@ -21,7 +21,9 @@ from pipeline.core.storage import canonical_json
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output, bytes_output
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
-from pipeline.runs.views import CleanOutput, CutsOutput, KeepOutput, TokenizerOutput
+from pipeline.runs.views.cuts import CutsOutput
+from pipeline.runs.views.data_set import TokenizerOutput
+from pipeline.runs.views.documents import CleanOutput, KeepOutput
 from pipeline.stages.cuts import cut_texts
 from pipeline.stages.shuffle.places import in_order, places
 from pipeline.stages.splits import SplitRules, split_rules

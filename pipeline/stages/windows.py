@@ -22,7 +22,9 @@ from pipeline.core.manifest import Shard
 from pipeline.engine.levels import Bundle, single_ranges
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Result, RunStage, Stage, Task, arrow_output
-from pipeline.runs import layout, views
+from pipeline.runs import layout
+from pipeline.runs.views.cuts import SeedsOutput, SharedSeedsOutput
+from pipeline.runs.views.documents import CleanOutput, KeepOutput
 from pipeline.stages.digest_runs import (
     Join,
     RunsJob,
@@ -100,9 +102,7 @@ def _cut_blocks(rows: U32, sizes: npt.NDArray[np.integer], most: int) -> list[li
     return blocks or [[0, 0, 0]]
 
 
-def seeds_stage(
-    clean: views.CleanOutput, keep: views.KeepOutput, rules: SubstringRules, memory: int
-) -> Stage:
+def seeds_stage(clean: CleanOutput, keep: KeepOutput, rules: SubstringRules, memory: int) -> Stage:
     """The stage that reads the text of every kept document once."""
     tasks = tuple(
         Task(
@@ -138,7 +138,7 @@ def _shared_seeds(job: RunsJob, inputs: Inputs) -> Result:
     return Result((output,), {"shared": len(table)})
 
 
-def find_shared_seeds(seeds: views.SeedsOutput, memory: int, run: RunStage) -> tuple[Bundle, ...]:
+def find_shared_seeds(seeds: SeedsOutput, memory: int, run: RunStage) -> tuple[Bundle, ...]:
     """Run the stages that join seeds; returns what they left for every documents shard."""
     join = Join(
         name="shared_seeds",
@@ -150,7 +150,7 @@ def find_shared_seeds(seeds: views.SeedsOutput, memory: int, run: RunStage) -> t
         entry_bytes=_ENTRY_BYTES,
     )
     joined = join_digests(join, seeds.runs, None, sum(seeds.counts), memory, run)
-    shared = views.SharedSeedsOutput(joined).shared
+    shared = SharedSeedsOutput(joined).shared
     return return_found(shared, len(seeds.runs), "merge_shared_seeds", "merged_shared_seeds", run)
 
 
@@ -222,9 +222,9 @@ def read_texts(documents: Shard, rows: U32, inputs: Inputs) -> "Texts":
 
 
 def windows_stage(
-    clean: views.CleanOutput,
-    keep: views.KeepOutput,
-    seeds: views.SeedsOutput,
+    clean: CleanOutput,
+    keep: KeepOutput,
+    seeds: SeedsOutput,
     shared: Sequence[Bundle],
     rules: SubstringRules,
 ) -> Stage:
@@ -248,7 +248,7 @@ def windows_stage(
     return Stage(name="windows", version=2, function=_windows, tasks=tuple(tasks))
 
 
-def list_blocks(seeds: views.SeedsOutput) -> Iterator[tuple[int, list[int]]]:
+def list_blocks(seeds: SeedsOutput) -> Iterator[tuple[int, list[int]]]:
     """Every block with the documents shard that it is of, in order."""
     return chain.from_iterable(
         ((shard, block) for block in blocks) for shard, blocks in enumerate(seeds.blocks)

@@ -22,7 +22,8 @@ from pipeline.config.yaml import YamlDocument
 from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.manifest import StageManifest
 from pipeline.engine.stage import Stage
-from pipeline.runs import views
+from pipeline.runs.views.data_set import DocumentsOutput
+from pipeline.runs.views.documents import DecisionsOutput, FindingsOutput, VerdictsOutput
 from pipeline.screening.policy.rules import Policy
 from pipeline.sources.output_format import Form
 from pipeline.stages.batches import Batch, Batches
@@ -193,16 +194,16 @@ def _clean(
     counts = tuple(sum(documents.values()) for documents in clean.documents_by_source)
     own, verdicts = Batch(counts=counts, documents=clean.documents), None
     if manifests:
-        findings = map(views.FindingsOutput, manifests)
-        decided = views.DecisionsOutput(run(decisions_stage(clean, NO_RULES, None, *findings)))
+        findings = map(FindingsOutput, manifests)
+        decided = DecisionsOutput(run(decisions_stage(clean, NO_RULES, None, *findings)))
         run(evidence_stage(decided))
         own = replace(own, decisions=decided.decisions)
-        verdicts = views.VerdictsOutput(run(verdicts_stage(NO_RULES, decided, run)))
+        verdicts = VerdictsOutput(run(verdicts_stage(NO_RULES, decided, run)))
         own = replace(own, decisions=verdicts.decisions)
     keep = selection.keep_documents(prepared.config, Batches((own,)), run)
     check_survivors(keep)
     run(sources_stage(reading, clean))
-    documents = views.DocumentsOutput(run(documents_stage(clean, keep, verdicts)))
+    documents = DocumentsOutput(run(documents_stage(clean, keep, verdicts)))
     run(account_stage(clean, documents, {}))
     run(cleaned_stage(clean, keep, form))
 
@@ -259,10 +260,10 @@ def _screen(prepared: Preparation, run: StageRecord, unchanged: Unchanged) -> No
     taken_down = prepared.takedowns.dropped
     screened = selection.screening(prepared.screening, reading, clean, compiled, run, taken_down)
     keep = selection.deduplicate(prepared.config, prepared.earlier, clean, screened, run)
-    verdicts = views.VerdictsOutput(run["verdicts"])
+    verdicts = VerdictsOutput(run["verdicts"])
     run(quarantine_stage(clean, verdicts, prepared.config.screen.quarantine_days))
     run(sources_stage(reading, clean))
-    documents = views.DocumentsOutput(run(documents_stage(clean, keep, verdicts)))
+    documents = DocumentsOutput(run(documents_stage(clean, keep, verdicts)))
     run(account_stage(clean, documents, {}))
 
 

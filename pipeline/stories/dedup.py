@@ -10,13 +10,10 @@ from pipeline.config.sections import InputConfig
 from pipeline.core.errors import InputError
 from pipeline.runs import layout
 from pipeline.runs.parts import RowGroups, group_parts
-from pipeline.runs.views import (
-    CleanOutput,
-    CutsOutput,
-    DocumentsOutput,
-    KeepOutput,
-    SignaturesOutput,
-)
+from pipeline.runs.views.cuts import CutsOutput
+from pipeline.runs.views.data_set import DocumentsOutput
+from pipeline.runs.views.documents import CleanOutput, KeepOutput
+from pipeline.runs.views.duplicates import SignaturesOutput
 from pipeline.sources.copy import check_texts_replaceable
 from pipeline.stages.cuts import cut_table_stage, cuts_stage
 from pipeline.stages.plan import Reading

@@ -16,7 +16,8 @@ from pipeline.core.storage import open_below
 from pipeline.engine.runner import manifest_path
 from pipeline.runs import layout
 from pipeline.runs.generations import COMPARED, COMPARED_FOR_PARTS, list_generations
-from pipeline.runs.views import CleanOutput, KeepOutput, SamplesOutput, SignaturesOutput
+from pipeline.runs.views.documents import CleanOutput, KeepOutput
+from pipeline.runs.views.duplicates import SamplesOutput, SignaturesOutput
 from pipeline.stages.batches import Batch, SampledBatch
 from pipeline.stages.containment import SAMPLES
 from pipeline.stories.selection import choose_preset, choose_verification

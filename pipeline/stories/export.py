@@ -22,10 +22,19 @@ from pipeline.engine.executor import Executor
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner, removed_note
 from pipeline.engine.stage import Inputs, top_directory
-from pipeline.runs import views
 from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES
 from pipeline.runs.run_directory import commit_run, read_finished, read_stage
 from pipeline.runs.splits import TRAIN
+from pipeline.runs.views.cuts import CutsOutput
+from pipeline.runs.views.data_set import (
+    CutTableOutput,
+    DocumentsOutput,
+    GatheredTextOutput,
+    MixtureOutput,
+    ScatteredTextOutput,
+    TokensOutput,
+)
+from pipeline.runs.views.documents import CleanOutput, KeepOutput
 from pipeline.sources.output_format import FIELDS, Form
 from pipeline.stages.shuffle import export
 from pipeline.stories.loop import StageRecord, Stages, StoryRun
@@ -84,27 +93,27 @@ def open_source(directory: Path, request: ExportOptions) -> ExportSource:
     """A finished run whose documents are all there. Raises InputError saying what is missing,
     ConfigError for a split that the run does not have."""
     manifest = read_finished(directory)
-    clean = views.CleanOutput(read_stage(directory, "clean"))
-    keep = views.KeepOutput(read_stage(directory, "keep"))
+    clean = CleanOutput(read_stage(directory, "clean"))
+    keep = KeepOutput(read_stage(directory, "keep"))
     for shard in clean.documents:
         if not (directory / shard.path).is_file():
             raise InputError(
                 f"{directory / shard.path}: missing, and the text with it; to rebuild it, run "
                 "again the command that made this run"
             )
-    documents = views.DocumentsOutput(read_stage(directory, "documents"))
+    documents = DocumentsOutput(read_stage(directory, "documents"))
     ends = _rows(documents.parts, documents.tasks_of_parts(clean), clean.records)
     stages = {stage["stage"] for stage in manifest["stages"]}
     nothing = [None] * len(clean.documents)
     cuts: Iterable[export.TableRows | None] = nothing
     if "cut_table" in stages:
-        counts = views.CutsOutput(read_stage(directory, "cuts")).counts
-        table = views.CutTableOutput(read_stage(directory, "cut_table"))
+        counts = CutsOutput(read_stage(directory, "cuts")).counts
+        table = CutTableOutput(read_stage(directory, "cut_table"))
         cuts = _rows(table.parts, table.tasks_of_parts(clean), counts)
     copies: Iterable[Shard | None] = nothing
     if "mixture" in stages:
-        copies = views.MixtureOutput(read_stage(directory, "mixture")).copies
-    seed = views.TokensOutput(read_stage(directory, "tokenize")).seed
+        copies = MixtureOutput(read_stage(directory, "mixture")).copies
+    seed = TokensOutput(read_stage(directory, "tokenize")).seed
     taken_down = read_takedown_state(directory).masked
     splits = _choose_splits((TRAIN, *(name for name, _ in keep.held_out)), request.splits)
     place = directory.resolve()
@@ -213,7 +222,7 @@ def export_run(
     )
 
     def tell(run: StageRecord) -> None:
-        scatter = views.ScatteredTextOutput(run(export.scatter_text_stage(source.jobs)))
+        scatter = ScatteredTextOutput(run(export.scatter_text_stage(source.jobs)))
         files = export.FileOptions(
             form=request.form,
             fields=request.fields,
@@ -230,8 +239,7 @@ def export_run(
 
     manifest = work.hold(tell, publish)
     results = tuple(
-        _describe_split(name, views.GatheredTextOutput(manifest.stages["gather_text"]))
-        for name in splits
+        _describe_split(name, GatheredTextOutput(manifest.stages["gather_text"])) for name in splits
     )
     return ExportResult(out, results, len(manifest.reused) == len(manifest.stages))
 
@@ -242,7 +250,7 @@ def _check_out(run: Path, out: Path) -> None:
         raise ConfigError(f"--out: {out} lies in the run that is exported; give another directory")
 
 
-def _describe_split(name: str, gather: views.GatheredTextOutput) -> ExportedSplit:
+def _describe_split(name: str, gather: GatheredTextOutput) -> ExportedSplit:
     files = gather.of_split(name, gather.manifest.shards)
     return ExportedSplit(
         name,
@@ -255,7 +263,7 @@ def _describe_split(name: str, gather: views.GatheredTextOutput) -> ExportedSpli
 
 def _commit(out: Path, source: ExportSource, request: ExportOptions, stages: Stages) -> None:
     """Publish manifest.json, with the facts of every exported file; the scratch goes before."""
-    gather = views.GatheredTextOutput(stages["gather_text"])
+    gather = GatheredTextOutput(stages["gather_text"])
     columns = (gather.split, gather.documents, gather.text_bytes, gather.sha256)
     names = ("split", "documents", "text_bytes", "sha256")
     facts = {

@@ -28,7 +28,7 @@ from pipeline.core.manifest import (
 from pipeline.core.words import pluralise
 from pipeline.engine.runner import find_rerun_reasons, manifest_path, stage_fields
 from pipeline.engine.stage import Stage
-from pipeline.runs import layout, views
+from pipeline.runs import layout
 from pipeline.runs.generations import (
     COMPARED,
     COMPARED_FOR_PARTS,
@@ -39,6 +39,7 @@ from pipeline.runs.generations import (
     list_begun,
 )
 from pipeline.runs.run_directory import removed_directories
+from pipeline.runs.views.documents import CleanOutput, WithheldOutput
 from pipeline.screening.reviews import REVIEWS
 from pipeline.sources.files import InputFile, InputHashes
 from pipeline.stages.batches import Batch
@@ -211,7 +212,7 @@ def _read_takedowns(generation: Generation, run: Path) -> TakedownState:
     own, manifest = read_takedown_state(generation.directory), None
     if generation.is_finished:
         manifest = read_manifest(manifest_path(generation.directory, "withheld"))
-    known = {file for file, _ in views.WithheldOutput(manifest).takedowns} if manifest else set()
+    known = {file for file, _ in WithheldOutput(manifest).takedowns} if manifest else set()
     before = [
         (os.path.relpath(takedown_file(other, f"{t.id}.parquet"), generation.directory), t)
         for other in (generation_at(run, n).directory for n in range(generation.number))
@@ -264,7 +265,7 @@ def _check_stays(part: Preparation, note: Note, verify_inputs: bool) -> frozense
 
     record = StageRecord(look)
     PREPARATION.tell(part, record, unchanged)
-    return frozenset(source_documents(views.CleanOutput(record["clean"])))
+    return frozenset(source_documents(CleanOutput(record["clean"])))
 
 
 def _refuse(part: Preparation, stage: str) -> ConfigError:

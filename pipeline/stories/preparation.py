@@ -15,8 +15,27 @@ from pipeline.core.mirror import fetch
 from pipeline.demo import quickstart
 from pipeline.engine.levels import Bundle
 from pipeline.engine.stage import RunStage
-from pipeline.runs import views
 from pipeline.runs.run_directory import is_run
+from pipeline.runs.views.cuts import CutsOutput, LinesOutput, RedactionsOutput, SubstringsOutput
+from pipeline.runs.views.data_set import (
+    ClusterClassesOutput,
+    DocumentsOutput,
+    GroupsOutput,
+    MixtureOutput,
+    QuotasOutput,
+    ScatterOutput,
+    TokenizerOutput,
+    TokensOutput,
+)
+from pipeline.runs.views.documents import (
+    CleanOutput,
+    DecisionsOutput,
+    KeepOutput,
+    PiecesOutput,
+    SignalsOutput,
+    VerdictsOutput,
+)
+from pipeline.runs.views.duplicates import ClusterSizesOutput, ClustersOutput
 from pipeline.stages.batches import Batch
 from pipeline.stages.clean import clean_stage
 from pipeline.stages.cuts import cut_table_stage, cuts_stage, redactions_stage
@@ -145,22 +164,22 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
     keep = selection.deduplicate(config, prepared.earlier, clean, screened, run)
     check_survivors(keep, _NOTHING_NEW if prepared.number else "")
     sizes = _cluster_sizes(prepared, run)
-    verdicts = views.VerdictsOutput(run["verdicts"])
+    verdicts = VerdictsOutput(run["verdicts"])
     run(quarantine_stage(clean, verdicts, config.screen.quarantine_days))
-    tokenizer = views.TokenizerOutput(run(tokenizer_stage(prepared.tokenizer, prepared.fim)))
+    tokenizer = TokenizerOutput(run(tokenizer_stage(prepared.tokenizer, prepared.fim)))
     cuts = _cuts(prepared, clean, keep, verdicts, run)
     tokenizing = tokenize_stage(prepared.tokenizer, tokenizer, clean, keep, cuts, fim=prepared.fim)
-    tokens = views.TokensOutput(run(tokenizing))
+    tokens = TokensOutput(run(tokenizing))
     run(sources_stage(reading, clean))
-    documents = views.DocumentsOutput(run(documents_stage(clean, keep, verdicts, tokens)))
+    documents = DocumentsOutput(run(documents_stage(clean, keep, verdicts, tokens)))
     mixture = _mix(prepared, clean, tokens, documents, sizes, run)
     streams = gather_streams(config, scatter_tokens(config, tokens, mixture, run), run)
     packed = pack_streams(config, prepared.tokenizer, clean, streams, run)
-    mixed = mixture_accounts(mixture, views.ScatterOutput(run["scatter"])) if mixture else {}
+    mixed = mixture_accounts(mixture, ScatterOutput(run["scatter"])) if mixture else {}
     run(account_stage(clean, documents, packed, mixed))
     passages: tuple[str, ...] = ()
     if config.dedup.substrings.cut:
-        found = views.SubstringsOutput(run["substrings"])
+        found = SubstringsOutput(run["substrings"])
         passages = (selection.note_passages(config.dedup, found),)
     notes = (
         *selection.note_dedup(config.dedup),
@@ -174,23 +193,23 @@ def _preparation(prepared: Preparation, run: StageRecord, unchanged: Unchanged) 
 PREPARATION = Story("prepare", _preparation)
 
 
-def _cluster_sizes(prepared: Preparation, run: StageRecord) -> views.ClusterSizesOutput | None:
+def _cluster_sizes(prepared: Preparation, run: StageRecord) -> ClusterSizesOutput | None:
     """The documents that each kept one stands for, where the mixture asks about them."""
     if prepared.config.mixture.cluster_weights is None:
         return None
-    clusters = views.ClustersOutput(run["clusters"])
+    clusters = ClustersOutput(run["clusters"])
     first_new = sum(batch.total for batch in prepared.earlier)
-    return views.ClusterSizesOutput(run(cluster_sizes_stage(clusters, first_new)))
+    return ClusterSizesOutput(run(cluster_sizes_stage(clusters, first_new)))
 
 
 def _mix(
     prepared: Preparation,
-    clean: views.CleanOutput,
-    tokens: views.TokensOutput,
-    documents: views.DocumentsOutput,
-    sizes: views.ClusterSizesOutput | None,
+    clean: CleanOutput,
+    tokens: TokensOutput,
+    documents: DocumentsOutput,
+    sizes: ClusterSizesOutput | None,
     run: StageRecord,
-) -> views.MixtureOutput | None:
+) -> MixtureOutput | None:
     """How often each document is in the stream; None where that is once."""
     config = prepared.config
     if not is_asked(config.mixture):
@@ -201,7 +220,7 @@ def _mix(
     if sizes:
         of_size = size_classes(config.mixture)
         classified = cluster_classes_stage(of_size, clean, documents, grouped, sizes, run)
-        classes = views.ClusterClassesOutput(run(classified))
+        classes = ClusterClassesOutput(run(classified))
     mixed = MixtureInputs(
         config=config.mixture,
         seed=config.seed,
@@ -210,13 +229,13 @@ def _mix(
         classes=classes,
     )
     if config.mixture.weights is not None:
-        quotas = views.QuotasOutput(run(quotas_stage(mixed)))
-    mixture = views.MixtureOutput(run(mixture_stage(mixed, tokens, quotas)))
+        quotas = QuotasOutput(run(quotas_stage(mixed)))
+    mixture = MixtureOutput(run(mixture_stage(mixed, tokens, quotas)))
     check_mixture(mixture)
     return mixture
 
 
-def describe_unlabelled(config: Config, clean: views.CleanOutput) -> list[str]:
+def describe_unlabelled(config: Config, clean: CleanOutput) -> list[str]:
     """A line for every input with records that lack its `source_key`."""
     counts: Counter[str] = Counter()
     for unlabelled in clean.unlabelled:
@@ -229,7 +248,7 @@ def describe_unlabelled(config: Config, clean: views.CleanOutput) -> list[str]:
     ]
 
 
-def describe_left_out(clean: views.CleanOutput) -> list[str]:
+def describe_left_out(clean: CleanOutput) -> list[str]:
     """A line for every raw shard that was left out as damaged."""
     return [
         f"{source}: {escape_text(path)} was left out: {escape_text(why)} (read.on_bad_shard: skip)"
@@ -239,52 +258,52 @@ def describe_left_out(clean: views.CleanOutput) -> list[str]:
 
 def _find_groups(
     groups: MixtureGroups,
-    clean: views.CleanOutput,
-    documents: views.DocumentsOutput,
+    clean: CleanOutput,
+    documents: DocumentsOutput,
     run: StageRecord,
-) -> views.GroupsOutput:
+) -> GroupsOutput:
     """The documents that a mixture of groups reads."""
-    measured = views.SignalsOutput(run["signals"]) if groups.signals else None
-    found = views.GroupsOutput(run(groups_stage(groups, clean, documents, measured)))
+    measured = SignalsOutput(run["signals"]) if groups.signals else None
+    found = GroupsOutput(run(groups_stage(groups, clean, documents, measured)))
     check_groups(found)
     return found
 
 
 def _cuts(
     prepared: Preparation,
-    clean: views.CleanOutput,
-    keep: views.KeepOutput,
-    verdicts: views.VerdictsOutput,
+    clean: CleanOutput,
+    keep: KeepOutput,
+    verdicts: VerdictsOutput,
     run: StageRecord,
-) -> views.CutsOutput | None:
+) -> CutsOutput | None:
     """What is cut from the texts before they are tokenized: repeated lines or paragraphs, repeated
     passages, and what the policy redacts."""
     lines, units, redactions = prepared.config.lines, None, None
     repeats: tuple[Bundle, ...] = ()
     if lines.unit != "none":
         rules = LineRules(lines.unit, lines.min_characters, lines.min_documents, lines.sources)
-        units = views.LinesOutput(run(units_stage(clean, keep, rules)))
+        units = LinesOutput(run(units_stage(clean, keep, rules)))
         repeats = find_repeats(units, rules, prepared.config.dedup.memory, run)
     substrings = selection.find_repeated_passages(prepared.config.dedup, clean, keep, run)
     if prepared.screening.redacts:
-        decided = views.DecisionsOutput(run["decisions"])
-        redactions = views.RedactionsOutput(run(redactions_stage(clean, decided, verdicts)))
+        decided = DecisionsOutput(run["decisions"])
+        redactions = RedactionsOutput(run(redactions_stage(clean, decided, verdicts)))
     if units is None and redactions is None and substrings is None:
         return None
-    cuts = views.CutsOutput(run(cuts_stage(clean, units, repeats, redactions, substrings)))
+    cuts = CutsOutput(run(cuts_stage(clean, units, repeats, redactions, substrings)))
     run(cut_table_stage(cuts))
     return cuts
 
 
 def read_inputs(
     prepared: Preparation, run: RunStage, unchanged: Unchanged
-) -> tuple[Reading, views.CleanOutput]:
+) -> tuple[Reading, CleanOutput]:
     """What every story begins with: the plan, and every raw shard read and checked."""
     cutting = pieces_stage(prepared.config, prepared.plan, unchanged)
-    reading = make_reading(prepared.plan, views.PiecesOutput(run(cutting)) if cutting else None)
+    reading = make_reading(prepared.plan, PiecesOutput(run(cutting)) if cutting else None)
     run(plan_stage(reading))
     reader = clean_stage(prepared.config, reading, unchanged, prepared.takedowns.files)
-    clean = views.CleanOutput(run(reader))
+    clean = CleanOutput(run(reader))
     records, bad, most = sum(clean.records), sum(clean.bad), prepared.config.read.max_bad_share
     if bad > most * records:
         raise InputError(
@@ -296,7 +315,7 @@ def read_inputs(
     return reading, clean
 
 
-def _describe_bad_records(prepared: Preparation, clean: views.CleanOutput) -> str:
+def _describe_bad_records(prepared: Preparation, clean: CleanOutput) -> str:
     """How many for each reason, and where the first of them is."""
     counts: Counter[str] = Counter()
     place = ""
@@ -320,7 +339,7 @@ _NOTHING_NEW = (
 )
 
 
-def check_survivors(keep: views.KeepOutput, mend: str = "") -> None:
+def check_survivors(keep: KeepOutput, mend: str = "") -> None:
     """Raises InputError when nothing is left; `mend` is what to do about it."""
     if not sum(keep.kept):
         raise InputError(

@@ -20,9 +20,20 @@ from pipeline.core.words import pluralise
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Stage, borrow, tables_stage
-from pipeline.runs import splits, views
+from pipeline.runs import splits
 from pipeline.runs.origin import ORIGIN
 from pipeline.runs.run_directory import read_finished, read_stage
+from pipeline.runs.views.data_set import (
+    AccountOutput,
+    DocumentsOutput,
+    GatherOutput,
+    MixtureOutput,
+    PackOutput,
+    ScatterOutput,
+    SourcesOutput,
+    TokensOutput,
+)
+from pipeline.runs.views.documents import CleanOutput
 from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle.gather import gather_streams
 from pipeline.stages.shuffle.scatter import scatter_tokens
@@ -42,14 +53,14 @@ class TokenizedRun:
 
     directory: Path
     name: str
-    clean: views.CleanOutput
-    documents: views.DocumentsOutput
-    tokens: views.TokensOutput
+    clean: CleanOutput
+    documents: DocumentsOutput
+    tokens: TokensOutput
     split_tokens: list[dict[str, int]]
-    mixture: views.MixtureOutput | None
-    gather: views.GatherOutput
-    pack: views.PackOutput
-    account: views.AccountOutput
+    mixture: MixtureOutput | None
+    gather: GatherOutput
+    pack: PackOutput
+    account: AccountOutput
     tables: tuple[Shard, ...]
 
 
@@ -110,7 +121,7 @@ def open_tokenized(directory: Path) -> TokenizedRun:
     """Raises InputError unless there is a finished run whose tokens were not deleted."""
     manifest = read_finished(directory)
     mixture = read_manifest(manifest_path(directory, MIXTURE))
-    tokens = views.TokensOutput(read_stage(directory, "tokenize"))
+    tokens = TokensOutput(read_stage(directory, "tokenize"))
     gone = [s.path for s in tokens.tokens if not (directory / s.path).is_file()]
     if gone:
         mend = "with `keep: lineage`" if TOKENS in manifest["removed"] else "with its config"
@@ -119,22 +130,22 @@ def open_tokenized(directory: Path) -> TokenizedRun:
             f"all) and its tokens are needed: run it again {mend}"
         )
     check_is_masked_nowhere(directory, "other rows")
-    documents = views.DocumentsOutput(read_stage(directory, "documents"))
-    scattered = views.ScatterOutput(read_stage(directory, "scatter")) if mixture else None
+    documents = DocumentsOutput(read_stage(directory, "documents"))
+    scattered = ScatterOutput(read_stage(directory, "scatter")) if mixture else None
     return TokenizedRun(
         directory=directory.resolve(),
         name=str(manifest["config"]),
-        clean=views.CleanOutput(read_stage(directory, "clean")),
+        clean=CleanOutput(read_stage(directory, "clean")),
         documents=documents,
         tokens=tokens,
         split_tokens=scattered.tokens if scattered else tokens.of_splits,
-        mixture=views.MixtureOutput(mixture) if mixture is not None else None,
-        gather=views.GatherOutput(read_stage(directory, "gather")),
-        pack=views.PackOutput(read_stage(directory, "pack")),
-        account=views.AccountOutput(read_stage(directory, "account")),
+        mixture=MixtureOutput(mixture) if mixture is not None else None,
+        gather=GatherOutput(read_stage(directory, "gather")),
+        pack=PackOutput(read_stage(directory, "pack")),
+        account=AccountOutput(read_stage(directory, "account")),
         tables=(
             *documents.parts,
-            views.SourcesOutput(read_stage(directory, "sources")).table,
+            SourcesOutput(read_stage(directory, "sources")).table,
             *read_stage(directory, "tokenizer").shards,
         ),
     )
@@ -167,7 +178,7 @@ def make_repack_config(run: TokenizedRun, changes: RepackOptions) -> Config:
         raise ConfigError(f"{_option(first['loc'], changes)}: {message}") from None
 
 
-def _shards(before: views.PackOutput, changes: RepackOptions, layout_name: str) -> dict[str, Any]:
+def _shards(before: PackOutput, changes: RepackOptions, layout_name: str) -> dict[str, Any]:
     """Size and compression of the shards: one size given takes the place of both."""
     value: dict[str, Any] = {"compression": changes.compression or before.compression}
     if changes.shard_bytes is not None:

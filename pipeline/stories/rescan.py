@@ -21,7 +21,12 @@ from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import Stage, borrow
 from pipeline.runs import layout
 from pipeline.runs.run_directory import read_finished, read_stage
-from pipeline.runs.views import CleanOutput, DecisionsOutput, FindingsOutput, QuarantineOutput
+from pipeline.runs.views.documents import (
+    CleanOutput,
+    DecisionsOutput,
+    FindingsOutput,
+    QuarantineOutput,
+)
 from pipeline.screening.policy.rules import Policy, find_policy, load_policy
 from pipeline.screening.registry import Registry, combine, load_registry
 from pipeline.stages.decisions import decisions_stage, verdicts_stage

@@ -24,11 +24,11 @@ from pipeline.engine.progress import Progress
 from pipeline.engine.runner import FrozenStageError, RemovedInputError, Runner, TextsApartError
 from pipeline.engine.stage import Stage
 from pipeline.filters.rules import has_rules
-from pipeline.runs import views
 from pipeline.runs.catalogue import STORIES
 from pipeline.runs.generations import has_generations, list_begun, spared_directories
 from pipeline.runs.layout import MANIFEST
 from pipeline.runs.run_directory import commit_run, hold_and_run, removed_directories
+from pipeline.runs.views.documents import CleanOutput, PiecesOutput
 from pipeline.sources.files import InputHashes, describe_passed_over
 from pipeline.stories import selection
 from pipeline.stories.generations import (
@@ -238,9 +238,9 @@ def _run_stages(
         def run_stage(stage: Stage) -> StageManifest:
             manifest = run(stage)
             if stage.name == "pieces":
-                remember(views.PiecesOutput(manifest).inputs)
+                remember(PiecesOutput(manifest).inputs)
             if stage.name == "clean":
-                clean = views.CleanOutput(manifest)
+                clean = CleanOutput(manifest)
                 remember(clean.inputs)
                 for note in (*describe_unlabelled(config, clean), *describe_left_out(clean)):
                     progress.note(note)

@@ -19,9 +19,28 @@ from pipeline.engine.stage import RunStage
 from pipeline.filters.custom_functions import CustomFilter, load_custom_filters
 from pipeline.filters.rules import Filters, load_filters
 from pipeline.filters.signals import Signals, load_signals
-from pipeline.runs import layout, views
+from pipeline.runs import layout
 from pipeline.runs.events import append_event, verify_events
 from pipeline.runs.origin import Recipe
+from pipeline.runs.views.cuts import SubstringsOutput
+from pipeline.runs.views.documents import (
+    CleanOutput,
+    DecisionsOutput,
+    EvalIndexOutput,
+    FindingsOutput,
+    KeepOutput,
+    SignalsOutput,
+    VerdictsOutput,
+)
+from pipeline.runs.views.duplicates import (
+    ClustersOutput,
+    ComponentsOutput,
+    GiversOutput,
+    MembersOutput,
+    RoutesOutput,
+    SignaturesOutput,
+    SpreadOutput,
+)
 from pipeline.screening.detectors.captures import read_captures
 from pipeline.screening.detectors.lists import (
     load_artefacts,
@@ -83,7 +102,7 @@ class Screening:
     """`decide` runs every stage up to the decisions, which rank documents; the policy says how they
     spread over clusters."""
 
-    decide: Callable[[], views.DecisionsOutput]
+    decide: Callable[[], DecisionsOutput]
     policy: Policy
 
 
@@ -154,7 +173,7 @@ def note_dedup(config: DedupConfig) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def note_passages(config: DedupConfig, found: views.SubstringsOutput) -> str:
+def note_passages(config: DedupConfig, found: SubstringsOutput) -> str:
     """What the report says of repeated passages."""
     return (
         f"{pluralise(sum(found.counts), 'passage')} of {config.substrings.min_bytes:,} bytes or "
@@ -166,10 +185,10 @@ def note_passages(config: DedupConfig, found: views.SubstringsOutput) -> str:
 def deduplicate(
     config: Config,
     earlier: tuple[Batch, ...],
-    clean: views.CleanOutput,
+    clean: CleanOutput,
     screening: Screening | None,
     run: RunStage,
-) -> views.KeepOutput:
+) -> KeepOutput:
     """Every stage from signatures to the keep-list; returns what that published."""
     preset, key = choose_preset(config.dedup), config.dedup.key
     verify, memory = choose_verification(config.dedup), config.dedup.memory
@@ -179,7 +198,7 @@ def deduplicate(
         batches = _judge(Batches((_with_decisions(own, decided),)), screening, decided, run)
         return keep_documents(config, batches, run)
     names = channels(preset, key)
-    signatures = views.SignaturesOutput(run(signature_stage(clean, preset, key, verify != "none")))
+    signatures = SignaturesOutput(run(signature_stage(clean, preset, key, verify != "none")))
     own = Batch(
         counts=tuple(signatures.counts),
         documents=clean.documents,
@@ -191,23 +210,23 @@ def deduplicate(
     decided = screening.decide() if screening else None
     batches = Batches((*earlier, _with_decisions(own, decided)))
     width = preset.signature_bytes
-    components = views.ComponentsOutput(run(components_stage(bands, batches.total, width, memory)))
+    components = ComponentsOutput(run(components_stage(bands, batches.total, width, memory)))
     sizes, priority = components.tasks, config.dedup.source_priority
     preferences = parse_preferences(config.dedup.prefer)
-    routed = views.RoutesOutput(run(route_stage(bands, components, names)))
+    routed = RoutesOutput(run(route_stage(bands, components, names)))
     compared = width if verify != "none" else 0
     stage = members_stage(batches, components, priority, preferences, compared)
-    members = views.MembersOutput(run(stage))
+    members = MembersOutput(run(stage))
     check_preferences(preferences, members)
     rules = ClusterRules(preset, names, verify, config.dedup.threshold)
     stage = cluster_stage((members, routed), sizes, batches, rules, memory, run)
-    clusters = views.ClustersOutput(run(stage))
+    clusters = ClustersOutput(run(stage))
     batches = _judge(batches, screening, decided, run, (components, clusters, names))
     return keep_documents(config, batches, run, clusters, names)
 
 
 def find_repeated_passages(
-    config: DedupConfig, clean: views.CleanOutput, keep: views.KeepOutput, run: RunStage
+    config: DedupConfig, clean: CleanOutput, keep: KeepOutput, run: RunStage
 ) -> tuple[tuple[Shard, ...], ...] | None:
     """What is cut of every documents shard as repeated passages; None where that is off."""
     if not config.substrings.cut:
@@ -216,7 +235,7 @@ def find_repeated_passages(
     return find_substrings(clean, keep, rules, config.memory, run)
 
 
-def check_preferences(preferences: tuple[Preference, ...], members: views.MembersOutput) -> None:
+def check_preferences(preferences: tuple[Preference, ...], members: MembersOutput) -> None:
     """Raises InputError for a field that no candidate has: it is most likely misspelt."""
     documents = sum(members.documents)
     for number, preference in enumerate(preferences):
@@ -233,18 +252,18 @@ def keep_documents(
     config: Config,
     batches: Batches,
     run: RunStage,
-    clusters: views.ClustersOutput | None = None,
+    clusters: ClustersOutput | None = None,
     names: tuple[str, ...] = (),
-) -> views.KeepOutput:
+) -> KeepOutput:
     """The keep-list and clusters.parquet; returns what the keep-list published."""
     shingles = choose_shingles(config.dedup) if config.dedup.containment.drop else None
-    keep = views.KeepOutput(run(keep_stage(config, batches, clusters, names, run, shingles)))
+    keep = KeepOutput(run(keep_stage(config, batches, clusters, names, run, shingles)))
     run(cluster_table_stage(keep, clusters, run))
     check_alarm(config.dedup, keep)
     return keep
 
 
-def _with_decisions(batch: Batch, decided: views.DecisionsOutput | None) -> Batch:
+def _with_decisions(batch: Batch, decided: DecisionsOutput | None) -> Batch:
     """The batch with its decisions, which bring the counts where no signature stage did."""
     if decided is None:
         return batch
@@ -254,9 +273,9 @@ def _with_decisions(batch: Batch, decided: views.DecisionsOutput | None) -> Batc
 def _judge(
     batches: Batches,
     screening: Screening | None,
-    decided: views.DecisionsOutput | None,
+    decided: DecisionsOutput | None,
     run: RunStage,
-    found: tuple[views.ComponentsOutput, views.ClustersOutput, tuple[str, ...]] | None = None,
+    found: tuple[ComponentsOutput, ClustersOutput, tuple[str, ...]] | None = None,
 ) -> Batches:
     """The batches, ours with the decisions that hold after they spread over the clusters that were
     found: components, choices and names of the channels."""
@@ -265,15 +284,15 @@ def _judge(
     policy, spread = screening.policy, None
     if found is not None:
         components, clusters, names = found
-        givers = views.GiversOutput(run(givers_stage(decided, batches, components)))
+        givers = GiversOutput(run(givers_stage(decided, batches, components)))
         stage = spread_stage(policy, givers, batches, clusters, names, run)
-        spread = views.SpreadOutput(run(stage))
+        spread = SpreadOutput(run(stage))
     stage = verdicts_stage(policy, decided, run, spread)
-    own = replace(batches.all[-1], decisions=views.VerdictsOutput(run(stage)).decisions)
+    own = replace(batches.all[-1], decisions=VerdictsOutput(run(stage)).decisions)
     return Batches((*batches.all[:-1], own))
 
 
-def check_alarm(config: DedupConfig, keep: views.KeepOutput) -> None:
+def check_alarm(config: DedupConfig, keep: KeepOutput) -> None:
     """Raises InputError when more of one source would go than `dedup.max_source_share` allows."""
     totals: dict[str, tuple[int, int]] = {}
     for of_part in keep.sources:
@@ -336,7 +355,7 @@ class ScreeningRequest:
         return by_rule or any(review.decision == "redact" for review in self.reviews)
 
 
-ScreeningIndexes = tuple[RegistryShards, views.EvalIndexOutput | None]
+ScreeningIndexes = tuple[RegistryShards, EvalIndexOutput | None]
 """What documents are compared with, published; and the evaluation items, if there are any."""
 
 
@@ -375,7 +394,7 @@ def compile_screening(request: ScreeningRequest, run: RunStage) -> ScreeningInde
     """Compile what is looked for; first of all, so that bad sets and registries fail early."""
     items = None
     if request.eval_sets:
-        items = views.EvalIndexOutput(run(eval_index_stage(request.eval_sets, request.overlap)))
+        items = EvalIndexOutput(run(eval_index_stage(request.eval_sets, request.overlap)))
     registry = run(registry_stage(request.lists, request.registries, request.content))
     return find_registry_shards(registry), items
 
@@ -383,7 +402,7 @@ def compile_screening(request: ScreeningRequest, run: RunStage) -> ScreeningInde
 def screening(
     request: ScreeningRequest,
     reading: Reading,
-    clean: views.CleanOutput,
+    clean: CleanOutput,
     compiled: ScreeningIndexes,
     run: RunStage,
     taken_down: tuple[tuple[str, str], ...] = (),
@@ -392,7 +411,7 @@ def screening(
     middle. `taken_down`: tables of documents that are dropped, with hashes of their content."""
     looked_for, items = compiled
 
-    def decide() -> views.DecisionsOutput:
+    def decide() -> DecisionsOutput:
         manifests = [run(screen_stage(clean, reading, looked_for))]
         if request.detectors:
             manifests.append(run(custom_detectors_stage(clean, reading, request.detectors)))
@@ -405,8 +424,8 @@ def screening(
             manifests.append(run(reviews_stage(clean, request.reviews)))
         if taken_down:
             manifests.append(run(withheld_stage(clean, taken_down)))
-        findings = map(views.FindingsOutput, manifests)
-        decided = views.DecisionsOutput(
+        findings = map(FindingsOutput, manifests)
+        decided = DecisionsOutput(
             run(decisions_stage(clean, request.policy, looked_for.works, *findings))
         )
         run(evidence_stage(decided))
@@ -416,7 +435,7 @@ def screening(
 
 
 def run_own_filters(
-    request: ScreeningRequest, reading: Reading, clean: views.CleanOutput, run: RunStage
+    request: ScreeningRequest, reading: Reading, clean: CleanOutput, run: RunStage
 ) -> list[StageManifest]:
     """The filters that ask functions of the user's, and an expression over signals; signals are
     measured either way."""
@@ -425,7 +444,7 @@ def run_own_filters(
     if functions := request.custom_filters:
         manifests.append(run(custom_filters_stage(clean, reading, functions, action)))
     if (signals := request.signals).on:
-        measured = views.SignalsOutput(run(signals_stage(clean, reading, signals)))
+        measured = SignalsOutput(run(signals_stage(clean, reading, signals)))
         if signals.keep:
             manifests.append(run(expression_stage(clean, measured, signals, action)))
     return manifests
@@ -434,7 +453,7 @@ def run_own_filters(
 def record_screening(out: Path, stages: Mapping[str, StageManifest]) -> None:
     """Add a screening to the event log, unless the last one in it is the same."""
     what = {
-        "policy": views.VerdictsOutput(stages["verdicts"]).policy,
+        "policy": VerdictsOutput(stages["verdicts"]).policy,
         **{name: stages[name].content_hash for name in ("registry", "screen", "verdicts")},
     }
     screenings = [event.what for event in verify_events(out).events if event.kind == "screening"]

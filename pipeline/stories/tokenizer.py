@@ -20,7 +20,7 @@ from pipeline.filters.ngram_training import NgramSettings as NgramSettings
 from pipeline.filters.ngram_training import train_ngrams
 from pipeline.runs import layout
 from pipeline.runs.parts import RowGroups
-from pipeline.runs.views import CleanOutput
+from pipeline.runs.views.documents import CleanOutput
 from pipeline.tokenizers import training
 from pipeline.tokenizers.definition import GPT2
 from pipeline.tokenizers.engine import TextTokenizer, open_tokenizer

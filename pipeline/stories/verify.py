@@ -29,12 +29,14 @@ from pipeline.hdf5.format import CORPUS, SAMPLE, VSL
 from pipeline.hdf5.read import SampleDataset, SplitContents, check_split, open_dataset
 from pipeline.lineage.forward import check_inverse
 from pipeline.lineage.shards import check_lineage, read_lineage
-from pipeline.runs import layout, views
+from pipeline.runs import layout
 from pipeline.runs.catalogue import story_entry
 from pipeline.runs.events import verify_events
 from pipeline.runs.generations import Generation, list_begun, list_generations
 from pipeline.runs.layout import STATES
 from pipeline.runs.parts import RowGroups
+from pipeline.runs.views.documents import CleanOutput, KeepOutput
+from pipeline.runs.views.duplicates import BandsOutput, ClustersOutput, SignaturesOutput
 from pipeline.sources.copy import count_records
 from pipeline.sources.formats import is_text
 from pipeline.sources.output_format import find_form
@@ -71,9 +73,9 @@ def find_straddling_pairs(directory: Path) -> StraddlingPairs | None:
     from dedup.presets import Preset
     from dedup.similarity import PairJaccard
 
-    clean, signatures = views.CleanOutput(manifests[0]), views.SignaturesOutput(manifests[1])
-    bands, clusters = views.BandsOutput(manifests[2]), views.ClustersOutput(manifests[3])
-    keep = views.KeepOutput(manifests[4])
+    clean, signatures = CleanOutput(manifests[0]), SignaturesOutput(manifests[1])
+    bands, clusters = BandsOutput(manifests[2]), ClustersOutput(manifests[3])
+    keep = KeepOutput(manifests[4])
     counts = tuple(signatures.counts)
     own = Batch(counts=counts, documents=clean.documents, keep=keep.states)
     corpus = Corpus(Batches((own,)), Inputs(directory))
@@ -93,7 +95,7 @@ class _KeptSplits:
     """The split that each document is kept in: a bit for those in training, which are most, and the
     dense indices of all others."""
 
-    def __init__(self, corpus: Corpus, keep: views.KeepOutput) -> None:
+    def __init__(self, corpus: Corpus, keep: KeepOutput) -> None:
         rules = split_rules(keep)
         self._in_train = np.zeros(corpus.batches.total // 8 + 1, np.uint8)
         others, splits, first = [np.zeros(0, np.int64)], [np.zeros(0, np.int8)], 0
@@ -120,7 +122,7 @@ class _KeptSplits:
         return np.asarray(splits)
 
 
-def _find_pairs(corpus: Corpus, bands: views.BandsOutput, kept: _KeptSplits) -> U32:
+def _find_pairs(corpus: Corpus, bands: BandsOutput, kept: _KeptSplits) -> U32:
     """Pairs of kept documents of one bucket, (P, 2), each once and ascending: one not in training,
     one in another split than it."""
     pairs = np.zeros(0, np.uint64)

@@ -33,7 +33,7 @@ from pipeline.explain.word_index.spellings import UNICODE, find_spellings, group
 from pipeline.runs import layout
 from pipeline.runs.held_texts import SCHEMA, count_texts, quarantine_path, with_texts
 from pipeline.runs.run_directory import commit_run, read_committed, read_stage
-from pipeline.runs.views import CleanOutput, QuarantineOutput, WordRunsOutput
+from pipeline.runs.views.documents import CleanOutput, QuarantineOutput, WordRunsOutput
 from pipeline.stories.loop import Manifest, StageRecord, Stages, StoryRun
 
 PAIRS_PER_SHARD = 1 << 26

@@ -31,7 +31,7 @@ from pipeline.runs import layout
 from pipeline.runs.catalogue import TEXT_INTERMEDIATES
 from pipeline.runs.events import Kind, append_event, verify_events
 from pipeline.runs.run_directory import commit_run, removed_directories
-from pipeline.runs.views import ReportOutput
+from pipeline.runs.views.data_set import ReportOutput
 from pipeline.stages.report import report_stage
 from pipeline.takedown.claims import refuse_held
 from pipeline.takedown.copies import RunTables

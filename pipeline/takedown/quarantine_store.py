@@ -33,7 +33,7 @@ from pipeline.engine.stage import MEMORY_PER_WORK, PROCESS_MEMORY, Inputs, arrow
 from pipeline.runs import layout
 from pipeline.runs.held_texts import keys_of, quarantine_path, read_held_shard, with_texts
 from pipeline.runs.records import map_arrow
-from pipeline.runs.views import CleanOutput, QuarantineOutput
+from pipeline.runs.views.documents import CleanOutput, QuarantineOutput
 from pipeline.stages.findings.withheld import NAME
 from pipeline.takedown.scrub import replace_shards, scrub_documents
 

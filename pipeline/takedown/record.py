@@ -27,7 +27,7 @@ from pipeline.core.mirror import fetch
 from pipeline.engine.runner import manifest_path
 from pipeline.runs import layout
 from pipeline.runs.catalogue import CHANGED_BY_TAKEDOWNS
-from pipeline.runs.views import WithheldOutput
+from pipeline.runs.views.documents import WithheldOutput
 
 FORMAT = 1
 MASK, REWRITE, PURGE = "mask", "rewrite", "purge"

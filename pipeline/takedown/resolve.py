@@ -23,7 +23,7 @@ from pipeline.runs import layout
 from pipeline.runs.clusters import Sibling, find_siblings
 from pipeline.runs.generations import is_generation_name
 from pipeline.runs.parts import read_schema, wrap_read_errors
-from pipeline.runs.views import CleanOutput
+from pipeline.runs.views.documents import CleanOutput
 from pipeline.screening.evidence import find_screenings
 from pipeline.takedown.claims import LoadedClaim
 from pipeline.takedown.copies import RunTables, make_key_array

@@ -25,7 +25,7 @@ from pipeline.explain.word_index.spellings import UNICODE, count_words, is_one_s
 from pipeline.runs import layout
 from pipeline.runs.held_texts import TextCounts, quarantine_path
 from pipeline.runs.run_directory import read_stage
-from pipeline.runs.views import CleanOutput, QuarantineOutput, WordRunsOutput, WordsOutput
+from pipeline.runs.views.documents import CleanOutput, QuarantineOutput, WordRunsOutput, WordsOutput
 from pipeline.screening.fingerprints.literals import find_literals
 
 _MOST_ROWS = 1 << 23

@@ -25,7 +25,7 @@ from pipeline.filters.custom_functions import CustomFilter
 from pipeline.filters.rules import RULES, Failures, Filters, find_failures
 from pipeline.filters.word_functions import WordFunctions
 from pipeline.runs import layout
-from pipeline.runs.views import CleanOutput
+from pipeline.runs.views.documents import CleanOutput
 from pipeline.screening.detectors.plug_ins import CustomDetector, find_problem, load_detector
 from pipeline.screening.evidence import (
     DECISION_SCHEMA,

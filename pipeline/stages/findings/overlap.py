@@ -16,7 +16,7 @@ from pipeline.core.errors import InputError
 from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Output, Result, Stage, Task, arrow_output, parquet_output
 from pipeline.runs import layout
-from pipeline.runs.views import CleanOutput, EvalIndexOutput
+from pipeline.runs.views.documents import CleanOutput, EvalIndexOutput
 from pipeline.screening.evidence import encode_attributes
 from pipeline.sources.eval_sets import EvalSet, item_name, item_texts, read_eval_set
 from pipeline.stages.findings.filters import Row, finding_outputs

@@ -26,7 +26,7 @@ from pipeline.engine.stage import (
 )
 from pipeline.runs import layout, parts
 from pipeline.runs.held_texts import quarantine_path, with_texts
-from pipeline.runs.views import CleanOutput, DecisionsOutput, QuarantineOutput
+from pipeline.runs.views.documents import CleanOutput, DecisionsOutput, QuarantineOutput
 from pipeline.screening.detectors import licences, markers, notices
 from pipeline.screening.detectors.captures import Capture, Captures, arrange_captures
 from pipeline.screening.detectors.catalogue import DETECTORS

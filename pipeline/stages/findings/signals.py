@@ -27,7 +27,7 @@ from pipeline.filters.expression import (
 )
 from pipeline.filters.signals import ABOUT, Signals, measure_signals
 from pipeline.runs import layout
-from pipeline.runs.views import CleanOutput, SignalsOutput
+from pipeline.runs.views.documents import CleanOutput, SignalsOutput
 from pipeline.screening.evidence import encode_attributes
 from pipeline.stages.findings.filters import Row, finding_outputs
 from pipeline.stages.plan import Reading

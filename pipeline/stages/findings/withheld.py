@@ -36,7 +36,7 @@ from pipeline.engine.stage import (
 )
 from pipeline.runs import layout
 from pipeline.runs.held_texts import SCHEMA, quarantine_path
-from pipeline.runs.views import CleanOutput, VerdictsOutput
+from pipeline.runs.views.documents import CleanOutput, VerdictsOutput
 from pipeline.screening.evidence import DECISION_SCHEMA
 
 DIRECTORY = "withheld"

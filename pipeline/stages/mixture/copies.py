@@ -21,9 +21,18 @@ from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.manifest import Shard
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
-from pipeline.runs import layout, views
+from pipeline.runs import layout
 from pipeline.runs.ends import count_trained
 from pipeline.runs.splits import TRAIN
+from pipeline.runs.views.data_set import (
+    ClusterClassesOutput,
+    DocumentsOutput,
+    MixtureOutput,
+    QuotasOutput,
+    ScatterOutput,
+    TokensOutput,
+)
+from pipeline.runs.views.documents import CleanOutput
 from pipeline.stages.mixture.quotas import (
     DocumentTokens,
     Quota,
@@ -94,9 +103,9 @@ class MixtureInputs:
 
     config: MixtureConfig
     seed: int
-    clean: views.CleanOutput
-    documents: views.DocumentsOutput
-    classes: views.ClusterClassesOutput | None
+    clean: CleanOutput
+    documents: DocumentsOutput
+    classes: ClusterClassesOutput | None
 
     @property
     def sizes(self) -> SizeClasses:
@@ -193,9 +202,7 @@ def _read_kept(
     return documents, pc.equal(table["split"], TRAIN).to_numpy()
 
 
-def mixture_stage(
-    mixed: MixtureInputs, tokens: views.TokensOutput, quotas: views.QuotasOutput | None
-) -> Stage:
+def mixture_stage(mixed: MixtureInputs, tokens: TokensOutput, quotas: QuotasOutput | None) -> Stage:
     """One task per part of documents.parquet, with a shard of copies for each tokens shard.
     `quotas` are those of a mixture by weights."""
     totals, sizes = mixed.count_train(), mixed.sizes
@@ -270,7 +277,7 @@ def _class_facts(sizes: SizeClasses, totals: Totals) -> list[dict[str, Any]]:
     ]
 
 
-def check_mixture(mixture: views.MixtureOutput) -> None:
+def check_mixture(mixture: MixtureOutput) -> None:
     """Raises InputError when nothing is left in train."""
     if not sum(mixture.in_train):
         raise InputError(
@@ -287,9 +294,7 @@ _OF_GROUP = ("documents", "tokens", "group")
 _COUNTED = ("scattered_documents", "scattered_tokens", "stream_documents", "stream_tokens")
 
 
-def mixture_accounts(
-    mixture: views.MixtureOutput, scatter: views.ScatterOutput
-) -> dict[str, MixtureCounts]:
+def mixture_accounts(mixture: MixtureOutput, scatter: ScatterOutput) -> dict[str, MixtureCounts]:
     """What was asked for and what was shuffled, per source or group, as the scatter counted it."""
     facts = mixture.sources
     counts = _sum_rows(scatter.mixture, len(facts))
@@ -314,7 +319,7 @@ def _sum_rows(parts: Iterable[list[list[int]]], groups: int) -> I64:
 
 
 def _class_accounts(
-    mixture: views.MixtureOutput, scatter: views.ScatterOutput
+    mixture: MixtureOutput, scatter: ScatterOutput
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Source, sizes in words and the fields of a ClusterSizeLedger, for a mixture with cluster
     weights."""
@@ -326,7 +331,7 @@ def _class_accounts(
         yield fact["source"], fact["size"], account
 
 
-def source_documents(clean: views.CleanOutput) -> dict[str, int]:
+def source_documents(clean: CleanOutput) -> dict[str, int]:
     """source -> documents that the length filter left."""
     total: Counter[str] = Counter()
     for documents in clean.documents_by_source:

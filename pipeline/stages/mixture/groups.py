@@ -27,8 +27,10 @@ from pipeline.filters.expression import (
     expression_software,
 )
 from pipeline.filters.signals import ABOUT, Signals
-from pipeline.runs import layout, views
+from pipeline.runs import layout
 from pipeline.runs.ends import count_ends
+from pipeline.runs.views.data_set import DocumentsOutput, GroupsOutput
+from pipeline.runs.views.documents import CleanOutput, SignalsOutput
 from pipeline.sources.record import COLUMN_TYPES, typed_columns
 
 KEY = "mixture.groups"
@@ -153,9 +155,9 @@ def _add_signals(job: GroupsJob, inputs: Inputs, kept: pa.Table) -> pa.Table:
 
 def groups_stage(
     groups: MixtureGroups,
-    clean: views.CleanOutput,
-    documents: views.DocumentsOutput,
-    measured: views.SignalsOutput | None,
+    clean: CleanOutput,
+    documents: DocumentsOutput,
+    measured: SignalsOutput | None,
 ) -> Stage:
     """One task per part of documents.parquet."""
     tasks = []
@@ -181,7 +183,7 @@ def groups_stage(
     )
 
 
-def check_groups(groups: views.GroupsOutput) -> None:
+def check_groups(groups: GroupsOutput) -> None:
     """Raises InputError for documents that are in no group."""
     left = sum(groups.left_over)
     if left:

@@ -21,8 +21,11 @@ from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard
 from pipeline.engine.ranges import Ranges, Shards, merge_ranges, slice_range
 from pipeline.engine.stage import Inputs, Result, RunStage, Stage, Task, arrow_output
-from pipeline.runs import layout, views
+from pipeline.runs import layout
 from pipeline.runs.splits import TRAIN
+from pipeline.runs.views.data_set import DocumentsOutput, GroupsOutput
+from pipeline.runs.views.documents import CleanOutput
+from pipeline.runs.views.duplicates import ClusterSizesOutput, ClustersOutput
 from pipeline.stages.mixture.quotas import SizeClasses, Totals
 
 SIZE = pa.schema([("document", pa.uint32()), ("size", pa.uint32())])
@@ -48,7 +51,7 @@ def _cluster_sizes(job: ClusterSizesJob, inputs: Inputs) -> Result:
     return Result((arrow_output(layout.shard("cluster_sizes", job.index, "arrow"), table),))
 
 
-def cluster_sizes_stage(clusters: views.ClustersOutput, first_new: int) -> Stage:
+def cluster_sizes_stage(clusters: ClustersOutput, first_new: int) -> Stage:
     """One task per shard of `clusters/`; `first_new` is the dense index of this run's first
     document."""
     tasks = [
@@ -127,10 +130,10 @@ def _count_train(kept: pa.Table, of_kept: U8) -> list[list[object]]:
 
 def cluster_classes_stage(
     classes: SizeClasses,
-    clean: views.CleanOutput,
-    documents: views.DocumentsOutput,
-    grouped: views.GroupsOutput | None,
-    sizes: views.ClusterSizesOutput,
+    clean: CleanOutput,
+    documents: DocumentsOutput,
+    grouped: GroupsOutput | None,
+    sizes: ClusterSizesOutput,
     run: RunStage,
 ) -> Stage:
     """One task per part of documents.parquet, which counts by group where there are some; what

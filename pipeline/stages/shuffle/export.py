@@ -27,7 +27,7 @@ from pipeline.engine.stage import Inputs, Output, Result, RunStage, Stage, Task,
 from pipeline.hdf5.packing import measure_byte_lengths, take_rows
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
-from pipeline.runs.views import GatheredTextOutput, ScatteredTextOutput
+from pipeline.runs.views.data_set import GatheredTextOutput, ScatteredTextOutput
 from pipeline.sources.output_format import Form
 from pipeline.stages.cuts import cut_texts
 from pipeline.stages.findings.withheld import load_withheld

@@ -26,7 +26,7 @@ from pipeline.engine.stage import (
     arrow_output,
 )
 from pipeline.runs import splits
-from pipeline.runs.views import GatherOutput
+from pipeline.runs.views.data_set import GatherOutput
 from pipeline.stages.shuffle.scatter import Scattered
 from pipeline.stages.shuffle.slices import (
     WHOLE,

@@ -17,7 +17,8 @@ from pipeline.core import ids
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard
 from pipeline.engine.stage import Inputs, Result, RunStage, Stage, Task, arrow_output
-from pipeline.runs import layout, splits, views
+from pipeline.runs import layout, splits
+from pipeline.runs.views.data_set import MixtureOutput, ScatterOutput, TokensOutput
 from pipeline.stages.shuffle.places import in_order, places
 from pipeline.stages.tokenize import list_lengths
 
@@ -125,18 +126,16 @@ def _count_train(
 
 
 def scatter_tokens(
-    config: Config, tokens: views.TokensOutput, mixture: views.MixtureOutput | None, run: RunStage
+    config: Config, tokens: TokensOutput, mixture: MixtureOutput | None, run: RunStage
 ) -> Scattered:
     """The tokens in the order of every stream; the stage runs where they are in another."""
     if mixture is None and tokens.seed == config.seed:
         return Scattered(tokens.tokens, tuple(tokens.of_splits))
-    scatter = views.ScatterOutput(run(scatter_stage(config, tokens, mixture)))
+    scatter = ScatterOutput(run(scatter_stage(config, tokens, mixture)))
     return Scattered(scatter.shards, tuple(scatter.tokens))
 
 
-def scatter_stage(
-    config: Config, tokens: views.TokensOutput, mixture: views.MixtureOutput | None
-) -> Stage:
+def scatter_stage(config: Config, tokens: TokensOutput, mixture: MixtureOutput | None) -> Stage:
     """One task per tokens shard."""
     copies = mixture.copies if mixture else (None,) * len(tokens.tokens)
     names = splits.names(config)

@@ -18,10 +18,8 @@ from pipeline.core.ids import keys_as_u64
 from pipeline.core.ledger import SplitLedger
 from pipeline.core.manifest import Shard, StageManifest, TaskRecord
 from pipeline.engine.stage import Inputs, Output, Stage, arrow_output
-from pipeline.runs.views import (
-    CleanOutput,
-    TokensOutput,
-)
+from pipeline.runs.views.data_set import TokensOutput
+from pipeline.runs.views.documents import CleanOutput
 from pipeline.stages.shards import pack_streams
 from pipeline.stages.shuffle.gather import gather_streams
 from pipeline.stages.shuffle.places import in_order, places

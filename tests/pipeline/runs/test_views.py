@@ -6,7 +6,10 @@ import pytest
 
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard, StageManifest, TaskRecord
-from pipeline.runs import views
+from pipeline.runs.views.cuts import LinesOutput
+from pipeline.runs.views.data_set import BinsOutput, ReportOutput
+from pipeline.runs.views.documents import CleanOutput, KeepOutput
+from pipeline.runs.views.duplicates import ClusterTableOutput
 
 
 def shard(path: str) -> Shard:
@@ -22,7 +25,7 @@ def test_shards_of_each_kind() -> None:
     tasks = [
         ((f"lines/{i:06d}.arrow", f"lines/{i:06d}.keys.arrow"), {"units": 3 + i}) for i in range(2)
     ]
-    lines = views.LinesOutput(manifest(*tasks))
+    lines = LinesOutput(manifest(*tasks))
     assert [s.path for s in lines.runs] == ["lines/000000.arrow", "lines/000001.arrow"]
     assert [s.path for s in lines.keys] == ["lines/000000.keys.arrow", "lines/000001.keys.arrow"]
     assert lines.units == [3, 4]
@@ -30,7 +33,7 @@ def test_shards_of_each_kind() -> None:
 
 def test_values_of_one_split() -> None:
     tasks = [((f"bins/{s}-{i}.arrow",), {"split": s, "rows": i}) for i, s in enumerate("abba")]
-    bins = views.BinsOutput(manifest(*tasks))
+    bins = BinsOutput(manifest(*tasks))
     assert bins.of_split("a", bins.rows) == [0, 3]
     assert [s.path for s in bins.of_split("b", bins.bins)] == ["bins/b-1.arrow", "bins/b-2.arrow"]
 
@@ -40,7 +43,7 @@ def test_rows_of_documents_shards() -> None:
         tallies = {str(n): {"documents": n, "bytes": 0} for n in dropped}
         return {"documents": {"documents": read, "bytes": 0}, "dropped": tallies}
 
-    clean = views.CleanOutput(
+    clean = CleanOutput(
         manifest(
             ((), {"sources": {"x": account(5, 2, 1), "y": account(1)}}),
             ((), {"sources": {"x": account(4, 4)}}),
@@ -50,8 +53,8 @@ def test_rows_of_documents_shards() -> None:
 
 
 def test_what_an_earlier_version_did_not_write_is_named() -> None:
-    keep = views.KeepOutput(manifest(((), {"documents": 3}), seed=7))
-    table = views.ClusterTableOutput(keep.manifest)
+    keep = KeepOutput(manifest(((), {"documents": 3}), seed=7))
+    table = ClusterTableOutput(keep.manifest)
     assert keep.counts == [3]
     for read in (lambda: keep.kept, lambda: keep.held_out, lambda: table.parts):
         with pytest.raises(IntegrityError, match=r"manifests/some_stage\.json: .* run again the"):
@@ -59,7 +62,7 @@ def test_what_an_earlier_version_did_not_write_is_named() -> None:
 
 
 def test_what_may_be_missing() -> None:
-    clean = views.CleanOutput(manifest(((), {}), ((), {"masked": {"web": {"email": 2}}})))
+    clean = CleanOutput(manifest(((), {}), ((), {"masked": {"web": {"email": 2}}})))
     assert clean.masked == [{}, {"web": {"email": 2}}]
     assert clean.fix_text
-    assert views.ReportOutput(manifest()).notes is None
+    assert ReportOutput(manifest()).notes is None

@@ -20,7 +20,7 @@ from pipeline.core import storage, zstd
 from pipeline.core.errors import InputError
 from pipeline.core.manifest import Shard, StageManifest, TaskRecord
 from pipeline.engine.stage import Inputs
-from pipeline.runs.views import PiecesOutput
+from pipeline.runs.views.documents import PiecesOutput
 from pipeline.sources import files
 from pipeline.sources import text as jsonl
 from pipeline.sources.files import HashingReader

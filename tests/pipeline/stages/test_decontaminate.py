@@ -22,7 +22,7 @@ from pipeline.engine.progress import Progress
 from pipeline.engine.runner import Runner
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
 from pipeline.runs import layout
-from pipeline.runs.views import (
+from pipeline.runs.views.documents import (
     CleanOutput,
     DecisionsOutput,
     EvalIndexOutput,

@@ -22,12 +22,8 @@ from pipeline.engine.runner import Runner
 from pipeline.engine.stage import Inputs, Result, Stage, Task, arrow_output
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
-from pipeline.runs.views import (
-    CleanOutput,
-    CutsOutput,
-    KeepOutput,
-    LinesOutput,
-)
+from pipeline.runs.views.cuts import CutsOutput, LinesOutput
+from pipeline.runs.views.documents import CleanOutput, KeepOutput
 from pipeline.stages.cuts import cut_table_stage, cut_texts, cuts_stage
 from pipeline.stages.lines import LineRules, find_repeats, units_stage
 

@@ -18,7 +18,8 @@ from pipeline.engine import levels
 from pipeline.engine.stage import Inputs
 from pipeline.runs import layout
 from pipeline.runs.layout import STATES
-from pipeline.runs.views import CleanOutput, CutsOutput, KeepOutput
+from pipeline.runs.views.cuts import CutsOutput
+from pipeline.runs.views.documents import CleanOutput, KeepOutput
 from pipeline.stages.cuts import cut_table_stage, cut_texts, cuts_stage
 from pipeline.stages.substrings import find_substrings
 from pipeline.stages.windows import SubstringRules
