@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from pipeline.config.prep import load_config
-from pipeline.core.storage import tree_hash
+from pipeline.core.hashes import tree_hash
 from pipeline.engine.progress import Progress
 from pipeline.runs.views.documents import CleanOutput
 from pipeline.stories.run import run_preparation

@@ -146,7 +146,7 @@ class S3Server:
         self._request(f"_objects/runs?{prefix}", "DELETE")
 
     def tree_hash(self, prefix: str) -> str:
-        """What `storage.tree_hash` gives for the same files on this machine."""
+        """What `tree_hash` gives for the same files on this machine."""
         out = ("journal", "events.jsonl", "events.head", "reviews.jsonl", "holds.jsonl", ".lock")
         sums = sorted(
             hashlib.sha256(data).hexdigest()

@@ -29,7 +29,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from pipeline.core.storage import hash_bytes, verify_file
+from pipeline.core.hashes import hash_bytes, verify_file
 from pipeline.hdf5 import format as layout
 from pipeline.hdf5.chunks import shard_image
 from pipeline.hdf5.read import open_dataset

@@ -31,6 +31,7 @@ import numpy as np
 
 from pipeline.core import storage
 from pipeline.core.errors import PrepError
+from pipeline.core.hashes import hash_bytes
 from pipeline.hdf5.chunks import shard_image
 from trainer import train
 from trainer.config import load_params, params_file
@@ -165,7 +166,7 @@ def write_data(directory: Path, *, packed: bool) -> Path:
         names += ["attention_span", "position_ids"]
     data = np.stack(features, axis=1).astype(np.int32)
     published = storage.publish(directory / "examples_000000.h5", shard_image(data))
-    digest = storage.hash_bytes(data.tobytes())
+    digest = hash_bytes(data.tobytes())
     entry = {"name": "examples_000000.h5", "n_examples": len(data), "hash": published.hash}
     params = {
         "format": "vsl" if packed else "sample", "features": names, "max_sequence_length": MSL,

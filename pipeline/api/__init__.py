@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.core.storage import check_local, open_place
+from pipeline.core.places import check_local, open_place
 from pipeline.engine.memory import check_address_space
 
 AnyPath = str | os.PathLike[str]

@@ -14,7 +14,7 @@ from pipeline.commands.run import print_outputs, print_sources, read_summary, sh
 from pipeline.commands.terminal import print_json, print_line, show_table
 from pipeline.commands.usage import commands
 from pipeline.core.errors import ConfigError
-from pipeline.core.storage import open_place
+from pipeline.core.places import open_place
 from pipeline.runs import layout
 from pipeline.runs.views.documents import CleanOutput
 

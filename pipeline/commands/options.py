@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from pipeline.core.storage import check_local, open_place
+from pipeline.core.places import check_local, open_place
 from pipeline.engine.memory import check_address_space
 from pipeline.runs.references import read_number
 

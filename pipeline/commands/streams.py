@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from pipeline.core.directories import NO_ROOM
 from pipeline.core.errors import ResourceError
-from pipeline.core.storage import NO_ROOM
 
 _FULL = {*NO_ROOM, errno.EIO}
 

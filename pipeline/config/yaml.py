@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from pipeline.core.errors import ConfigError, escape_text
-from pipeline.core.storage import read_at_most
+from pipeline.core.hashes import read_at_most
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 50

@@ -28,7 +28,7 @@ from pipeline.convert.stream import (
     require,
 )
 from pipeline.core.errors import InputError
-from pipeline.core.storage import verify_file
+from pipeline.core.hashes import verify_file
 from pipeline.core.words import pluralise
 from pipeline.hdf5.format import DATA_PARAMS, SAMPLE_FEATURES, SHARD_SUFFIX, VSL_FEATURES
 

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from pipeline.config.cluster import LOCAL, Cluster
 from pipeline.convert.token_rows import find_token_column, is_token_list
-from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.places import is_in_bucket, open_place
 from pipeline.core.words import require_choice
 from pipeline.hdf5.format import Compression
 from pipeline.runs import layout
@@ -52,8 +52,8 @@ def detect_inputs(inputs: Sequence[str], kind: Kind | None, text_key: str) -> Co
 
 
 def _expand_name(name: str) -> list[str]:
-    if not Path(name).suffix and storage.is_in_bucket(name, layout.MANIFEST):
-        return [str(storage.open_place(Path(name)))]
+    if not Path(name).suffix and is_in_bucket(name, layout.MANIFEST):
+        return [str(open_place(Path(name)))]
     if Path(name).exists() or "://" in name or Path(f"{name}.bin").exists():
         return [name]
     if not glob.has_magic(name):

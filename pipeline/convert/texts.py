@@ -30,9 +30,10 @@ from pipeline.convert.stream import (
     require,
 )
 from pipeline.core.errors import InputError
+from pipeline.core.hashes import verify_file
 from pipeline.core.manifest import Shard
 from pipeline.core.mirror import fetch
-from pipeline.core.storage import remove_tree, verify_file
+from pipeline.core.storage import remove_tree
 from pipeline.engine.executor import Executor
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import PROCESS_MEMORY

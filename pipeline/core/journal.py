@@ -19,10 +19,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.core import mirror, storage
+from pipeline.core import mirror
+from pipeline.core.directories import confine_writes, make_directory, open_file
 from pipeline.core.errors import ReadOnlyError, ResourceError
 from pipeline.core.lease import hold_lease, read_holder
-from pipeline.core.storage import append_log_line, make_directory
+from pipeline.core.storage import append_log_line
 
 DIRECTORY = "journal"
 EVENTS = "events.jsonl"
@@ -68,7 +69,7 @@ _TRIES = 4
 @contextlib.contextmanager
 def hold_lock(directory: Path) -> Iterator[None]:
     """Hold DIRECTORY/.lock for the life of the block, in which nothing is written through symbolic
-    links below DIRECTORY (`storage.confine_writes`). The file names the holder's pid and host, and
+    links below DIRECTORY (`confine_writes`). The file names the holder's pid and host, and
     since when.
 
     Of a directory that mirrors one in a bucket, the lease there is held as well. Raises
@@ -77,9 +78,9 @@ def hold_lock(directory: Path) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            storage.make_directory(directory)
+            make_directory(directory)
             flags = os.O_RDWR | os.O_CREAT
-            handle = stack.enter_context(storage.open_file(directory / _FILE, flags))
+            handle = stack.enter_context(open_file(directory / _FILE, flags))
             if not _locked(handle):
                 name = _name(handle)
                 raise ResourceError(f"{directory}: in use by {name}; wait for it or stop it")
@@ -90,7 +91,7 @@ def hold_lock(directory: Path) -> Iterator[None]:
         except OSError as error:
             refused = ReadOnlyError if error.errno in _READ_ONLY else ResourceError
             raise refused(f"{directory}: cannot write: {error.strerror}") from error
-        stack.enter_context(storage.confine_writes(directory))
+        stack.enter_context(confine_writes(directory))
         if mirror.locate(directory):
             stack.enter_context(hold_lease(directory, name))
         yield
@@ -102,7 +103,7 @@ def holder(directory: Path) -> tuple[str, bool]:
     if mirror.locate(directory):
         return read_holder(directory)
     try:
-        with storage.open_file(directory / _FILE, os.O_RDONLY) as handle:
+        with open_file(directory / _FILE, os.O_RDONLY) as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:

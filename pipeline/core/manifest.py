@@ -16,8 +16,9 @@ import msgspec
 
 from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
+from pipeline.core.hashes import hash_bytes
 from pipeline.core.mirror import fetch
-from pipeline.core.storage import canonical_json, hash_bytes
+from pipeline.core.storage import canonical_json
 
 Counters = Mapping[str, Any]
 

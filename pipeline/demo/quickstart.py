@@ -33,6 +33,7 @@ import msgspec
 from dedup.user_cache import user_cache
 from pipeline.core import storage, zstd
 from pipeline.core.errors import InputError, IntegrityError, ResourceError
+from pipeline.core.hashes import hash_bytes, hash_file, verify_file
 from pipeline.demo import planted
 
 __all__ = ["QUICKSTART", "collect"]
@@ -93,7 +94,7 @@ class _Candidate:
     def rank(self) -> tuple[str, str, str]:
         """Selection order: a hash of the last two path parts, so vendored copies stay together."""
         tail = "/".join(self.path.split("/")[-2:])
-        return storage.hash_bytes(f"{self.kind}\n{tail}".encode()), self.package.name, self.path
+        return hash_bytes(f"{self.kind}\n{tail}".encode()), self.package.name, self.path
 
 
 @dataclass(frozen=True)
@@ -119,13 +120,13 @@ def collect(cache_root: Path | None = None) -> Path:
     if earlier is not None:
         return earlier
     records = _gather()
-    corpus_hash = storage.hash_bytes(
+    corpus_hash = hash_bytes(
         b"\n".join([str(_VERSION).encode(), *(r.line for r in records), *planted.lines()])
     )
     directory = root / f"quickstart-{corpus_hash[:12]}"
     if _manifest_hash(directory) is None:
         _publish(directory, records, corpus_hash)
-    manifest_hash = storage.hash_file(directory / "manifest.json")
+    manifest_hash = hash_file(directory / "manifest.json")
     storage.write_json(index, {"directory": directory.name, "manifest_hash": manifest_hash})
     return directory
 
@@ -145,7 +146,7 @@ def _environment() -> str:
     packages = [(name, distribution.version) for name, distribution in _distributions()]
     interpreter = [sys.implementation.cache_tag, platform.python_version()]
     machine = [sys.platform, platform.machine()]
-    return storage.hash_bytes(storage.canonical_json([_VERSION, interpreter, machine, packages]))
+    return hash_bytes(storage.canonical_json([_VERSION, interpreter, machine, packages]))
 
 
 def _distributions() -> list[tuple[str, importlib.metadata.Distribution]]:
@@ -182,10 +183,10 @@ def _manifest_hash(directory: Path) -> str | None:
             path = directory / entry["name"]
             if path.stat().st_size != entry["size"]:
                 return None
-            storage.verify_file(path, entry["hash"])
+            verify_file(path, entry["hash"])
     except (OSError, ValueError, KeyError, TypeError, IntegrityError):
         return None
-    return storage.hash_bytes(data)
+    return hash_bytes(data)
 
 
 # -- build ------------------------------------------------------------------------------------
@@ -208,7 +209,7 @@ def _gather() -> list[_Record]:
             f"quickstart corpus: this Python environment holds {total:,} bytes of text, at least "
             f"{_MIN_BYTES:,} are needed; install the project's dependencies or name your own input"
         )
-    return sorted(records, key=lambda record: (storage.hash_bytes(record.line), record.line))
+    return sorted(records, key=lambda record: (hash_bytes(record.line), record.line))
 
 
 def _select(candidates: Sequence[_Candidate], budget: int, per_package: int) -> list[_Record]:

@@ -20,11 +20,12 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
+from pipeline.core.hashes import hash_bytes
 from pipeline.core.hub import CARD, Repository, Upload, read_name, upload_files
 from pipeline.core.ledger import ledger_from_dict
 from pipeline.core.manifest import StageManifest, fingerprint_of, read_manifest, read_sealed
 from pipeline.core.mirror import fetch
-from pipeline.core.storage import canonical_json, hash_bytes, publish
+from pipeline.core.storage import canonical_json, publish
 from pipeline.core.words import did_you_mean_or_all
 from pipeline.disclosure import counts, match_counts
 from pipeline.disclosure.about import About, load_about

@@ -23,8 +23,8 @@ import xxhash
 from dedup.arrays import I64, U32
 from pipeline.core import failpoint, mirror
 from pipeline.core.errors import IntegrityError
+from pipeline.core.hashes import hash_bytes
 from pipeline.core.manifest import Shard, ShardEnd
-from pipeline.core.storage import hash_bytes
 from pipeline.engine import verified
 
 BLOCK = 1 << 16

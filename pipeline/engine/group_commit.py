@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from pipeline.core import storage
+from pipeline.core.directories import sync_directory
 
 _THREADS = 4
 """What several threads sync at a time, a file system commits together."""
@@ -48,4 +49,4 @@ class GroupCommit:
         for what the disk refused."""
         for file in self._files:
             file.result()
-        list(self._pool.map(storage.sync_directory, self._directories))
+        list(self._pool.map(sync_directory, self._directories))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core import failpoint, mirror, rare_collections, storage
+from pipeline.core.directories import confine_writes
 from pipeline.core.errors import InputError, IntegrityError, NondeterminismError
 from pipeline.core.journal import DIRECTORY as JOURNAL
 from pipeline.core.journal import Journal
@@ -75,7 +76,7 @@ def _perform(call: _TaskCall) -> _FinishedTask:
     try:
         job = call.job.value if isinstance(call.job, Shared) else call.job
         result = call.function(job, Inputs(call.root))
-        with storage.confine_writes(call.root):
+        with confine_writes(call.root):
             check_token(call.root, call.lease)
             shards = _publish(call, result.outputs)
             record = TaskRecord(call.fingerprint, shards, dict(result.counters))

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from pipeline.core import storage
+from pipeline.core.hashes import hash_bytes, read_verified
 from pipeline.core.manifest import Shard, fingerprint_of
 
 LARGEST_JOB = 2048
@@ -51,7 +52,7 @@ class Shared(Generic[Value]):
         if self._stored and self._stored[0].parent == directory and self._stored[0].exists():
             return
         data = pickle.dumps(self.value, pickle.HIGHEST_PROTOCOL)
-        digest = storage.hash_bytes(data)
+        digest = hash_bytes(data)
         path = directory / f"{digest}{SUFFIX}"
         storage.publish(path, data, durable=False)  # for as long as the run is at work
         self._stored = path, digest
@@ -62,7 +63,7 @@ class Shared(Generic[Value]):
 
 @functools.lru_cache(_LOADED_AT_ONCE)
 def _load(path: Path, digest: str) -> Shared[Any]:
-    data = storage.read_verified(path, digest)
+    data = read_verified(path, digest)
     loaded: Shared[Any] = Shared(pickle.loads(data))  # noqa: S301 - the hash came with the call
     loaded._stored = path, digest
     return loaded
@@ -96,7 +97,7 @@ def identify(value: Mapping[str, Any]) -> str:
     nothing to do identifies every task."""
     data = _ENCODER.encode(_to_plain_data(value))
     try:
-        return storage.hash_bytes(msgspec.json.format(data, indent=1) + b"\n")
+        return hash_bytes(msgspec.json.format(data, indent=1) + b"\n")
     except msgspec.DecodeError:  # NaN and infinities, which are no JSON
         return fingerprint_of(json.loads(data))
 

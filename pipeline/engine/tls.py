@@ -13,7 +13,7 @@ from typing import Any
 import xxhash
 
 from dedup.user_cache import user_cache
-from pipeline.core import storage
+from pipeline.core.directories import make_directory
 from pipeline.core.mirror import locate
 
 
@@ -30,7 +30,7 @@ def write_certificates(directory: Path) -> dict[str, str]:
     from distributed.security import Security
 
     made = Security.temporary()
-    storage.make_directory(directory)
+    make_directory(directory)
     directory.chmod(0o700)
     texts = {"cert": made.tls_ca_file, "key": made.tls_client_key}
     return {name: write_secret(directory / f"{name}.pem", text) for name, text in texts.items()}

@@ -23,7 +23,7 @@ import xxhash
 from dedup.user_cache import user_cache
 from pipeline.core import mirror
 from pipeline.core.errors import IntegrityError
-from pipeline.core.storage import verify_file
+from pipeline.core.hashes import verify_file
 
 _PLACES = 1 << 23
 """As many as half a terabyte has blocks."""

@@ -24,8 +24,8 @@ from pipeline.config.filters import (
     split_function,
 )
 from pipeline.core.errors import ConfigError, escape_text
+from pipeline.core.hashes import hash_bytes, read_at_most
 from pipeline.core.plugins import PlugIn, describe_failure, load_plug_ins
-from pipeline.core.storage import hash_bytes, read_at_most
 from pipeline.core.words import did_you_mean
 
 Function = Callable[..., Any]

@@ -28,7 +28,7 @@ from dedup.polynomial import fmix64
 from dedup.text import TextArray, view_texts
 from dedup.words import hash_text_words
 from pipeline.core.errors import ConfigError
-from pipeline.core.storage import hash_file
+from pipeline.core.hashes import hash_file
 
 BEGIN, END = np.uint64(1), np.uint64(2)
 """Words that no text has (but for one of 2^63)."""

@@ -20,7 +20,7 @@ from pipeline.config.filters import (
     GopherRepetitionConfig,
 )
 from pipeline.core.errors import ConfigError
-from pipeline.core.storage import read_at_most
+from pipeline.core.hashes import read_at_most
 from pipeline.filters import c4, gopher, language, repetition
 from pipeline.filters.ngram_model import measure_perplexity, open_trained
 from pipeline.filters.ngram_training import NgramSettings, train_ngrams

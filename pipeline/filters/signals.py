@@ -15,7 +15,7 @@ from dedup.arrays import F64
 from pipeline.config.filters import GopherConfig
 from pipeline.config.signals import ClassifierConfig, PerplexityConfig, SignalsConfig
 from pipeline.core.errors import ConfigError, FunctionError, escape_text
-from pipeline.core.storage import hash_file
+from pipeline.core.hashes import hash_file
 from pipeline.filters import c4, fineweb, gopher, language, ngram_model, repetition
 from pipeline.filters.custom_calls import call_on_documents
 from pipeline.filters.custom_functions import CustomFilter, load_function_of

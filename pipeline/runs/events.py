@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.core import storage
+from pipeline.core.directories import sync_directory
 from pipeline.core.errors import ConfigError, IntegrityError, ResourceError
 
 EVENTS = "events.jsonl"
@@ -96,7 +97,7 @@ def append_line(path: Path, line: str) -> None:
     finally:
         os.close(handle)
     if not data:
-        storage.sync_directory(path.parent)
+        sync_directory(path.parent)
 
 
 def verify_events(directory: Path, head: Head | None = None) -> EventChain:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from pipeline.core import journal, storage
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
+from pipeline.core.hashes import hash_file, names_below
 from pipeline.core.manifest import StageManifest, read_manifest, read_sealed, write_sealed
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import RemovedInputError, manifest_path, removed_note
@@ -53,7 +54,7 @@ def _claim(out: Path, story: str) -> None:
             command = "run" if told == PREPARE else told
             raise ConfigError(f"{out}: holds a run of `prep {command}`; choose another --out")
         return
-    others = [name for name in storage.names_below(out) if is_owned(name)]
+    others = [name for name in names_below(out) if is_owned(name)]
     if others:
         more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
         raise ConfigError(
@@ -162,7 +163,7 @@ def commit_run(
 
 def _entry(out: Path, path: str) -> dict[str, Any]:
     place = out / path
-    return {"path": path, "size": place.stat().st_size, "hash": storage.hash_file(place)}
+    return {"path": path, "size": place.stat().st_size, "hash": hash_file(place)}
 
 
 def _list_other_kept(out: Path) -> list[str]:
@@ -179,7 +180,7 @@ def sweep_strays(out: Path, kept_paths: set[str]) -> int:
     """Delete files in directories the toolkit owns that no manifest names, and the directories that
     they leave empty; returns how many files."""
     swept = 0
-    for name in list(storage.names_below(out)):
+    for name in list(names_below(out)):
         if name not in kept_paths and is_owned(name) and name != layout.MANIFEST:
             storage.remove(out / name)
             swept += 1

@@ -16,8 +16,9 @@ from typing import Any
 import xxhash
 
 from pipeline.config.prep import Config
-from pipeline.core import storage, zstd
+from pipeline.core import zstd
 from pipeline.core.errors import InputError, escape_text
+from pipeline.core.hashes import hash_bytes
 from pipeline.core.manifest import Shard
 from pipeline.engine.stage import MEMORY_PER_WORK, Inputs, Output, Result, Stage, Task
 from pipeline.runs import layout
@@ -251,7 +252,7 @@ def _parts(
         ordinal, line, byte_offset = note["first"]
         first = Place(ordinal, line, byte_offset, 0)
         parts.append(replace(part, content=_content(note, shards), index=index, first=first))
-    nothing = storage.hash_bytes(b"")
+    nothing = hash_bytes(b"")
     empty = RowRange(0, 0, nothing) if file.has_rows else Stretch(0, nothing, StreamStart())
     return tuple(parts) or (replace(part, content=empty),)
 

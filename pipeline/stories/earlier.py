@@ -12,7 +12,7 @@ from dedup.presets import Preset
 from pipeline.config.prep import DedupConfig
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.core.manifest import StageManifest, read_manifest, read_sealed, write_sealed
-from pipeline.core.storage import open_below
+from pipeline.core.places import open_below
 from pipeline.engine.runner import manifest_path
 from pipeline.runs import layout
 from pipeline.runs.generations import COMPARED, COMPARED_FOR_PARTS, list_generations

@@ -19,6 +19,7 @@ from pipeline.config.cluster import LOCAL, Cluster
 from pipeline.config.prep import DedupConfig, LoadedConfig, ReadConfig
 from pipeline.core import ids, journal, storage
 from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.hashes import hash_file
 from pipeline.core.manifest import changed_fields, fingerprint_of, read_manifest
 from pipeline.engine.executor import joined_step
 from pipeline.engine.progress import Progress
@@ -220,7 +221,7 @@ def _holds(
     rows = _table(index.run(entry), "sources", layout.SOURCES, ["size", "hash"]).to_pylist()
     pairs = list(zip(rows, plan.files, strict=True))
     return all(row["size"] == file.size for row, file in pairs) and all(
-        row["hash"] == storage.hash_file(Path(file.location)) for row, file in pairs
+        row["hash"] == hash_file(Path(file.location)) for row, file in pairs
     )
 
 

@@ -11,6 +11,7 @@ from dedup.presets import PRESETS, Preset, Verify
 from pipeline.config.prep import Config, DecontaminateConfig, DedupConfig
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
+from pipeline.core.hashes import hash_bytes
 from pipeline.core.manifest import Shard, StageManifest
 from pipeline.core.words import pluralise
 from pipeline.demo.planted import LIST, TEXT
@@ -316,7 +317,7 @@ _TEXT_FILE = "ferry.txt"
 
 def demo_registry() -> Path:
     """The directory of the registry. Raises ResourceError when the cache cannot be written."""
-    digest = storage.hash_bytes("\n".join((LIST, TEXT)).encode())[:12]
+    digest = hash_bytes("\n".join((LIST, TEXT)).encode())[:12]
     directory = cache_directory() / f"{QUICKSTART}-registry-{digest}"
     try:
         load_registry(directory)

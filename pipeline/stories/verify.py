@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dedup.arrays import I64, U32
-from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
+from pipeline.core.hashes import files_below, verify_file
 from pipeline.core.ledger import Ledger, SplitLedger, ledger_from_dict
 from pipeline.core.manifest import read_manifest, read_sealed
 from pipeline.core.words import pluralise
@@ -225,14 +225,14 @@ def _hashes(directory: Path, manifest: dict[str, Any], on_file: Callable[[], Non
     problems = []
     files = manifest["files"]
     hashes = ((directory / file["path"], file["hash"]) for file in files)
-    for problem in verify_files(hashes, storage.verify_file):
+    for problem in verify_files(hashes, verify_file):
         if problem is not None:
             problems.append(str(problem))
         on_file()
     listed = {file["path"] for file in files} | {layout.MANIFEST}
     problems += [
         f"{directory / p}: not in the manifest"
-        for p in storage.files_below(directory)
+        for p in files_below(directory)
         if p.as_posix() not in listed and p.parts[0] not in (*layout.MADE_LATER, layout.GENERATIONS)
     ]
     if problems:

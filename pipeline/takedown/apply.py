@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from pipeline.core import journal, storage
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
+from pipeline.core.hashes import hash_file
 from pipeline.core.journal import DIRECTORY as JOURNAL
 from pipeline.core.manifest import StageManifest, read_manifest, write_sealed
 from pipeline.core.words import pluralise
@@ -314,7 +315,7 @@ def _write_down(directory: Path, takedown: Takedown) -> None:
             "id": name,
             "mode": takedown.mode,
             "documents": value["documents"]["count"],
-            "record": storage.hash_file(path),
+            "record": hash_file(path),
         }
         append_event(directory, kind, value["by"], what)
 

@@ -20,8 +20,8 @@ from pydantic import Field, field_validator, model_validator
 from pipeline.config.model import FrozenModel, parse
 from pipeline.config.yaml import load_yaml
 from pipeline.core.errors import ConfigError, InputError, escape_text
+from pipeline.core.hashes import hash_bytes, read_at_most
 from pipeline.core.manifest import fingerprint_of
-from pipeline.core.storage import hash_bytes, read_at_most
 from pipeline.core.words import pluralise
 from pipeline.runs import layout
 from pipeline.runs.events import append_event, append_line

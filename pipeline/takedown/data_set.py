@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 
 from dedup.arrays import I64, Array
 from pipeline.core import storage
+from pipeline.core.hashes import hash_file
 from pipeline.core.manifest import (
     Shard,
     StageManifest,
@@ -216,7 +217,7 @@ def _name_in_manifest(directory: Path, split: str, files: list[dict[str, Any]]) 
 def _measure_file(directory: Path, shard: Shard) -> Shard:
     """The shard with size and hash of its file as it is now."""
     path = directory / shard.path
-    return shard.rewrite(path.stat().st_size, storage.hash_file(path))
+    return shard.rewrite(path.stat().st_size, hash_file(path))
 
 
 def _publish_params(

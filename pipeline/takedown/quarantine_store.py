@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from pipeline.core import ids, storage
 from pipeline.core.errors import IntegrityError
+from pipeline.core.hashes import hash_bytes, verify_file
 from pipeline.core.journal import DIRECTORY as JOURNAL
 from pipeline.core.manifest import APART, Shard, StageManifest, read_manifest, write_manifest
 from pipeline.engine.executor import Executor
@@ -177,7 +178,7 @@ def _mark(directory: Path, texts: _Texts) -> Shard:
     inputs.path(shard)
     data = _empty_texts(directory, shard, map_arrow(inputs.path(texts.held)))
     scrubbed = (*shard.scrubbed, APART)
-    return shard.rewrite(len(data), storage.hash_bytes(data), scrubbed=scrubbed)
+    return shard.rewrite(len(data), hash_bytes(data), scrubbed=scrubbed)
 
 
 def _move_out(directory: Path, texts: _Texts) -> None:
@@ -192,7 +193,7 @@ def _take_out(directory: Path, shard: Shard, held_texts: pa.Table) -> None:
         Inputs(directory).path(shard)
         return
     data = _empty_texts(directory, shard, held_texts)
-    if storage.hash_bytes(data) != shard.hash:
+    if hash_bytes(data) != shard.hash:
         raise IntegrityError(f"{path}: damaged; run the command that made it again")
     storage.publish(path, data)
 
@@ -211,9 +212,9 @@ def _put_back(directory: Path, shard: Shard, held_hash: str | None) -> Shard:
     """Publish a marked shard with its texts; returns it without the mark. The hash of the shard of
     quarantine/ is None where no stage names it any more."""
     path, beside_it = directory / shard.path, directory / quarantine_path(shard.path)
-    storage.verify_file(path, shard.hash)
+    verify_file(path, shard.hash)
     if held_hash is not None:
-        storage.verify_file(beside_it, held_hash)
+        verify_file(beside_it, held_hash)
     held_texts = read_held_shard(beside_it)
     table = map_arrow(path)
     _check_texts(beside_it, table, held_texts)

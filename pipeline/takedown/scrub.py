@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from dedup.arrays import I64, Mask
 from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
+from pipeline.core.hashes import hash_bytes, hash_file, verify_file
 from pipeline.core.manifest import Shard, StageManifest, read_manifest, write_manifest
 from pipeline.core.mirror import fetch
 from pipeline.engine.runner import STAGE_MANIFESTS, manifest_path
@@ -166,16 +167,16 @@ class Scrubbing:
         data = scrub(path, self.keys) if path.exists() else None
         if data is None:
             return None
-        storage.verify_file(path, shard.hash)
+        verify_file(path, shard.hash)
         scrubbed = (*shard.scrubbed, self.name)
-        return shard.rewrite(len(data), storage.hash_bytes(data), scrubbed=scrubbed)
+        return shard.rewrite(len(data), hash_bytes(data), scrubbed=scrubbed)
 
     def _publish(self, shard: Shard, scrub: Scrub) -> None:
         path = self.directory / shard.path
-        if not path.exists() or storage.hash_file(path) == shard.hash:
+        if not path.exists() or hash_file(path) == shard.hash:
             return
         data = scrub(path, self.keys) or b""
-        if storage.hash_bytes(data) != shard.hash:
+        if hash_bytes(data) != shard.hash:
             raise IntegrityError(
                 f"{path}: damaged: its content is neither the one before {self.name} nor the one "
                 "after; put it back from a copy, or delete it and run the takedown again"

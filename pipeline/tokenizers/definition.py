@@ -26,8 +26,8 @@ from tokenizers import Tokenizer
 
 from dedup.user_cache import keep_cached, read_cached
 from pipeline.core.errors import ConfigError, escape_text
+from pipeline.core.hashes import hash_bytes, read_at_most
 from pipeline.core.shipped import gpt2_vocabulary
-from pipeline.core.storage import hash_bytes, read_at_most
 
 PAD = "<pad>"
 GPT2 = "gpt2"

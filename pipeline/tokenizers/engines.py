@@ -35,8 +35,9 @@ import numpy as np
 from dedup.arrays import I64, U32
 from dedup.user_cache import user_cache
 from pipeline.core.errors import ConfigError, FunctionError, ResourceError, escape_text
+from pipeline.core.hashes import hash_bytes
 from pipeline.core.plugins import PlugIn, PlugInCode, is_failure, load_plug_ins
-from pipeline.core.storage import canonical_json, hash_bytes, write_json
+from pipeline.core.storage import canonical_json, write_json
 from pipeline.core.words import did_you_mean_or_all
 from pipeline.tokenizers.battery import VERSION, battery
 from pipeline.tokenizers.definition import TokenizerDefinition, reference_tokenizer

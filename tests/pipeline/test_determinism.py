@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline
-from pipeline.core import rng, storage
+from pipeline.core import rng
+from pipeline.core.hashes import tree_hash
 from pipeline.hdf5.read import open_dataset
 from pipeline.lineage.trace import trace_row
 from pipeline.stories.verify import verify_run
 from tests.pipeline.trees import differences
 
-TREE_HASH = storage.tree_hash
+TREE_HASH = tree_hash
 
 
 @pytest.fixture(scope="module")

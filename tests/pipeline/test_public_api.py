@@ -14,7 +14,7 @@ import pytest
 
 import pipeline
 from pipeline.core.errors import InputError
-from pipeline.core.storage import hash_bytes
+from pipeline.core.hashes import hash_bytes
 from pipeline.hdf5.chunks import sample_shard
 from pipeline.hdf5.read import open_dataset
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.core import storage
+from pipeline.core.hashes import files_below
 from pipeline.hdf5.shard_file import ShardFile
 
 
 def differences(left: Path, right: Path) -> list[str]:
     """One line for every file that differs; empty when the trees are the same."""
-    files = [{str(p): d / p for p in storage.files_below(d)} for d in (left, right)]
+    files = [{str(p): d / p for p in files_below(d)} for d in (left, right)]
     lines = [f"{name}: in one of them only" for name in sorted(files[0].keys() ^ files[1].keys())]
     for name in sorted(files[0].keys() & files[1].keys()):
         one, other = files[0][name], files[1][name]

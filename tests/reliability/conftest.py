@@ -25,7 +25,7 @@ import pytest
 
 from dedup.user_cache import user_cache
 from pipeline.commands.app import app, main, run_app
-from pipeline.core import failpoint, storage, zstd
+from pipeline.core import failpoint, hashes, storage, zstd
 from tests.forked import load_everything
 from tests.programs import Program
 
@@ -136,7 +136,7 @@ def clean(collection: Collection, tmp_path_factory: pytest.TempPathFactory) -> C
     directory = tmp_path_factory.mktemp("clean") / "run"
     command = [PREP, "run", collection.config, "--out", directory, "--workers", "0"]
     subprocess.run(command, check=True, capture_output=True, timeout=600)
-    return Clean(directory, storage.tree_hash(directory))
+    return Clean(directory, hashes.tree_hash(directory))
 
 
 # --- `prep` in this process and in others ---
@@ -257,7 +257,7 @@ def undamaged(clean: Clean) -> Callable[[Path], None]:
     """Assert that a directory equals the undisturbed run and holds no leftovers."""
 
     def check(directory: Path) -> None:
-        assert storage.tree_hash(directory) == clean.tree_hash
+        assert hashes.tree_hash(directory) == clean.tree_hash
         assert not list(directory.rglob(f"{storage.TEMP_MARK}*"))
         assert not list((directory / "journal").glob("records/*/*"))
 

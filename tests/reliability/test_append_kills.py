@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.storage import hash_file
+from pipeline.core.hashes import hash_file
 from tests.forked import Ended, forked, load_everything, prep_in_fork
 from tests.reliability.conftest import WORDS
 from tests.slow import mark_slow

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.core import storage
+from pipeline.core.hashes import LOGS
 from pipeline.runs.records import map_arrow
 from pipeline.screening.registry.importing import ImportOptions, import_works
 from tests.reliability.conftest import WORDS, Clean, Collection, Outcome, Popen, finish
@@ -19,7 +19,7 @@ from tests.reliability.conftest import WORDS, Clean, Collection, Outcome, Popen,
 Far = Callable[..., Popen]
 Prep = Callable[..., Outcome]
 BUCKET = "s3://runs"
-NO_BYTES = {"journal", ".lock", *storage.LOGS}
+NO_BYTES = {"journal", ".lock", *LOGS}
 """What holds times and hosts."""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.core import storage
+from pipeline.core.hashes import hash_bytes, tree_hash
 from tests.reliability.conftest import HELD_SECONDS, WORDS, Clean, Collection, Popen, finish
 
 FAULTS = 0.08
@@ -149,7 +149,7 @@ def check_committed(s3: Any, prefix: str) -> None:
             shards = [shard for task in json.loads(data)["tasks"] for shard in task["shards"]]
             named += [shard for shard in shards if not shard["path"].startswith("documents/")]
     for file in named:
-        assert storage.hash_bytes(objects[file["path"]]) == file["hash"], file["path"]
+        assert hash_bytes(objects[file["path"]]) == file["hash"], file["path"]
 
 
 @dataclass
@@ -360,7 +360,7 @@ def test_inputs_in_a_bucket_give_the_bytes_of_local_ones_whatever_fails(
             if code == 0:
                 break
         assert code == 0, err
-        assert storage.tree_hash(out) == clean.tree_hash
+        assert tree_hash(out) == clean.tree_hash
 
 
 @pytest.mark.slow

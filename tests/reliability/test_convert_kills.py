@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core import storage
+from pipeline.core.hashes import tree_hash
 from tests.programs import Program
 from tests.reliability.conftest import PREP, WORDS, prep_program
 from tests.reliability.test_dask_faults import wait_until_gone
@@ -83,9 +84,9 @@ def test_killed_at_random_times(
 ) -> None:
     """What it leaves in the end is that of an undisturbed conversion."""
     seconds = finish(start(texts, tmp_path / "whole", form, workers))
-    whole, killed, tries = storage.tree_hash(tmp_path / "whole"), 0, 0
+    whole, killed, tries = tree_hash(tmp_path / "whole"), 0, 0
     while killed < rounds:
         out = tmp_path / f"out{tries}"
         killed += killed_and_resumed(texts, out, form, workers, seconds / 2, rng)
-        assert storage.tree_hash(out) == whole
+        assert tree_hash(out) == whole
         tries += 1

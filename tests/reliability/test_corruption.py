@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.core import storage
+from pipeline.core.hashes import files_below, hash_bytes
 from pipeline.core.manifest import read_manifest
 from pipeline.engine.runner import Runner, manifest_path
 from pipeline.runs import layout
@@ -74,7 +74,7 @@ def test_a_flipped_bit_in_any_file_is_found_and_named(
     damaged_run: Path, prep: Prep, rng: random.Random
 ) -> None:
     """The commit is damaged alone, other files five at a time: each of them has to be named."""
-    files = list(storage.files_below(damaged_run))
+    files = list(files_below(damaged_run))
     assert len(files) > 60
     assert prep("verify", damaged_run).code == 0
     rest = [file for file in files if file.as_posix() != layout.MANIFEST]
@@ -92,7 +92,7 @@ def test_a_flipped_bit_in_any_file_is_found_and_named(
 def test_other_damage_is_found_and_named(
     damaged_run: Path, prep: Prep, rng: random.Random, damage: Callable[..., str]
 ) -> None:
-    files = [f for f in storage.files_below(damaged_run) if f.as_posix() != layout.MANIFEST]
+    files = [f for f in files_below(damaged_run) if f.as_posix() != layout.MANIFEST]
     for relative in rng.sample(files, 6):
         path = damaged_run / relative
         before = path.read_bytes()
@@ -113,8 +113,8 @@ def test_swapped_shards_and_strays_are_found(damaged_run: Path, prep: Prep) -> N
     assert found.code == 4
     for path in (first, second, damaged_run / "tokens/stray.arrow"):
         assert str(path) in found.err
-    assert f"expected hash {storage.hash_bytes(data[0])}" in found.err
-    assert f"found {storage.hash_bytes(data[1])}" in found.err
+    assert f"expected hash {hash_bytes(data[0])}" in found.err
+    assert f"found {hash_bytes(data[1])}" in found.err
     assert "run again the command that made it" in found.err
 
 
@@ -146,7 +146,7 @@ def owner(run: Path, relative: Path) -> tuple[str, int]:
 def one_of_each_kind(run: Path, rng: random.Random) -> list[Path]:
     """One file per directory and suffix."""
     kinds: dict[tuple[str, str], list[Path]] = {}
-    for relative in storage.files_below(run):
+    for relative in files_below(run):
         parent = relative.parent.as_posix() if len(relative.parts) > 1 else relative.name
         kinds.setdefault((parent, relative.suffix), []).append(relative)
     return [rng.choice(files) for files in kinds.values()]

@@ -207,7 +207,7 @@ def come_and_go(
 @pytest.fixture
 def reference(prep: Any, collection: Any, tmp_path: Path) -> str:
     """The tree hash of a run on this machine."""
-    from pipeline.core.storage import tree_hash
+    from pipeline.core.hashes import tree_hash
 
     here = ("--out", tmp_path / "here", "--workers", 0)
     assert prep("run", collection.config, *here, *SMALL_TASKS).code == 0
@@ -217,7 +217,7 @@ def reference(prep: Any, collection: Any, tmp_path: Path) -> str:
 def test_hosts_come_and_go_and_the_scheduler_dies(
     bridge: None, tmp_path: Path, collection: Any, reference: str
 ) -> None:
-    from pipeline.core.storage import tree_hash
+    from pipeline.core.hashes import tree_hash
 
     out = tmp_path / "run"
     with running(Software()) as machines:

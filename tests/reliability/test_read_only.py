@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.core import storage
+from pipeline.core.hashes import tree_hash
 from tests.forked import Ended, forked, load_everything, prep_in_fork
 from tests.reliability import namespaces
 
@@ -60,7 +60,7 @@ def test_a_finished_run_has_nothing_to_write(
     assert f"{out} cannot be written" in again.err
     for answer in answers:
         assert answer.code == 0, answer.err
-    assert storage.tree_hash(out) == clean.tree_hash
+    assert tree_hash(out) == clean.tree_hash
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pipeline.core import storage
+from pipeline.core.hashes import tree_hash
 from tests.forked import forked, load_everything, prep_in_fork
 from tests.reliability import namespaces
 
@@ -174,12 +175,12 @@ def test_a_second_run_is_refused_and_a_dead_holder_is_not_waited_for(
     out = tmp_path / "run"
     first = start(out, 0, "task.start.tokenizer@1=sleep:60")
     first.wait_for("manifests/quarantine.json")
-    before = storage.tree_hash(out)
+    before = tree_hash(out)
     for command in (("run", collection.config, "--out", out, "--workers", 0), ("clean-up", out)):
         second = prep(*command)
         assert second.code == 5
         assert f"in use by pid {first.process.pid} on {socket.gethostname()}" in second.err
-    assert storage.tree_hash(out) == before
+    assert tree_hash(out) == before
     first.process.send_signal(signal.SIGKILL)
     first.finish()
     assert prep("run", collection.config, "--out", out, "--workers", 0).code == 0

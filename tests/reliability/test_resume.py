@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.core import storage
+from pipeline.core.hashes import tree_hash
 from pipeline.stories.run import run_preparation
 from tests.forked import prep_in_fork
 from tests.slow import mark_slow
@@ -29,7 +29,7 @@ def test_an_unchanged_run_is_reused_whole(collection: Any, clean: Any, tmp_path:
     manifest = run_preparation(collection.config, directory, 0)
     assert manifest.reused == STAGES
     assert {p: p.stat().st_mtime_ns for p in directory.rglob("*.h5")} == stamps
-    assert storage.tree_hash(directory) == clean.tree_hash
+    assert tree_hash(directory) == clean.tree_hash
 
 
 def test_another_sequence_length_reuses_everything_up_to_the_shuffle(
@@ -40,7 +40,7 @@ def test_another_sequence_length_reuses_everything_up_to_the_shuffle(
     assert set(BEFORE_PACKING) <= set(manifest.reused)
     assert not {"rows", "pack", "params", "account"} & set(manifest.reused)
     fresh = run_preparation(collection.config, tmp_path / "fresh", 0, overrides=change).directory
-    assert storage.tree_hash(directory) == storage.tree_hash(fresh) != clean.tree_hash
+    assert tree_hash(directory) == tree_hash(fresh) != clean.tree_hash
     changes = {e["name"]: e["changed"] for e in events(directory) if e["event"] == "stage"}
     assert "settings.max_sequence_length" in changes["rows"]
     run_preparation(collection.config, directory, 0)
@@ -70,7 +70,7 @@ def test_changed_content_of_equal_size_is_noticed(
     manifest = run_preparation(mine.config, directory, 0)
     assert "clean" not in manifest.reused
     fresh = run_preparation(mine.config, tmp_path / "fresh", 0).directory
-    assert storage.tree_hash(directory) == storage.tree_hash(fresh) != clean.tree_hash
+    assert tree_hash(directory) == tree_hash(fresh) != clean.tree_hash
 
 
 def test_only_the_task_of_the_changed_shard_runs_again(
@@ -121,9 +121,9 @@ def test_cleaned_up_intermediates_are_rebuilt_when_needed(
     directory = clean.copy(tmp_path / "run")
     assert prep("clean-up", directory).code == 0
     assert prep("verify", directory).code == 0
-    lean = storage.tree_hash(directory)
+    lean = tree_hash(directory)
     assert run_preparation(collection.config, directory, 0).reused == STAGES
-    assert storage.tree_hash(directory) == lean
+    assert tree_hash(directory) == lean
     run_preparation(collection.config, directory, 0, overrides=("pack.max_sequence_length=48",))
     assert prep("verify", directory).code == 0
 
@@ -140,7 +140,7 @@ def test_an_interrupted_clean_up_is_finished_by_either_command(
         assert stopped.code == 5
         assert prep(*command, directory).code == 0
         assert prep("verify", directory).code == 0
-        assert storage.tree_hash(directory) == storage.tree_hash(lean)
+        assert tree_hash(directory) == tree_hash(lean)
 
 
 @pytest.mark.parametrize("k", mark_slow([1, 3, 6], 3))
@@ -157,5 +157,5 @@ def test_a_stopped_rebuild_of_a_cleaned_up_run_ends_as_an_undisturbed_one(
             assert prep(*command, "--out", directory, fault=fault).code == 5
         assert prep(*command, "--out", directory).code == 0
         assert prep("verify", directory).code == 0
-        trees.append(storage.tree_hash(directory))
+        trees.append(tree_hash(directory))
     assert trees[0] == trees[1]

@@ -16,6 +16,7 @@ import yaml
 
 from pipeline.core import failpoint, storage
 from pipeline.core.errors import PrepError
+from pipeline.core.hashes import hash_bytes
 from pipeline.hdf5.chunks import sample_shard
 from tests.programs import Program
 from trainer.loop import run as trainer_run
@@ -39,7 +40,7 @@ def write_split(directory: Path, data: np.ndarray, **changes: Any) -> None:
         name = f"examples_{index:06d}.h5"
         published = storage.publish(directory / name, sample_shard(np.ascontiguousarray(part)))
         entry = {"name": name, "n_examples": len(part), "hash": published.hash}
-        files.append({**entry, "content_hash": storage.hash_bytes(part.tobytes())})
+        files.append({**entry, "content_hash": hash_bytes(part.tobytes())})
     params = {
         "features": ["input_ids", "attention_mask", "labels"],
         "max_sequence_length": data.shape[2],
@@ -50,7 +51,7 @@ def write_split(directory: Path, data: np.ndarray, **changes: Any) -> None:
         "rows_globally_shuffled": True,
         "seed": 0,
         "files": files,
-        "dataset_hash": storage.hash_bytes(data.tobytes()),
+        "dataset_hash": hash_bytes(data.tobytes()),
     }
     storage.write_json(directory / "data_params.json", {**params, **changes})
 

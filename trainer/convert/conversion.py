@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.hashes import verify_file
 from pipeline.core.words import pluralise
 from trainer.config import ModelConfig, Params, load_params
 from trainer.config.model_parameters import shapes
@@ -51,7 +52,7 @@ def begin_output(out: Path, identity: dict[str, Any]) -> bool:
                 )
         if "files" in recorded:
             for name, entry in recorded["files"].items():
-                storage.verify_file(out / name, entry["hash"])
+                verify_file(out / name, entry["hash"])
             return True
     elif out.exists() and not all(p.name.startswith(storage.TEMP_MARK) for p in out.iterdir()):
         raise ConfigError(f"--out {out}: it holds other files; give a new directory")

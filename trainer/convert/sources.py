@@ -23,6 +23,7 @@ from torch import Tensor
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, escape_text
+from pipeline.core.hashes import hash_bytes, hash_file, verify_file
 from pipeline.core.words import format_duration
 from trainer.convert import lazy_tensors
 from trainer.convert.lazy_tensors import LazyTensor
@@ -137,7 +138,7 @@ def open_wafermill(path: Path, everything: bool = False) -> SourceCheckpoint:
     tensors: dict[str, LazyTensor] = {}
     for name in sorted(saved.files):
         if name.startswith("weights-") or (everything and name.startswith("optimizer-")):
-            storage.verify_file(directory / name, saved.files[name]["hash"])
+            verify_file(directory / name, saved.files[name]["hash"])
             read = lazy_tensors.read_safetensors(directory / name)
             kind = "" if name.startswith("weights-") else "optimizer."
             tensors |= {f"{kind}{key}": tensor for key, tensor in read.items()}
@@ -158,8 +159,8 @@ def open_hf(
         _refuse_pickle(pickled[0])
     config_path = config or (path if path.is_dir() else path.parent) / "config.json"
     model = read_json_object(config_path) if config_path.is_file() else {}
-    hashes = [[file.name, storage.hash_file(file)] for file in files]
-    digest = storage.hash_bytes(storage.canonical_json(hashes))
+    hashes = [[file.name, hash_file(file)] for file in files]
+    digest = hash_bytes(storage.canonical_json(hashes))
     with contextlib.ExitStack() as stack:
         tensors: dict[str, LazyTensor] = {}
         if pickled:
@@ -176,7 +177,7 @@ def open_mdl(path: Path, unsafe: bool = False) -> Iterator[SourceCheckpoint]:
     Raises ConfigError, InputError naming what is wrong with the file."""
     if not path.is_file():
         raise ConfigError(f"{path}: there is no such file")
-    digest = storage.hash_file(path)
+    digest = hash_file(path)
     if path.suffix in SUFFIXES:
         if not unsafe:
             _refuse_pickle(path)

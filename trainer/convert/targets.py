@@ -16,6 +16,7 @@ import yaml
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.hashes import hash_file, verify_file
 from pipeline.core.hub import CARD, Repository, Upload, upload_files
 from pipeline.core.shipped import gpt2_vocabulary
 from pipeline.core.storage import WrittenFile
@@ -147,7 +148,7 @@ def write_mdl(out: Path, state: State, config: ModelConfig, step: int) -> Files:
     model = {name: deferred[id(tensor)] for name, tensor in named.items()}
     name = f"checkpoint_{step}.mdl"
     mdl_storage.write_checkpoint({"model": model, "global_step": step}, out / name)
-    files[name] = WrittenFile((out / name).stat().st_size, storage.hash_file(out / name))
+    files[name] = WrittenFile((out / name).stat().st_size, hash_file(out / name))
     return files
 
 
@@ -200,7 +201,7 @@ def list_model(directory: Path) -> list[Upload]:
             "convert MODEL_DIR --src-fmt wafermill --tgt-fmt hf --out DIR`"
         )
     for name, entry in files.items():
-        storage.verify_file(directory / name, entry["hash"])
+        verify_file(directory / name, entry["hash"])
     names = [*sorted(set(files) - {CARD}), CONVERSION_FILE]
     names += [CARD] if (directory / CARD).is_file() else []
     return [Upload(name, directory / name, (directory / name).stat().st_size) for name in names]

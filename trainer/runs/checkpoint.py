@@ -23,6 +23,7 @@ import torch
 
 from pipeline.core import failpoint, storage
 from pipeline.core.errors import ConfigError, IntegrityError, PrepError
+from pipeline.core.hashes import hash_bytes
 from pipeline.core.words import format_bytes
 from trainer.runs.console import Say
 from wafer_backend.cluster.memoryx import MemoryX
@@ -278,7 +279,7 @@ def _tensors(checkpoint: Checkpoint, kind: str) -> Iterator[tuple[str, torch.Ten
 
 
 def _self_hash(manifest: Mapping[str, Any]) -> str:
-    return storage.hash_bytes(storage.canonical_json(dict(manifest)))
+    return hash_bytes(storage.canonical_json(dict(manifest)))
 
 
 def _read(path: Path, expected: str) -> bytes:
@@ -286,7 +287,7 @@ def _read(path: Path, expected: str) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise IntegrityError(f"{path}: missing or unreadable; expected hash {expected}") from error
-    actual = storage.hash_bytes(data)
+    actual = hash_bytes(data)
     if actual != expected:
         raise _damaged(path, expected, actual)
     return data

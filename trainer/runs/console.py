@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core import storage
+from pipeline.core.directories import make_directory
 from pipeline.core.errors import ResourceError
 from pipeline.core.words import format_duration
 
@@ -192,7 +193,7 @@ class RunLog:
     def open(self, model_dir: Path) -> None:
         """Begin the file of this start; whoever calls holds the lock of `model_dir`."""
         logs = model_dir / "logs"
-        storage.make_directory(logs)
+        make_directory(logs)
         stem = f"run_{datetime.datetime.now():%Y%m%d_%H%M%S}"  # an earlier start may have it
         path, starts = logs / f"{stem}.log", 1
         while path.exists():

@@ -28,8 +28,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from dedup.user_cache import user_cache
+from pipeline.core.directories import make_directory
 from pipeline.core.errors import ConfigError, ResourceError
-from pipeline.core.storage import make_directory, write_json
+from pipeline.core.storage import write_json
 
 _PREFIX = "wsjob-"
 _FILE = re.compile(rf"{_PREFIX}(\d{{6,}})\.json")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core import storage
+from pipeline.core.directories import make_directory
 from pipeline.core.errors import ResourceError
 
 TRAINING = "metrics.jsonl"
@@ -97,7 +98,7 @@ class Events:
             if value is not None
         ]
         event = Event(wall_time=time.time(), step=step, summary=Summary(value=points))
-        storage.make_directory(self._directory)
+        make_directory(self._directory)
         try:
             writer = self._opened()
             writer.write_event(event)

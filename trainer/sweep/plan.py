@@ -14,7 +14,7 @@ import yaml
 
 from pipeline.config.model import parse
 from pipeline.config.yaml import YamlDocument
-from pipeline.core import storage
+from pipeline.core.directories import make_directory
 from pipeline.core.errors import ConfigError, escape_text
 from pipeline.core.manifest import changed_fields, read_sealed, write_sealed
 from pipeline.core.shipped import find_config
@@ -263,7 +263,7 @@ def check_same_sweep(out: Path, planned: SweepPlan) -> None:
     which the sweep in `out` is another one."""
     path, now = out / RECORD, planned.identity
     if not path.exists():
-        storage.make_directory(out)
+        make_directory(out)
         write_sealed(path, now)
         return
     differing = changed_fields(read_sealed(path), now)

@@ -25,6 +25,7 @@ import h5py
 import numpy as np
 
 from pipeline.core import storage
+from pipeline.core.hashes import hash_bytes
 from wafer_backend.errors import CheckpointError
 from wafer_backend.storage.state_tree import Array, TensorLayout, layout_from
 
@@ -166,7 +167,7 @@ def _flat(array: Array) -> memoryview:
 
 def _metadata(leaf: StoredLeaf) -> str:
     layout = leaf.layout
-    hashed = storage.hash_bytes(_flat(leaf.stored()))
+    hashed = hash_bytes(_flat(leaf.stored()))
     return _json(
         {
             "kind": layout.kind,
@@ -183,7 +184,7 @@ def _json(value: Any) -> str:
 
 def _digest(texts: Mapping[str, str], run_state: Any) -> str:
     canonical = json.dumps([sorted(texts.items()), run_state], sort_keys=True)
-    return storage.hash_bytes(canonical.encode())
+    return hash_bytes(canonical.encode())
 
 
 class MdlFile:
@@ -227,7 +228,7 @@ class MdlFile:
             if array.size:
                 dataset.read_direct(array)
             expected = self._described(name).get("xxh3_128")
-            if expected not in (None, storage.hash_bytes(_flat(array))):
+            if expected not in (None, hash_bytes(_flat(array))):
                 raise ValueError(f"{name}: its bytes do not have the hash {expected}")
             return array
 

@@ -15,6 +15,7 @@ import yaml
 
 from benchmarks.common.measuring import machine
 from pipeline.core import storage
+from pipeline.core.hashes import hash_bytes
 from pipeline.hdf5.chunks import sample_shard
 from trainer.loop.options import TrainOptions
 from trainer.loop.run import run_training
@@ -65,7 +66,7 @@ def write_rows(directory: Path, rows: Rows) -> None:
         "max_sequence_length": rows.shape[2], "vocab_size": BYTES, "eos_id": EOS, "pad_id": EOS,
         "rows_globally_shuffled": True, "seed": 0,
         "files": [{**entry, "hash": published.hash, "content_hash": ""}],
-        "dataset_hash": storage.hash_bytes(rows.tobytes()),
+        "dataset_hash": hash_bytes(rows.tobytes()),
     }  # fmt: skip
     storage.write_json(directory / "data_params.json", params)
 

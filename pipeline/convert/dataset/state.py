@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, PrepError, escape_text
+from pipeline.core.hashes import hash_file
 from pipeline.core.journal import DIRECTORY
 from pipeline.core.mirror import state_of
 
@@ -75,7 +76,7 @@ class State:
             return False
         if state_of(self.directory / entry["file"]) == entry["mtime_ns"]:
             return True
-        return storage.hash_file(self.directory / entry["file"]) == str(entry["hash"])
+        return hash_file(self.directory / entry["file"]) == str(entry["hash"])
 
 
 def begin_conversion(

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.core.errors import InputError
+from pipeline.core.hashes import hash_file
 from pipeline.core.manifest import fingerprint_of
-from pipeline.core.storage import hash_file
 from pipeline.core.words import pluralise
 from pipeline.hdf5.dataset import DatasetGroup, as_int32, open_groups, read_params
 from pipeline.hdf5.foreign.examine import Groups

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core import journal, storage
 from pipeline.core.errors import ConfigError, InputError, escape_text
-from pipeline.core.storage import read_at_most
+from pipeline.core.hashes import read_at_most
 from pipeline.core.words import pluralise
 from pipeline.screening.registry import sketches, texts
 from pipeline.screening.registry import works as on_disk

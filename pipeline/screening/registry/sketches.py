@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, escape_text
+from pipeline.core.hashes import hash_bytes, read_verified
 from pipeline.screening.registry.entries import ListEntry
 from pipeline.screening.registry.works import TIERS, Work
 
@@ -65,7 +66,7 @@ def encode_sketch(sketch: "Sketch") -> tuple[str, bytes]:
     from pipeline.screening.fingerprints.sketch import make_sketch_table
 
     data = _encode_table(make_sketch_table({"": sketch}))
-    return storage.hash_bytes(data), data
+    return hash_bytes(data), data
 
 
 def keep_sketch(directory: Path, sketch: "Sketch") -> None:
@@ -85,7 +86,7 @@ def load_sketch(directory: Path, digest: str) -> "Sketch":
     from pipeline.screening.fingerprints.sketch import read_sketches
 
     path = _path(directory, digest)
-    data = storage.read_verified(path, digest)
+    data = read_verified(path, digest)
     try:
         return read_sketches(pa.ipc.open_file(pa.BufferReader(data)).read_all())[""]
     except (pa.ArrowException, OSError, InputError, KeyError) as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core import storage, zstd
 from pipeline.core.errors import InputError, IntegrityError, escape_text
-from pipeline.core.storage import read_at_most
+from pipeline.core.hashes import read_at_most
 from pipeline.screening.registry import sketches
 from pipeline.screening.registry.entries import IncomingWork, Remark
 from pipeline.screening.registry.names import normalise_isbn, normalise_title, normalise_usco

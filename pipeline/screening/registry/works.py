@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
+from pipeline.core.hashes import hash_bytes, hash_file, read_verified
 from pipeline.core.ids import table_hash
 from pipeline.core.manifest import read_sealed, write_sealed
-from pipeline.core.storage import canonical_json, hash_bytes
+from pipeline.core.storage import canonical_json
 from pipeline.engine.stage import parquet_output
 from pipeline.screening.registry.names import normalise_author, normalise_title
 
@@ -198,7 +199,7 @@ def commit_version(
     """Publish a table of WORKS as the next version. The lock is held by the caller."""
     history: Sequence[Version] = before.history if before else ()
     if before is not None:
-        old = storage.read_verified(_works_path(directory, before.last), before.last.hash)
+        old = read_verified(_works_path(directory, before.last), before.last.hash)
         storage.publish(_version_path(directory, before.last.version), old)
     published = storage.publish(directory / WORKS_FILE, parquet_output(WORKS_FILE, table).data)
     version = Version(len(history) + 1, table.num_rows, published.hash, table_hash(table), change)
@@ -214,7 +215,7 @@ def _version_path(directory: Path, version: int) -> Path:
 def _works_path(directory: Path, version: Version) -> Path:
     """works.parquet, or where an import that was interrupted has put its last version."""
     current, earlier = directory / WORKS_FILE, _version_path(directory, version.version)
-    if earlier.is_file() and not (current.is_file() and storage.hash_file(current) == version.hash):
+    if earlier.is_file() and not (current.is_file() and hash_file(current) == version.hash):
         return earlier
     return current
 
@@ -222,7 +223,7 @@ def _works_path(directory: Path, version: Version) -> Path:
 def _read_table(path: Path, version: Version) -> pa.Table:
     import pyarrow.parquet as pq
 
-    data = storage.read_verified(path, version.hash)
+    data = read_verified(path, version.hash)
     try:
         table = pq.read_table(pa.BufferReader(data)).cast(WORKS)
     except (pa.ArrowException, OSError, ValueError) as error:

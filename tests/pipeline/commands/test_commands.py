@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import pipeline
-from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError
+from pipeline.core.hashes import files_below, hash_file, tree_hash
 from pipeline.core.words import format_bytes
 from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES
 from pipeline.stories.verify import verify_run
@@ -53,10 +53,10 @@ def test_default_output_is_runs_name(
     for words in ("documents by source", "Books3", "train: 170 documents", "ledger: balanced"):
         assert words in first.out
     assert "outputs: runs/tiny/" in first.out
-    before = storage.tree_hash(tmp_path / "runs/tiny")
+    before = tree_hash(tmp_path / "runs/tiny")
     second = prep("run", corpus.config, "--workers", 0)
     assert "everything was up to date" in second.out
-    assert storage.tree_hash(tmp_path / "runs/tiny") == before
+    assert tree_hash(tmp_path / "runs/tiny") == before
 
 
 def test_run_json(small_run: Any, own_run: Path, prep: Callable[..., Any]) -> None:
@@ -230,7 +230,7 @@ def test_verify(small_run: Any, prep: Callable[..., Any]) -> None:
 def test_one_flipped_bit_in_any_file_is_found_and_named(
     small_run: Any, own_run: Path, prep: Callable[..., Any]
 ) -> None:
-    for relative in storage.files_below(small_run.directory):
+    for relative in files_below(small_run.directory):
         path = own_run / relative
         good = path.read_bytes()
         if not good:
@@ -250,7 +250,7 @@ def test_one_flipped_bit_in_any_file_is_found_and_named(
 
 
 def test_missing_file_is_found_and_rebuilt(small_run: Any, own_run: Path) -> None:
-    before = storage.tree_hash(own_run)
+    before = tree_hash(own_run)
     for relative in (
         "hdf5/train/examples_000001.h5",
         "documents.parquet/000000.parquet",
@@ -260,7 +260,7 @@ def test_missing_file_is_found_and_rebuilt(small_run: Any, own_run: Path) -> Non
         with pytest.raises(IntegrityError, match=relative):
             verify_run(own_run)
         pipeline.run(small_run.corpus.config, own_run, 0)
-        assert storage.tree_hash(own_run) == before
+        assert tree_hash(own_run) == before
 
 
 def test_changed_input_is_read_again(
@@ -277,18 +277,18 @@ def test_changed_input_is_read_again(
     assert "everything was up to date" not in prep(*options).out
     assert "everything was up to date" in prep(*options, "--verify-inputs").out
     pipeline.run(corpus.config, tmp_path / "fresh", 0)
-    assert storage.tree_hash(tmp_path / "run") == storage.tree_hash(tmp_path / "fresh")
+    assert tree_hash(tmp_path / "run") == tree_hash(tmp_path / "fresh")
     assert "everything was up to date" in prep(*options).out
     raw.write_bytes(raw.read_bytes().replace(b"AMBER", b"Amber"))
     assert "everything was up to date" not in prep(*options).out
     pipeline.run(corpus.config, tmp_path / "fresh", 0)
-    assert storage.tree_hash(tmp_path / "run") == storage.tree_hash(tmp_path / "fresh")
+    assert tree_hash(tmp_path / "run") == tree_hash(tmp_path / "fresh")
 
 
 def test_clean_up(small_run: Any, own_run: Path, prep: Callable[..., Any]) -> None:
     """Intermediates go, outputs stay, verify and trace still work, and the next run reuses."""
     config = small_run.corpus.config
-    outputs = {p: storage.hash_file(own_run / p) for p in storage.files_below(own_run)
+    outputs = {p: hash_file(own_run / p) for p in files_below(own_run)
                if p.parts[0] not in INTERMEDIATE_DIRECTORIES
                and p.name != "manifest.json"}  # fmt: skip
     intermediate = [n for n in INTERMEDIATE_DIRECTORIES if (own_run / n).exists()]
@@ -297,7 +297,7 @@ def test_clean_up(small_run: Any, own_run: Path, prep: Callable[..., Any]) -> No
     assert {"signatures", "runs", "keep"} < set(intermediate)
     for name in intermediate:
         assert name in ended.out and not (own_run / name).exists()
-    assert {p: storage.hash_file(own_run / p) for p in outputs} == outputs
+    assert {p: hash_file(own_run / p) for p in outputs} == outputs
     shown = prep("verify", own_run)
     assert shown.code == 0 and "removed by clean-up" in shown.out
     shard = "hdf5/train/examples_000000.h5"

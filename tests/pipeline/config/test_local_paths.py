@@ -19,6 +19,7 @@ from pipeline.config.prep import Config
 from pipeline.config.sections import InputConfig
 from pipeline.core import journal, storage
 from pipeline.core.errors import ConfigError
+from pipeline.core.places import BUCKETS, check_local
 from trainer import cli as train
 from trainer.cli import app as train_app
 
@@ -168,7 +169,7 @@ def test_functions_refuse_it_before_they_write(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text(write_prose(1))
     config = Config(name="x", inputs=(InputConfig(name="a", path="a.txt"),))
-    in_bucket = url.startswith(tuple(f"{scheme}:" for scheme in storage.BUCKETS))
+    in_bucket = url.startswith(tuple(f"{scheme}:" for scheme in BUCKETS))
     for call in (
         lambda place: pipeline.run(config, out=place, workers=0),
         lambda place: pipeline.plan(config, out=place),
@@ -200,4 +201,4 @@ def test_names_that_are_not_utf8(tmp_path: Path, capsys: Any) -> None:
 
 def test_paths_with_a_colon_are_paths() -> None:
     for name in ("a:b", "./12:30/x", "/data/s3:/x", "C"):
-        storage.check_local(Path(name))
+        check_local(Path(name))

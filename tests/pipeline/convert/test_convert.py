@@ -18,7 +18,7 @@ from pipeline.convert.hdf5 import Channels, unpack_samples
 from pipeline.convert.pack import SampleTarget, ShardPlace
 from pipeline.convert.stream import StreamBlock, StreamVocabulary
 from pipeline.core.errors import InputError
-from pipeline.core.storage import hash_file, tree_hash
+from pipeline.core.hashes import hash_file, tree_hash
 from pipeline.tokenizers.definition import load_definition, reference_tokenizer
 from tests.pipeline.convert.conversions import (
     EOS,

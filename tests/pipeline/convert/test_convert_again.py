@@ -15,7 +15,7 @@ from pipeline.convert.plan import choose_plan
 from pipeline.convert.run import run_conversion
 from pipeline.core import failpoint
 from pipeline.core.errors import ConfigError, InputError, ResourceError
-from pipeline.core.storage import tree_hash
+from pipeline.core.hashes import tree_hash
 from tests.forked import forked
 from tests.pipeline.convert.conversions import stream, to, write_texts
 from tests.slow import mark_slow

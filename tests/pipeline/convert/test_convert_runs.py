@@ -14,7 +14,7 @@ import pytest
 
 import pipeline
 from pipeline.convert import plan
-from pipeline.core.storage import tree_hash
+from pipeline.core.hashes import tree_hash
 from pipeline.hdf5 import HDF5Dataset
 from tests.forked import forked
 from tests.pipeline.convert.conversions import read_rows, rows_of, to, written

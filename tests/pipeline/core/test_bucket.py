@@ -14,7 +14,7 @@ from pipeline.core import bucket as buckets
 from pipeline.core import lease
 from pipeline.core.bucket import Bucket, ConflictError
 from pipeline.core.errors import ConfigError, ResourceError
-from pipeline.core.storage import hash_bytes
+from pipeline.core.hashes import hash_bytes
 
 
 @pytest.fixture

@@ -13,7 +13,9 @@ import pytest
 
 from pipeline.core import lease, mirror, storage
 from pipeline.core.errors import ConfigError, IntegrityError
+from pipeline.core.hashes import files_below, hash_bytes, read_verified, verify_file
 from pipeline.core.manifest import Shard
+from pipeline.core.places import open_place
 from pipeline.engine.stage import Inputs
 
 Usage = namedtuple("Usage", "total used free")
@@ -44,7 +46,7 @@ def test_names_and_sizes_are_there_at_once_and_bytes_when_they_are_read(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = other_host(monkeypatch, tmp_path, root)
-    assert list(storage.files_below(other)) == list(storage.files_below(root))
+    assert list(files_below(other)) == list(files_below(root))
     assert (other / "table.json").read_bytes() == (root / "table.json").read_bytes()
     shard = other / "shards/1.arrow"
     assert mirror.is_absent(shard)
@@ -110,12 +112,12 @@ def test_what_another_program_wrote_is_read_and_what_it_deleted_is_missing(
     data = b"\x01" * 50_000
     s3.client().put_object(Bucket="runs", Key=key.format(1), Body=data)
     shard, gone = (other_host(monkeypatch, tmp_path, root) / f"shards/{n}.arrow" for n in (1, 2))
-    mirror.check_stored(shard, storage.hash_bytes(data))
+    mirror.check_stored(shard, hash_bytes(data))
     with pytest.raises(IntegrityError, match=f"shards/1.arrow: changed: .*{'0' * 32}"):
         mirror.check_stored(shard, "0" * 32)
     assert mirror.is_absent(shard)
     s3.client().delete_object(Bucket="runs", Key=key.format(2))
-    for check in (mirror.check_stored, storage.verify_file, storage.read_verified):
+    for check in (mirror.check_stored, verify_file, read_verified):
         with pytest.raises(IntegrityError, match=r"s3://runs/.*/shards/2.arrow: missing"):
             check(gone, "0" * 32)
     with pytest.raises(FileNotFoundError):
@@ -173,7 +175,7 @@ def test_what_is_no_directory_in_a_bucket_is_refused(place: str) -> None:
 
 def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
     with pytest.raises(ConfigError, match="no credentials in a URL") as refused:
-        storage.open_place(Path("s3://wafermill:hunter2@runs/x"))
+        open_place(Path("s3://wafermill:hunter2@runs/x"))
     assert "hunter2" not in str(refused.value)
 
 
@@ -183,4 +185,4 @@ def test_what_to_install_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setitem(sys.modules, "obstore.store", None)
     mirror._bucket.cache_clear()
     with pytest.raises(ConfigError, match=r"gs://b: needs obstore; pip install 'wafermill\[gcs\]'"):
-        storage.open_place(Path("gs://b/run"))
+        open_place(Path("gs://b/run"))

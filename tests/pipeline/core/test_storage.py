@@ -13,7 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.core import failpoint, storage
-from pipeline.core.errors import IntegrityError, ResourceError
+from pipeline.core.directories import make_directory
+from pipeline.core.errors import ResourceError
+from pipeline.core.hashes import hash_bytes, hash_file, read_verified
 
 Fault = Callable[[str], None]
 
@@ -26,21 +28,17 @@ def test_publish_creates_parents_and_returns_size_and_hash(tmp_path: Path) -> No
     path = tmp_path / "a/b/c.bin"
     published = storage.publish(path, [b"one ", b"two"])
     assert path.read_bytes() == b"one two"
-    assert published == storage.WrittenFile(7, storage.hash_bytes(b"one two"))
-    assert storage.hash_file(path) == published.hash
+    assert published == storage.WrittenFile(7, hash_bytes(b"one two"))
+    assert hash_file(path) == published.hash
     assert not temps(tmp_path)
-
-
-def test_golden_hash() -> None:
-    assert storage.hash_bytes(b"wafermill") == "f43f56175133422cfe271865f2e4dd19"
 
 
 @given(st.lists(st.binary(max_size=50), max_size=6))
 def test_pieces_hash_like_the_whole(pieces: list[bytes]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         published = storage.publish(Path(directory) / "x", pieces)
-        assert published.hash == storage.hash_bytes(b"".join(pieces))
-        assert storage.read_verified(Path(directory) / "x", published.hash) == b"".join(pieces)
+        assert published.hash == hash_bytes(b"".join(pieces))
+        assert read_verified(Path(directory) / "x", published.hash) == b"".join(pieces)
 
 
 @pytest.mark.parametrize("point", ["start", "fsync", "written"])
@@ -124,30 +122,12 @@ def test_after_the_rename_the_new_content_stands(tmp_path: Path, fault: Fault, p
     assert not temps(tmp_path)
 
 
-@pytest.mark.parametrize("read", [storage.verify_file, storage.read_verified])
-def test_verifying_names_expected_and_actual(
-    tmp_path: Path, read: Callable[[Path, str], object]
-) -> None:
-    path = tmp_path / "x"
-    digest = storage.publish(path, b"data").hash
-    read(path, digest)
-    path.write_bytes(b"dat!")
-    with pytest.raises(IntegrityError) as caught:
-        read(path, digest)
-    expected = f"{path}: damaged: expected hash {digest}, found {storage.hash_bytes(b'dat!')}"
-    assert str(caught.value).startswith(expected)
-    assert "run again the command that made it" in str(caught.value)
-    path.unlink()
-    with pytest.raises(IntegrityError, match=f"x: missing; expected a file with hash {digest}"):
-        read(path, digest)
-
-
 @pytest.mark.parametrize(
     "call",
     [
         lambda path: storage.publish(path, b"x"),
         lambda path: storage.append_log_line(path, "line"),
-        lambda path: storage.make_directory(path),
+        make_directory,
         lambda path: storage.truncate(path, 0),
     ],
 )
@@ -194,19 +174,6 @@ def test_canonical_json_is_what_json_writes(value: object) -> None:
     """Hashes of records written by any version stand for the same bytes."""
     expected = json.dumps(value, sort_keys=True, ensure_ascii=False, indent=1) + "\n"
     assert storage.canonical_json(value) == expected.encode()
-
-
-def test_the_tree_hash_leaves_out_the_journal_the_lock_and_names(tmp_path: Path) -> None:
-    for root in ("one", "two"):
-        storage.publish(tmp_path / root / "a/x", b"1")
-        storage.publish(tmp_path / root / "y", b"2")
-    storage.publish(tmp_path / "two/journal/events.jsonl", b"?")
-    (tmp_path / "two/.lock").write_text("pid 1")
-    one, two = storage.tree_hash(tmp_path / "one"), storage.tree_hash(tmp_path / "two")
-    assert one == two
-    (tmp_path / "two/y").write_bytes(b"3")
-    assert storage.tree_hash(tmp_path / "two") != one
-    assert list(map(str, storage.files_below(tmp_path / "two"))) == ["a/x", "y"]
 
 
 @pytest.mark.crash

@@ -12,8 +12,9 @@ from unittest.mock import Mock
 import ftfy
 import pytest
 
-from pipeline.core import storage, zstd
+from pipeline.core import zstd
 from pipeline.core.errors import InputError
+from pipeline.core.hashes import hash_file
 from pipeline.demo import planted, quickstart
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -44,7 +45,7 @@ def records(directory: Path) -> list[dict[str, Any]]:
 
 
 def file_hashes(directory: Path) -> dict[str, str]:
-    return {path.name: storage.hash_file(path) for path in sorted(directory.iterdir())}
+    return {path.name: hash_file(path) for path in sorted(directory.iterdir())}
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.core.hashes import hash_file
 from pipeline.core.manifest import read_sealed, write_sealed
-from pipeline.core.storage import hash_file
 from pipeline.disclosure.about import About, load_about
 from pipeline.disclosure.disclosure import Disclosure, Form, list_published_files
 from pipeline.disclosure.publish import read_disclosure_facts, read_run_manifests

@@ -21,6 +21,7 @@ import pytest
 
 from pipeline.core import mirror, storage
 from pipeline.core.errors import IntegrityError
+from pipeline.core.hashes import hash_bytes, verify_file
 from pipeline.core.manifest import Shard
 from pipeline.engine import arrow_shard, blocks, verified
 from pipeline.engine.shared import Shared
@@ -146,7 +147,7 @@ def test_no_flipped_bit_changes_what_is_read(run: Path) -> None:
     assert sum(seen.values()) == 2 * FLIPS
     assert min(seen.values()) > 20, seen
     with pytest.raises(IntegrityError, match="damaged"):
-        storage.verify_file(path, shard.hash)
+        verify_file(path, shard.hash)
 
 
 def test_a_file_that_was_cut_is_named(run: Path) -> None:
@@ -247,7 +248,7 @@ def gather_bucket(root: Path, bucket: int) -> str:
     buckets = Buckets(split=0, begin=0, lists=(listed,), shards=shards)
     part = read_stream(buckets, 0, count, inputs)
     assert len(part.tokens) == count
-    return storage.hash_bytes(part.doc_id.tobytes() + part.tokens.tobytes())
+    return hash_bytes(part.doc_id.tobytes() + part.tokens.tobytes())
 
 
 def near_root(run: Path) -> Path:

@@ -18,6 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.core import storage
+from pipeline.core.directories import explain_errors
 from pipeline.core.errors import IntegrityError
 from pipeline.core.manifest import Shard, fingerprint_of
 from pipeline.engine import shared
@@ -108,7 +109,7 @@ def test_a_disk_that_fills_up_is_one_message(
     """What is shared is written before a call is sent, where an error still has a name."""
 
     def publish(path: Path, data: bytes, durable: bool) -> None:
-        with storage._explain_errors(path, len(data)):
+        with explain_errors(path, len(data)):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(shared, "storage", SimpleNamespace(**vars(storage) | {"publish": publish}))

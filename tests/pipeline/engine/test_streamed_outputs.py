@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.core import storage
 from pipeline.core.errors import InputError, NondeterminismError
+from pipeline.core.hashes import hash_file, verify_file
 from pipeline.core.manifest import read_record
 from pipeline.engine.runner import _perform, _TaskCall
 from pipeline.engine.stage import Inputs, Output, Result, bytes_output
@@ -43,7 +44,7 @@ def test_outputs_are_published_as_they_come(tmp_path: Path) -> None:
     assert done.counters == {"seen": 3}
     for index, shard in enumerate(done.shards):
         assert (tmp_path / shard.path).read_bytes() == b"piece %d" % index
-        assert shard.hash == shard.content_hash == storage.hash_file(tmp_path / shard.path)
+        assert shard.hash == shard.content_hash == hash_file(tmp_path / shard.path)
     assert _perform(call_of(tmp_path, streaming)).record == done
 
 
@@ -60,7 +61,7 @@ def test_a_second_attempt_never_replaces_other_content(tmp_path: Path) -> None:
         with pytest.raises(NondeterminismError, match="toy: two attempts gave different content"):
             _perform(call_of(tmp_path, attempt))
         for shard in committed.shards:
-            storage.verify_file(tmp_path / shard.path, shard.hash)
+            verify_file(tmp_path / shard.path, shard.hash)
     assert not list(tmp_path.rglob(f"{storage.TEMP_MARK}*"))
 
 
@@ -75,7 +76,7 @@ def test_a_second_attempt_may_be_compressed_otherwise(tmp_path: Path) -> None:
     assert first is not None
     assert second is not None
     assert first.shards[0].hash != second.shards[0].hash
-    storage.verify_file(tmp_path / "toy/0", second.shards[0].hash)
+    verify_file(tmp_path / "toy/0", second.shards[0].hash)
     assert read_record(tmp_path / "journal/records/toy/0.json") == second
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
+from pipeline.core.hashes import hash_bytes, hash_file
 from pipeline.engine import verified
 
 COUNT = """
@@ -36,7 +36,7 @@ def file(tmp_path: Path) -> Path:
 def hashed(path: Path, cache: Path, expected: str = "") -> int:
     """How often a fresh process hashes the file when it asks for it twice."""
     environment = {**os.environ, "WAFERMILL_CACHE": str(cache)}
-    words = [sys.executable, "-c", COUNT, str(path), expected or storage.hash_file(path)]
+    words = [sys.executable, "-c", COUNT, str(path), expected or hash_file(path)]
     ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
     return int(ended.stdout)
 
@@ -48,7 +48,7 @@ def test_the_second_process_does_not_hash(file: Path, tmp_path: Path) -> None:
 
 
 def test_a_change_with_the_old_time_is_seen(file: Path, tmp_path: Path) -> None:
-    cache, before, good = tmp_path / "cache", file.stat(), storage.hash_file(file)
+    cache, before, good = tmp_path / "cache", file.stat(), hash_file(file)
     assert hashed(file, cache) == 1
     data = bytearray(file.read_bytes())
     data[1000] ^= 1
@@ -98,7 +98,7 @@ def test_many_files_are_reported_in_order(tmp_path: Path) -> None:
     for number in range(20):
         path = tmp_path / str(number)
         path.write_bytes(b"%d" % number)
-        files.append((path, storage.hash_bytes(b"%d" % number)))
+        files.append((path, hash_bytes(b"%d" % number)))
     files[3] = (tmp_path / "gone", "hash")
     files[7] = (files[7][0], "0" * 32)
     problems = list(verified.verify_files(files))

@@ -17,6 +17,7 @@ import yaml
 import pipeline
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
+from pipeline.core.hashes import hash_file
 from pipeline.filters.ngram_model import (
     NgramModel,
     encode_model,
@@ -194,7 +195,7 @@ def test_a_table_without_an_empty_slot_hangs_nothing(tmp_path: Path) -> None:
 
 def test_a_model_that_changes_during_a_run_is_refused(tmp_path: Path) -> None:
     model_of(make_texts(1, 30, 20), tmp_path / "m", 3, 1)
-    before = storage.hash_file(tmp_path / "m")
+    before = hash_file(tmp_path / "m")
     model_of(make_texts(2, 30, 20), tmp_path / "m", 3, 1)
     with pytest.raises(ConfigError, match="changed while the run was under way"):
         open_unchanged(str(tmp_path / "m"), before)

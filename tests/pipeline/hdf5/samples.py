@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
-from pipeline.core.storage import hash_file
+from pipeline.core.hashes import hash_file
 
 NAME = "dataset-partition"
 

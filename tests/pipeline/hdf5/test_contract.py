@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.core.errors import IntegrityError
-from pipeline.core.storage import hash_bytes
+from pipeline.core.hashes import hash_bytes
 from pipeline.hdf5.chunks import shard_image
 from pipeline.hdf5.read import SampleDataset, SplitContents, check_split
 

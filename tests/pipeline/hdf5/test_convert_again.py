@@ -14,7 +14,7 @@ import pytest
 from pipeline.core import failpoint
 from pipeline.core import journal as lock
 from pipeline.core.errors import ConfigError, InputError, ResourceError
-from pipeline.core.storage import hash_file
+from pipeline.core.hashes import hash_file
 from pipeline.hdf5 import convert_dataset_to_HDF5
 from tests.forked import forked
 from tests.pipeline.hdf5.samples import LM, NAME, Samples, Stream, hashes, model_zoo

@@ -13,7 +13,7 @@ import torch
 
 import pipeline.hdf5
 from pipeline.core.errors import InputError
-from pipeline.core.storage import hash_file
+from pipeline.core.hashes import hash_file
 from pipeline.hdf5 import convert_dataset_to_HDF5
 from tests.pipeline.hdf5.samples import LM, MIXED, NAME, Samples, Stream, hashes, model_zoo
 

@@ -13,8 +13,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from pipeline.core.errors import InputError, IntegrityError
+from pipeline.core.hashes import hash_bytes
 from pipeline.core.ids import array_hash
-from pipeline.core.storage import hash_bytes
 from pipeline.hdf5 import HDF5Dataset, ModelZooSampler
 from pipeline.hdf5.chunks import shard_image
 from pipeline.hdf5.format import SAMPLE_FEATURES, VSL_FEATURES

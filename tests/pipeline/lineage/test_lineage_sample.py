@@ -13,7 +13,7 @@ import pytest
 
 import pipeline
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.core.storage import hash_bytes
+from pipeline.core.hashes import hash_bytes
 from pipeline.hdf5.chunks import shard_image
 from pipeline.hdf5.read import open_dataset
 from pipeline.lineage.forward import check_inverse

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.core import storage
+from pipeline.core.hashes import hash_file
 from pipeline.engine import levels
 
 lengths = st.lists(st.lists(st.integers(1, 30), max_size=3), min_size=3, max_size=6)
@@ -19,7 +19,7 @@ FORMATS = ("sample", "vsl", "corpus")
 def hashes(root: Path) -> dict[str, str]:
     """All that is made of the shuffled documents."""
     return {
-        path.relative_to(root).as_posix(): storage.hash_file(path)
+        path.relative_to(root).as_posix(): hash_file(path)
         for place in ("stream", "rows", "hdf5")
         for path in (root / place).rglob("*.*")
         if path.is_file()

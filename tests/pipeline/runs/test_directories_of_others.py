@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pipeline
-from pipeline.core import storage
+from pipeline.core.hashes import tree_hash
 from tests.forked import Ended, prep_in_fork
 
 TEXTS = [f"Text {n} of the words that a person keeps in a directory. " * 6 for n in range(9)]
@@ -69,13 +69,13 @@ def test_nothing_of_others_is_deleted(
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])
 def test_a_run_of_another_command_stays(command: str, finished: Path, tmp_path: Path) -> None:
     run = shutil.copytree(finished / "run", tmp_path / "run")
-    before = storage.tree_hash(run)
+    before = tree_hash(run)
     ended = prep_in_fork(*COMMANDS[command](finished), "--out", run, "--workers", 0)
     assert ended.code == 2
     said = f"{run}: holds a run of `prep run`; choose another --out"
     of_repack = f"{run}: holds another run; give a new or empty directory"
     assert (of_repack if command == "repack" else said) in ended.err
-    assert storage.tree_hash(run) == before
+    assert tree_hash(run) == before
 
 
 def test_files_of_others_may_stand_beside(finished: Path, tmp_path: Path) -> None:
@@ -91,13 +91,13 @@ def test_a_run_is_known_without_its_journal(
     lost: tuple[str, ...], finished: Path, tmp_path: Path
 ) -> None:
     run = shutil.copytree(finished / "run", tmp_path / "run")
-    before = storage.tree_hash(run)
+    before = tree_hash(run)
     for name in lost:
         path = run / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     ended = again(finished, run)
     assert ended.code == 0, ended.err
-    assert storage.tree_hash(run) == before
+    assert tree_hash(run) == before
 
 
 def again(finished: Path, run: Path) -> Ended:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import pipeline
 from pipeline.core.errors import IntegrityError
+from pipeline.core.hashes import hash_file
 from pipeline.core.manifest import (
     TaskRecord,
     read_manifest,
@@ -25,7 +26,6 @@ from pipeline.core.manifest import (
     write_manifest,
     write_sealed,
 )
-from pipeline.core.storage import hash_file
 from pipeline.runs import parts
 from pipeline.runs.records import DocumentTable
 from tests.forked import Ended

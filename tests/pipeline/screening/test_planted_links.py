@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from pipeline.core import journal, storage
+from pipeline.core.directories import confine_writes, make_directory, sync_directory
 from pipeline.core.errors import IntegrityError, ResourceError
+from pipeline.core.hashes import tree_hash
 from tests.forked import prep_in_fork
 from tests.pipeline.takedown.conftest import write_claim
 
@@ -20,8 +22,8 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "truncate": lambda path: storage.truncate(path, 0),
     "remove": storage.remove,
     "remove_tree": lambda path: storage.remove_tree(path.parent),
-    "make_directory": lambda path: storage.make_directory(path / "more"),
-    "sync_directory": lambda path: storage.sync_directory(path.parent),
+    "make_directory": lambda path: make_directory(path / "more"),
+    "sync_directory": lambda path: sync_directory(path.parent),
     "lock": lambda path: journal.hold_lock(path.parent).__enter__(),
 }
 
@@ -55,7 +57,7 @@ def test_no_directory_of_a_run_is_a_link(
     link.symlink_to(outside.joinpath(*names[1 : depth + 1]))
     before = content(outside)
     with (
-        storage.confine_writes(tmp_path / "run"),
+        confine_writes(tmp_path / "run"),
         pytest.raises(IntegrityError, match="a symbolic link") as caught,
     ):
         WRITERS[write](tmp_path / "run/a/b/c/x")
@@ -101,7 +103,7 @@ def test_a_directory_swapped_for_a_link_while_a_file_is_written(
         (run / "a").rename(run / "moved")
         (run / "a").symlink_to(outside)
 
-    with storage.confine_writes(run):
+    with confine_writes(run):
         storage.publish(run / "a/x", b"ours", swap)
     assert (run / "moved/x").read_bytes() == b"ours"
     assert content(outside) == before
@@ -133,7 +135,7 @@ def test_the_run_itself_may_be_reached_through_links(tmp_path: Path) -> None:
 
 def test_a_name_that_is_no_link_fails_as_ever(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with storage.confine_writes(tmp_path), pytest.raises(ResourceError, match="Not a directory"):
+    with confine_writes(tmp_path), pytest.raises(ResourceError, match="Not a directory"):
         storage.publish(tmp_path / "file/x", b"")
 
 
@@ -166,7 +168,7 @@ def test_prep_run_writes_nothing_through_a_planted_link(
         if place == Path("hdf5"):
             again = prep("run", corpus.config, "--out", run, "--workers", workers)
             assert again.code == 0, again.err
-            assert storage.tree_hash(run) == storage.tree_hash(small_run.directory)
+            assert tree_hash(run) == tree_hash(small_run.directory)
         shutil.rmtree(run)
         outside.rmdir()
 

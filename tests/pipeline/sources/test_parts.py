@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from pipeline.core import storage, zstd
 from pipeline.core.errors import InputError
+from pipeline.core.hashes import hash_bytes, hash_file
 from pipeline.core.manifest import Shard, StageManifest, TaskRecord
 from pipeline.engine.stage import Inputs
 from pipeline.runs.views.documents import PiecesOutput
@@ -106,7 +107,7 @@ def parts_of(
         ReadPlan((file,), 0, size, (0,)), PiecesOutput(StageManifest("pieces", "", {}, (record,)))
     )
     parts = tuple(part for task in reading.tasks for part in task)
-    assert {part.digest for part in parts} == {storage.hash_file(path)}
+    assert {part.digest for part in parts} == {hash_file(path)}
     return parts
 
 
@@ -209,9 +210,7 @@ def test_what_becomes_a_piece(tmp_path: Path) -> None:
 def test_memory_of_a_piece_is_bounded(tmp_path: Path) -> None:
     """Pieces come one by one: when the first is handed over, most of the file is not read yet."""
     path = tmp_path / "a.jsonl.zst"
-    data = b"".join(
-        b'{"text": "%s"}\n' % storage.hash_bytes(b"%d" % i).encode() for i in range(200_000)
-    )
+    data = b"".join(b'{"text": "%s"}\n' % hash_bytes(b"%d" % i).encode() for i in range(200_000))
     path.write_bytes(zstd.compress(data))
     ((file,), _) = files.find("in", str(path), tmp_path)
     outputs = iter(_pieces(PiecesJob(0, file, RULES, 1 << 20, "fail"), Inputs(tmp_path)).outputs)

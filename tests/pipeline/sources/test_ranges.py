@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.config.prep import load_config
-from pipeline.core import storage
 from pipeline.core.errors import InputError, ResourceError
+from pipeline.core.hashes import hash_bytes, tree_hash
 from pipeline.sources.files import HashingReader
 from pipeline.sources.ranges import ByteRange
 from pipeline.stages.tables import sources_stage
@@ -116,7 +116,7 @@ def test_by_ranges_a_run_is_that_of_the_local_file(
     web.has_ranges = True
     there = run(f"{web.address}/raw/{name}", tmp_path / "there")
     assert len(documents(there)) > 3
-    assert storage.tree_hash(there) == storage.tree_hash(here)
+    assert tree_hash(there) == tree_hash(here)
     assert scratch(there) == 0
 
 
@@ -172,7 +172,7 @@ def test_reading_here_and_there(
                 assert some == data[position : position + len(some)]
                 assert some or not count or position == len(data)
                 position += len(some)
-        assert reader.hash_rest(len(data)) == storage.hash_bytes(data)
+        assert reader.hash_rest(len(data)) == hash_bytes(data)
 
 
 class TestTrouble:
@@ -183,7 +183,7 @@ class TestTrouble:
         self, name: str, raw: Path, web: Any, texts: list[str], tmp_path: Path
     ) -> None:
         (raw / name).write_bytes(NEAR[name](texts))
-        expected = storage.tree_hash(run(raw / name, tmp_path / "here"))
+        expected = tree_hash(run(raw / name, tmp_path / "here"))
         web.has_ranges = True
         requests = itertools.count()
 
@@ -194,7 +194,7 @@ class TestTrouble:
         kinds = itertools.cycle([503, 0, 500])
         web.before = fail
         there = run(f"{web.address}/raw/{name}", tmp_path / "there")
-        assert storage.tree_hash(there) == expected
+        assert tree_hash(there) == expected
         assert next(requests) > 20
 
     @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
@@ -243,6 +243,4 @@ class TestTrouble:
         with pytest.raises(InputError, match=f"/raw/{name}: changed while this run read it"):
             run(*command)
         assert not other.exists()
-        assert storage.tree_hash(run(*command)) == storage.tree_hash(
-            run(raw / name, tmp_path / "fresh", 0, rule)
-        )
+        assert tree_hash(run(*command)) == tree_hash(run(raw / name, tmp_path / "fresh", 0, rule))

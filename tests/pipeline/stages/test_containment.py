@@ -12,7 +12,7 @@ import pytest
 import pipeline
 from dedup.containment import sample_shingles
 from dedup.presets import PRESETS, shingles
-from pipeline.core import storage
+from pipeline.core.hashes import tree_hash
 from pipeline.engine import levels
 from pipeline.runs.clusters import find_siblings
 from pipeline.stages import containment
@@ -131,7 +131,7 @@ def test_how_it_is_divided_changes_nothing(
     for place in ("clusters.parquet", "documents.parquet"):
         tables = [pq.read_table(root / place) for root in (plain, run)]
         assert tables[0].equals(tables[1])
-    assert storage.tree_hash(run / "hdf5") == storage.tree_hash(plain / "hdf5")
+    assert tree_hash(run / "hdf5") == tree_hash(plain / "hdf5")
     for place in ("merged_samples", "merged_containers"):
         assert (run / place).exists() == (cut == "merges")
 

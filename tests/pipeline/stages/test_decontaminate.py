@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.config.prep import DecontaminateConfig
-from pipeline.core import ids, storage, zstd
+from pipeline.core import ids, zstd
 from pipeline.core.errors import InputError
+from pipeline.core.hashes import hash_file
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import Shard, StageManifest
 from pipeline.engine.executor import LocalExecutor
@@ -375,4 +376,4 @@ def test_labelled_documents(
     assert len(decisions) == len(targets)
     unchecked = {name: c["unchecked"] for name, c in index.tasks[0].counters["sets"].items()}
     assert sum(unchecked.values()) == 113
-    assert storage.hash_file(Path(sets[0].location)) == sets[0].hash
+    assert hash_file(Path(sets[0].location)) == sets[0].hash

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.config.prep import DedupConfig, ReadConfig, load_config
-from pipeline.core import storage, zstd
+from pipeline.core import zstd
 from pipeline.core.errors import InputError
+from pipeline.core.hashes import hash_bytes, hash_file, tree_hash
 from pipeline.sources.streams import decompress_blocks
 from pipeline.stages.pieces import pieces_stage
 from pipeline.stages.tables import sources_stage
@@ -114,7 +115,7 @@ def records_of(out: Path) -> list[pa.Table]:
 
 def tree(directory: Path) -> dict[str, str]:
     return {
-        path.relative_to(directory).as_posix(): storage.hash_file(path)
+        path.relative_to(directory).as_posix(): hash_file(path)
         for path in sorted(directory.rglob("*"))
         if path.is_file()
     }
@@ -140,7 +141,7 @@ def test_tables_of_the_inputs(read_whole: Path, read_cut: Path, collection: Path
     ]
     assert tables[0].equals(tables[1])
     for row in tables[1].to_pylist():
-        assert row["hash"] == storage.hash_file(collection / "raw" / row["path"])
+        assert row["hash"] == hash_file(collection / "raw" / row["path"])
     rows = pq.read_table(read_cut / "inputs.parquet").to_pylist()
     assert [row["task"] for row in rows[1:]] == [row["task"] + row["tasks"] for row in rows[:-1]]
     assert [row["tasks"] > 1 for row in rows] == [True] * 4 + [False]
@@ -150,7 +151,7 @@ def test_any_number_of_workers(
     collection: Path, read_cut: Path, tmp_path: Path, two_workers: int
 ) -> None:
     run(collection, tmp_path / "run", SMALL, workers=two_workers)
-    assert storage.tree_hash(tmp_path / "run") == storage.tree_hash(read_cut)
+    assert tree_hash(tmp_path / "run") == tree_hash(read_cut)
 
 
 @pytest.mark.parametrize("hit", [4, 7, 12])
@@ -164,7 +165,7 @@ def test_killed_among_the_pieces(
     assert ended.code == -signal.SIGKILL
     assert not (tmp_path / "run/manifests/pieces.json").exists()
     run(collection, tmp_path / "run", SMALL)
-    assert storage.tree_hash(tmp_path / "run") == storage.tree_hash(read_cut)
+    assert tree_hash(tmp_path / "run") == tree_hash(read_cut)
 
 
 def test_reuse_and_clean_up(collection: Path, tmp_path: Path) -> None:
@@ -197,7 +198,7 @@ def test_a_changed_file_is_cut_again(collection: Path, tmp_path: Path) -> None:
     path.write_bytes(zstd.compress(data.replace(b"harbour", b"seaport")))
     run(root, tmp_path / "run", SMALL)
     run(root, tmp_path / "fresh", SMALL)
-    assert storage.tree_hash(tmp_path / "run") == storage.tree_hash(tmp_path / "fresh")
+    assert tree_hash(tmp_path / "run") == tree_hash(tmp_path / "fresh")
 
 
 @pytest.fixture
@@ -234,7 +235,7 @@ def test_parquet_damaged_in_the_middle(tmp_path: Path) -> None:
     """Found before any part is cleaned, though only a page inside is wrong."""
     (tmp_path / "raw").mkdir()
     (tmp_path / "c.yaml").write_text(CONFIG)
-    texts = [storage.hash_bytes(b"%d" % i) * 9 for i in range(400)]
+    texts = [hash_bytes(b"%d" % i) * 9 for i in range(400)]
     path = tmp_path / "raw/a.parquet"
     pq.write_table(pa.table({"text": texts}), path, row_group_size=50, compression="zstd")
     (tmp_path / "raw/b.jsonl").write_text(json.dumps({"text": texts[0]}) + "\n")

@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.config.yaml import loads_value
-from pipeline.core import storage, zstd
+from pipeline.core import zstd
 from pipeline.core.errors import ConfigError
+from pipeline.core.hashes import hash_file
 from pipeline.runs import layout
 from pipeline.runs.catalogue import STORIES
 from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
@@ -121,14 +122,14 @@ def test_workers_and_resume(raw: Any, tmp_path: Path, two_workers: int) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     first = run_preparation(options, one, 0, story=story)
     run_preparation(options, two, two_workers, story=story)
-    cleaned = {p.name: storage.hash_file(p) for p in (one / layout.CLEANED).iterdir()}
-    assert cleaned == {p.name: storage.hash_file(p) for p in (two / layout.CLEANED).iterdir()}
+    cleaned = {p.name: hash_file(p) for p in (one / layout.CLEANED).iterdir()}
+    assert cleaned == {p.name: hash_file(p) for p in (two / layout.CLEANED).iterdir()}
     for name in (
         "documents.parquet/000000.parquet",
         "evidence.parquet/000000.parquet",
         layout.LEDGER,
     ):
-        assert storage.hash_file(one / name) == storage.hash_file(two / name)
+        assert hash_file(one / name) == hash_file(two / name)
 
     broken = tmp_path / "broken"
     shutil.copytree(one, broken)
@@ -137,7 +138,7 @@ def test_workers_and_resume(raw: Any, tmp_path: Path, two_workers: int) -> None:
     (broken / "filters/000001.evidence.arrow").write_bytes(b"torn")
     resumed = run_preparation(options, broken, 0, story=story)
     assert {"clean", "keep"} <= set(resumed.reused)
-    assert cleaned == {p.name: storage.hash_file(p) for p in (broken / layout.CLEANED).iterdir()}
+    assert cleaned == {p.name: hash_file(p) for p in (broken / layout.CLEANED).iterdir()}
     assert set(first.stages) <= set(STORIES["clean"].stages)
 
 

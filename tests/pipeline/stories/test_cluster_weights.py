@@ -16,8 +16,8 @@ import pytest
 import pipeline
 from pipeline.core import rng
 from pipeline.core.errors import IntegrityError
+from pipeline.core.hashes import tree_hash
 from pipeline.core.ledger import ledger_from_dict
-from pipeline.core.storage import tree_hash
 from pipeline.engine import levels
 from pipeline.stages import components
 from pipeline.stories.verify import verify_run

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.core import storage
+from pipeline.core.hashes import hash_file
 from pipeline.runs import layout
 from pipeline.stories.clean import CleaningOptions, clean_settings, make_clean_story
 from pipeline.stories.loop import Manifest
@@ -96,7 +96,7 @@ def test_the_manifest_and_the_plan_say_what_was_used(
 ) -> None:
     out = tmp_path / "out"
     planned = prep("clean", "--config", home / "rules.yaml", "--out", out, "--dry-run")
-    file_hash = storage.hash_file(home / "my_rules.py")
+    file_hash = hash_file(home / "my_rules.py")
     assert (
         f'mostly_letters {{"least": 0.6}}: {home / "my_rules.py"}, hash {file_hash}' in planned.out
     )

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.core import storage, zstd
+from pipeline.core import zstd
 from pipeline.core.errors import IntegrityError
+from pipeline.core.hashes import files_below, hash_file, tree_hash
 from pipeline.sources import files
 from pipeline.stories.verify import verify_run
 from tests.forked import prep_in_fork
@@ -120,7 +121,7 @@ def test_any_way_to_name_the_files_gives_the_same(
     raw: Raw, kept: Path, tmp_path: Path, prep: Prep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A directory, the files in any order, twice, globs: relative to the directory they share."""
-    wanted = storage.tree_hash(kept)
+    wanted = tree_hash(kept)
     ways: list[list[object]] = [
         [*reversed(raw.files), raw.files[0]],
         [raw.root / "*.jsonl*", raw.root / "sub", raw.root / "sub/../a.jsonl"],
@@ -129,10 +130,10 @@ def test_any_way_to_name_the_files_gives_the_same(
         out = tmp_path / str(number)
         ended = prep("dedup", *way, "--out", out, *OPTIONS)
         assert ended.code == 0, ended.err
-        assert storage.tree_hash(out) == wanted
+        assert tree_hash(out) == wanted
     monkeypatch.chdir(raw.root)
     assert prep("dedup", ".", "--out", tmp_path / "there", *OPTIONS).code == 0
-    assert storage.tree_hash(tmp_path / "there") == wanted
+    assert tree_hash(tmp_path / "there") == wanted
 
 
 def test_workers_change_nothing(
@@ -141,7 +142,7 @@ def test_workers_change_nothing(
     options = ("--workers", two_workers, "--max-bad-share", "20 %")
     ended = prep("dedup", raw.root, "--out", tmp_path / "two", *options)
     assert ended.code == 0, ended.err
-    assert storage.tree_hash(tmp_path / "two") == storage.tree_hash(kept)
+    assert tree_hash(tmp_path / "two") == tree_hash(kept)
 
 
 def test_memory_changes_no_result(raw: Raw, kept: Path, tmp_path: Path, prep: Prep) -> None:
@@ -206,7 +207,7 @@ def test_upkeep_of_such_a_run(raw: Raw, own: Path, prep: Prep) -> None:
     assert status["finished"] and [s["stage"] for s in status["stages"]] == DEDUP_STAGES
     names = [c["name"] for c in json.loads(prep("verify", own, "--json").out)]
     assert names == ["hashes", "ledger", "records"]
-    before = {p: storage.hash_file(own / p) for p in storage.files_below(own / "records")
+    before = {p: hash_file(own / p) for p in files_below(own / "records")
               if (own / p).exists()}  # fmt: skip
     assert prep("clean-up", own).code == 0
     assert not (own / "signatures").exists() and (own / "records/a.jsonl").exists()
@@ -215,7 +216,7 @@ def test_upkeep_of_such_a_run(raw: Raw, own: Path, prep: Prep) -> None:
     changed = prep("dedup", raw.root, "--out", own, *OPTIONS, "--preset", "exact")
     assert changed.code == 0 and "rebuilding" in changed.err
     assert prep("dedup", raw.root, "--out", own, *OPTIONS).code == 0
-    assert before == {p: storage.hash_file(own / p) for p in before}
+    assert before == {p: hash_file(own / p) for p in before}
     verify_run(own)
 
 
@@ -240,7 +241,7 @@ def test_damage_is_found_and_mended(raw: Raw, kept: Path, own: Path, prep: Prep)
     with pytest.raises(IntegrityError, match=r"d\.parquet: damaged"):
         verify_run(own)
     assert prep("dedup", raw.root, "--out", own, *OPTIONS).code == 0
-    assert storage.tree_hash(own) == storage.tree_hash(kept)
+    assert tree_hash(own) == tree_hash(kept)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "sub/d.parquet", "b.jsonl.zst"])
@@ -270,7 +271,7 @@ def test_the_output_may_stand_among_the_inputs(
     root = Raw(tmp_path / "corpus", write_prose).root
     for _ in range(2):
         assert prep("dedup", root, "--out", root / "kept", *OPTIONS).code == 0
-        assert storage.tree_hash(root / "kept") == storage.tree_hash(kept)
+        assert tree_hash(root / "kept") == tree_hash(kept)
 
 
 def test_dry_run_and_plan_state_what_is_found(

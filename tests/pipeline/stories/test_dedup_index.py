@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.core import storage
+from pipeline.core.hashes import files_below, tree_hash
 from pipeline.core.manifest import read_manifest, write_sealed
 from pipeline.stories.verify import verify_run
 from tests.forked import prep_in_fork
@@ -148,12 +148,12 @@ def states(run: Path) -> dict[bytes, str]:
 def test_a_document_once_kept_stays_kept(shards: list[Path], own: Path, prep: Prep) -> None:
     """Adding changes no byte of earlier batches; new documents go where an old one stands for them,
     whatever their keys, and never for one that had gone itself."""
-    before = [storage.tree_hash(batch(own, n)) for n in range(2)]
+    before = [tree_hash(batch(own, n)) for n in range(2)]
     ended = prep("dedup", "index", "add", own, shards[3], "--workers", 0, "--json")
     assert ended.code == 0, ended.err
     value = json.loads(ended.out)
     assert value["batch"] == "000002" and value["fresh"] and value["duplicates"]
-    assert [storage.tree_hash(batch(own, n)) for n in range(2)] == before
+    assert [tree_hash(batch(own, n)) for n in range(2)] == before
     kept = {k for n in range(2) for k, s in states(batch(own, n)).items() if s == "kept"}
     gone = {k for n in range(2) for k, s in states(batch(own, n)).items() if s != "kept"}
     rows = pq.read_table(batch(own, 2) / "clusters.parquet").to_pylist()
@@ -174,14 +174,14 @@ def test_a_query_answers_with_old_identities(
         b"\n" + b"".join(record(t, i) for i, t in enumerate(texts))
     )
     pq.write_table(pa.table({"text": [write_prose(77_002), texts[1]]}), tmp_path / "new/x.parquet")
-    before = storage.tree_hash(index)
+    before = tree_hash(index)
     asked = ("dedup", "index", "query", index, tmp_path / "new", "--workers", 0)
     ended = prep(*asked, "--json", "--out", tmp_path / "matches.jsonl")
     assert ended.code == 0, ended.err
     found = json.loads(ended.out)
     lines = (tmp_path / "matches.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == found
-    assert storage.tree_hash(index) == before
+    assert tree_hash(index) == before
     near, exact, row = found
     documents = pq.read_table(batch(index, 0) / "documents.parquet").to_pylist()
     (old,) = [d for d in documents if d["doc_key"].hex() == near["document"]]
@@ -215,7 +215,7 @@ def test_nothing_depends_on_workers_or_the_place(
                      "--workers", workers)  # fmt: skip
         assert ended.code == 0, ended.err
     for number in range(2):
-        assert storage.tree_hash(batch(other, number)) == storage.tree_hash(batch(index, number))
+        assert tree_hash(batch(other, number)) == tree_hash(batch(index, number))
     assert (other / "index.json").read_bytes() == (index / "index.json").read_bytes()
 
 
@@ -223,7 +223,7 @@ def test_no_published_file_knows_where_it_stands(index: Path, shards: list[Path]
     published = [index / "index.json"]
     for number in range(2):
         run = batch(index, number)
-        published += [run / p for p in storage.files_below(run)]
+        published += [run / p for p in files_below(run)]
     for path in published:
         data = path.read_bytes()
         for place in (index, shards[0].parent):
@@ -250,7 +250,7 @@ def test_an_add_killed_anywhere_goes_on(
         other = prep("dedup", "index", "add", own, shards[0].parent, "--workers", 0)
         assert other.code == 3 and "begun with other files or another --name" in other.err
     assert prep(*add).code == 0
-    assert storage.tree_hash(batch(own, 2)) == storage.tree_hash(batch(grown, 2))
+    assert tree_hash(batch(own, 2)) == tree_hash(batch(grown, 2))
     assert (own / "index.json").read_bytes() == (grown / "index.json").read_bytes()
     again = prep(*add)
     assert again.code == 0 and "batch 000002 already holds exactly these files" in again.out
@@ -283,7 +283,7 @@ def test_what_is_refused(own: Path, shards: list[Path], tmp_path: Path, prep: Pr
         ended = prep("dedup", "index", *arguments)
         return ended.code, ended.err
 
-    before = storage.tree_hash(own)
+    before = tree_hash(own)
     assert told("add", tmp_path / "nowhere", shards[3]) == (
         3, f"prep: {tmp_path / 'nowhere'}: no index here; `prep dedup index build` makes one\n"
     )  # fmt: skip
@@ -301,7 +301,7 @@ def test_what_is_refused(own: Path, shards: list[Path], tmp_path: Path, prep: Pr
     (tmp_path / "full/x").touch()
     code, err = told("build", tmp_path / "full", shards[0])
     assert code == 2 and "not empty and not an index" in err
-    assert storage.tree_hash(own) == before
+    assert tree_hash(own) == before
     assert prep("dedup", "index", "add", own, other, "--workers", 0).code == 0
 
 

@@ -16,7 +16,7 @@ import pytest
 import pipeline
 from pipeline.core import rng, zstd
 from pipeline.core.errors import IntegrityError
-from pipeline.core.storage import tree_hash
+from pipeline.core.hashes import tree_hash
 from pipeline.stages.records import label_meta
 from pipeline.stories.verify import verify_run
 from tests.forked import prep_in_fork

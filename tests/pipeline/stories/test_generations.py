@@ -13,7 +13,7 @@ import pytest
 
 import pipeline
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
-from pipeline.core.storage import hash_file
+from pipeline.core.hashes import hash_file
 from pipeline.explain import text_search
 from pipeline.hdf5.read import open_dataset
 from pipeline.runs.generations import list_generations

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import pipeline
-from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
+from pipeline.core.hashes import files_below, hash_file
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import RemovedInputError
 from pipeline.runs.catalogue import INTERMEDIATE_DIRECTORIES, SCRATCH, STAGES, list_unneeded
@@ -25,8 +25,8 @@ def files(directory: Path) -> dict[str, str]:
     """Hash of every file that is no scratch and says nothing of when and how it was made."""
     told = {".lock", "events.head", "events.jsonl", "manifest.json", "journal"}
     return {
-        path.as_posix(): storage.hash_file(directory / path)
-        for path in storage.files_below(directory)
+        path.as_posix(): hash_file(directory / path)
+        for path in files_below(directory)
         if path.parts[0] not in {*SCRATCH, *told}
     }
 

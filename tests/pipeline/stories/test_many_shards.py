@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import pipeline
-from pipeline.core import storage
+from pipeline.core.hashes import files_below, hash_file, tree_hash
 from pipeline.engine import levels
 from pipeline.runs.catalogue import SCRATCH
 from pipeline.stories.export import ExportOptions, export_run
@@ -40,8 +40,8 @@ def results(directory: Path) -> dict[str, str]:
     others = {".lock", "events.head", "events.jsonl", "manifest.json", "journal", "manifests",
               "report.html", "clusters.html"}  # fmt: skip
     return {
-        path.as_posix(): storage.hash_file(directory / path)
-        for path in storage.files_below(directory)
+        path.as_posix(): hash_file(directory / path)
+        for path in files_below(directory)
         if path.parts[0] not in {*SCRATCH, *others}
     }
 
@@ -64,7 +64,7 @@ def test_a_run_by_workers_that_keeps_little(
 def test_repacked(usual: Path, tmp_path: Path) -> None:
     again = repack_run(usual, tmp_path / "packed", workers=0)
     assert set(MERGES) <= again.stages.keys()
-    assert storage.tree_hash(tmp_path / "packed/hdf5") == storage.tree_hash(usual / "hdf5")
+    assert tree_hash(tmp_path / "packed/hdf5") == tree_hash(usual / "hdf5")
 
 
 @pytest.mark.parametrize("shuffled", [True, False])

@@ -15,8 +15,8 @@ import pytest
 import pipeline
 from pipeline.core import rng
 from pipeline.core.errors import IntegrityError
+from pipeline.core.hashes import tree_hash
 from pipeline.core.ledger import ledger_from_dict
-from pipeline.core.storage import tree_hash
 from pipeline.stages.mixture.quotas import ALL
 from pipeline.stories.verify import verify_run
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline
-from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.hashes import tree_hash
 from pipeline.engine.runner import Runner
 from pipeline.lineage.trace import trace_row, trace_tokens
 from pipeline.stories.repack import RepackOptions, repack_run
@@ -36,7 +36,7 @@ OVERRIDES = {
 
 def same_outputs(one: Path, other: Path) -> None:
     """Everything a reader of the data set may open."""
-    assert storage.tree_hash(one / "hdf5") == storage.tree_hash(other / "hdf5")
+    assert tree_hash(one / "hdf5") == tree_hash(other / "hdf5")
     for name in SAME_FILES:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
@@ -55,10 +55,10 @@ def test_without_changes_after_clean_up(small_run: Any, tmp_path: Path) -> None:
     """tokens/ and the tables are enough; the run itself is not touched."""
     shutil.copytree(small_run.directory, tmp_path / "run")
     delete_intermediates(tmp_path / "run")
-    before = storage.tree_hash(tmp_path / "run")
+    before = tree_hash(tmp_path / "run")
     repack_run(tmp_path / "run", tmp_path / "packed", workers=0)
     same_outputs(tmp_path / "packed", small_run.directory)
-    assert storage.tree_hash(tmp_path / "run") == before
+    assert tree_hash(tmp_path / "run") == before
 
 
 def test_a_mixture_and_more_splits_stay(small_run: Any, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_another_seed_is_another_order_of_the_same_documents(
     packed = repack_run(small_run.directory, tmp_path / "p", RepackOptions(seed=99), 0).directory
     ledgers = [json.loads((d / "ledger.json").read_bytes()) for d in (packed, small_run.directory)]
     assert ledgers[0] == ledgers[1]
-    assert storage.tree_hash(packed / "hdf5") != storage.tree_hash(small_run.directory / "hdf5")
+    assert tree_hash(packed / "hdf5") != tree_hash(small_run.directory / "hdf5")
     verify_run(packed)
 
 
@@ -100,10 +100,10 @@ def test_an_interrupted_repack_goes_on(
     monkeypatch.undo()
     manifest = repack_run(small_run.directory, tmp_path / "again", changes, 0)
     assert manifest.reused == tuple(calls[:-1])
-    assert storage.tree_hash(tmp_path / "again") == storage.tree_hash(whole)
+    assert tree_hash(tmp_path / "again") == tree_hash(whole)
     (tmp_path / "again/hdf5/train/examples_000000.h5").unlink()
     repack_run(small_run.directory, tmp_path / "again", changes, 0)
-    assert storage.tree_hash(tmp_path / "again") == storage.tree_hash(whole)
+    assert tree_hash(tmp_path / "again") == tree_hash(whole)
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_workers_change_no_byte(small_run: Any, tmp_path: Path) -> None:
     changes = RepackOptions(format="vsl")
     one = repack_run(small_run.directory, tmp_path / "one", changes, 0).directory
     two = repack_run(small_run.directory, tmp_path / "two", changes, 2).directory
-    assert storage.tree_hash(one) == storage.tree_hash(two)
+    assert tree_hash(one) == tree_hash(two)
 
 
 def test_trace_and_the_command(small_run: Any, tmp_path: Path, prep: Callable[..., Any]) -> None:

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline
-from pipeline.core import storage
 from pipeline.core.errors import InputError
+from pipeline.core.hashes import tree_hash
 from pipeline.demo import planted, quickstart
 from pipeline.disclosure.publish import write_disclosure
 from pipeline.runs import layout
@@ -148,7 +148,7 @@ def test_evidence_and_decisions_for_any_number_of_workers(
     small = "read.task_bytes=4096"
     prepare(raw, tmp_path / "none", small)
     prepare(raw, tmp_path / "two", small, workers=two_workers)
-    assert storage.tree_hash(tmp_path / "none") == storage.tree_hash(tmp_path / "two")
+    assert tree_hash(tmp_path / "none") == tree_hash(tmp_path / "two")
     assert len(list((tmp_path / "none/documents").iterdir())) > 2
 
 

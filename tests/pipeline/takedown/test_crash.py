@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.commands.takedown import TakedownOptions, take_down
-from pipeline.core import storage
+from pipeline.core.hashes import files_below, hash_file
 from pipeline.hdf5.read import open_dataset
 from pipeline.runs.events import verify_events
 from pipeline.stories.verify import verify_run
@@ -60,9 +60,7 @@ def call(claim: LoadedClaim, run: Path) -> None:
 def state(run: Path) -> dict[str, str]:
     """Every file but the logs, which hold times, and the journal."""
     return {
-        path.as_posix(): storage.hash_file(run / path)
-        for path in storage.files_below(run)
-        if path.name not in LOGS
+        path.as_posix(): hash_file(run / path) for path in files_below(run) if path.name not in LOGS
     }
 
 

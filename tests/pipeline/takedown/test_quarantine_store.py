@@ -16,8 +16,9 @@ import pytest
 
 import pipeline
 from pipeline.config.prep import load_config
-from pipeline.core import journal, storage
+from pipeline.core import journal
 from pipeline.core.errors import ConfigError
+from pipeline.core.hashes import hash_file, tree_hash
 from pipeline.core.manifest import read_manifest
 from pipeline.stages import document_rows
 from pipeline.stories.clean import SCREEN, make_clean_story
@@ -70,7 +71,7 @@ def quarantined(run: Path) -> set[str]:
 
 
 def shard_hashes(run: Path) -> dict[str, str]:
-    return {p.name: storage.hash_file(p) for p in sorted((run / "documents").glob("*.arrow"))}
+    return {p.name: hash_file(p) for p in sorted((run / "documents").glob("*.arrow"))}
 
 
 def test_every_run_moves_the_texts_and_nothing_else(small_run: Any, allowed: Path) -> None:
@@ -173,7 +174,7 @@ def fresh(small_run: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     def hash_of(change: str) -> str:
         root = tmp_path_factory.mktemp("fresh")
         pipeline.run(small_run.corpus.config, root / "run", 0, overrides=changed(change, root))
-        return storage.tree_hash(root / "run")
+        return tree_hash(root / "run")
 
     return hash_of
 
@@ -188,14 +189,14 @@ def test_a_changed_run_equals_a_fresh_one(
     """There and back: stages that need not run again do not, and all bytes are the same."""
     overrides = changed(change, tmp_path)
     again = pipeline.run(small_run.corpus.config, run, 0, overrides=overrides)
-    assert storage.tree_hash(run) == fresh(change)
+    assert tree_hash(run) == fresh(change)
     assert REUSED[change] <= set(again.reused)
     held = quarantined(run)
     assert texts(run, "quarantine").keys() == held
     assert all((texts(run)[key] == "") == (key in held) for key in texts(run))
     verify_run(run)
     pipeline.run(small_run.corpus.config, run, 0)
-    assert storage.tree_hash(run) == storage.tree_hash(small_run.directory)
+    assert tree_hash(run) == tree_hash(small_run.directory)
 
 
 def test_an_unchanged_run_reuses_everything(run: Path, small_run: Any) -> None:
@@ -222,7 +223,7 @@ def test_a_released_document_is_taken_in(run: Path, small_run: Any, allowed: Pat
     for name in ("reviews.jsonl", "events.jsonl", "events.head"):
         shutil.copy(run / name, fresh / name)
     pipeline.run(small_run.corpus.config, fresh, 0)
-    assert storage.tree_hash(run) == storage.tree_hash(fresh)
+    assert tree_hash(run) == tree_hash(fresh)
     assert book.key not in quarantined(run)
     assert texts(run)[book.key] == texts(allowed)[book.key]
     assert book.key not in texts(run, "quarantine")
@@ -244,7 +245,7 @@ def test_a_damaged_shard_is_made_again(place: str, how: str, run: Path, small_ru
     if how == "damaged":
         path.write_bytes(data)
     pipeline.run(small_run.corpus.config, run, 0)
-    assert storage.tree_hash(run) == storage.tree_hash(small_run.directory)
+    assert tree_hash(run) == tree_hash(small_run.directory)
 
 
 def test_a_command_that_screens_nothing_leaves_them(run: Path, small_run: Any) -> None:
@@ -252,7 +253,7 @@ def test_a_command_that_screens_nothing_leaves_them(run: Path, small_run: Any) -
     loaded = load_config(small_run.corpus.config)
     with pytest.raises(ConfigError, match="holds a run of `prep run`; choose another --out"):
         run_config(loaded, run, 0, story=make_clean_story("jsonl"))
-    assert storage.tree_hash(run) == storage.tree_hash(small_run.directory)
+    assert tree_hash(run) == tree_hash(small_run.directory)
 
 
 def test_screening_alone_moves_them_too(run: Path, small_run: Any, tmp_path: Path) -> None:
@@ -296,6 +297,6 @@ def test_killed_while_texts_go_back_and_forth(
             -signal.SIGKILL,
         )
         call()
-        assert storage.tree_hash(out) == expected, number
+        assert tree_hash(out) == expected, number
         number += stride
     assert number > 100

@@ -15,6 +15,7 @@ import pytest
 import pipeline
 from pipeline.core import storage
 from pipeline.core.errors import InputError
+from pipeline.core.hashes import hash_file
 from pipeline.core.manifest import read_manifest, read_sealed, write_manifest, write_sealed
 from pipeline.engine.runner import manifest_path
 from pipeline.engine.stage import parquet_output
@@ -261,7 +262,7 @@ def _replace(run: Path, path: str, table: pa.Table) -> None:
     top = read_sealed(run / "manifest.json")
     for file in top["files"]:
         if file["path"] in (path, "manifests/evidence.json"):
-            file["hash"] = storage.hash_file(run / file["path"])
+            file["hash"] = hash_file(run / file["path"])
     write_sealed(run / "manifest.json", top)
 
 

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer
 
 import pipeline
 from pipeline.core.errors import ConfigError
-from pipeline.core.storage import hash_bytes
+from pipeline.core.hashes import hash_bytes
 from pipeline.tokenizers import definition as definitions
 from pipeline.tokenizers.definition import (
     TokenizerDefinition,

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pipeline.engine.runner as runner_module
-from pipeline.core import failpoint, manifest, storage
+from pipeline.core import directories, failpoint, manifest, storage
+from pipeline.core.directories import make_directory
+from pipeline.core.hashes import hash_bytes
 from pipeline.core.manifest import Shard
 from pipeline.engine.group_commit import GroupCommit
 from pipeline.engine.runner import Runner
@@ -20,9 +22,9 @@ def _publish_in_place(
     durable: bool = True,
 ) -> storage.WrittenFile:
     whole = data if isinstance(data, bytes) else b"".join(data)
-    published = storage.WrittenFile(len(whole), storage.hash_bytes(whole))
+    published = storage.WrittenFile(len(whole), hash_bytes(whole))
     accept(published)
-    storage.make_directory(path.parent)
+    make_directory(path.parent)
     failpoint.hit("storage.publish.start")
     with open(path, "wb") as file:
         file.write(whole[: len(whole) // 2])
@@ -46,7 +48,7 @@ def _adopt_by_existence(self: Runner, stage: Stage, *_: object) -> list[manifest
         path = self.root / f"{stage.name}/{index:06d}.bin"
         if path.exists():
             data = path.read_bytes()
-            digest = storage.hash_bytes(data)
+            digest = hash_bytes(data)
             shard = Shard(
                 path=str(path.relative_to(self.root)),
                 size=len(data),
@@ -78,7 +80,7 @@ def _marker_first(call: Any) -> Any:
         Shard(
             path=o.path,
             size=len(o.data),
-            hash=storage.hash_bytes(o.data),
+            hash=hash_bytes(o.data),
             content_hash=o.content_hash,
         )
         for o in result.outputs
@@ -101,7 +103,7 @@ def _no_file_fsync() -> None:
 
 
 def _no_directory_fsync() -> None:
-    storage._sync = lambda directory: None
+    directories.sync = storage.sync = lambda directory: None
 
 
 def _no_group_commit() -> None:

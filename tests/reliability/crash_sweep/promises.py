@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.core import manifest, storage
+from pipeline.core import manifest
 from pipeline.core.errors import IntegrityError
+from pipeline.core.hashes import verify_file
 from pipeline.core.ids import table_hash
 from pipeline.core.manifest import Shard, StageManifest
 
@@ -44,7 +45,7 @@ def broken_promises(root: Path, strict: bool = True, power_loss: bool = False) -
     for path, files in committed:
         for name, digest in files:
             try:
-                storage.verify_file(root / name, digest)
+                verify_file(root / name, digest)
             except IntegrityError as error:
                 found.append(f"{path.relative_to(root)} promises {error}")
     return found

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.core import journal, manifest, storage
+from pipeline.core import hashes, journal, manifest, storage
 from pipeline.core.journal import Journal
 from pipeline.core.manifest import Shard
 from pipeline.engine.executor import LocalExecutor
@@ -26,7 +26,7 @@ class ToyJob:
 
 def toy_task(job: ToyJob, inputs: Inputs) -> Result:
     seen = b"".join(inputs.path(shard).read_bytes() for shard in job.inputs)
-    text = f"{job.name} {job.index} {storage.hash_bytes(seen)}\n".encode() * 40
+    text = f"{job.name} {job.index} {hashes.hash_bytes(seen)}\n".encode() * 40
     return Result((bytes_output(f"{job.name}/{job.index:06d}.bin", text),), {"documents": 1})
 
 
@@ -107,5 +107,5 @@ def tree_hash(root: Path) -> str:
     """One hash over all that is published."""
     runs = runs_of(root)
     if runs == [root]:
-        return storage.tree_hash(root)
-    return " ".join([storage.hash_file(root / "index.json"), *map(storage.tree_hash, runs)])
+        return hashes.tree_hash(root)
+    return " ".join([hashes.hash_file(root / "index.json"), *map(hashes.tree_hash, runs)])

@@ -22,7 +22,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.core import failpoint, storage
+from pipeline.core import failpoint
+from pipeline.core.hashes import hash_bytes
 from tests.slow import mark_slow
 from tests.trainer.data.test_training_run import corpus_and_vsl, parts
 
@@ -144,7 +145,7 @@ def ending(trainer: Trainer, out: str) -> Any:
     ]
     names = [p for p in sorted((directory / "checkpoints").rglob("*")) if p.is_file()]
     names += [p for p in (directory / "run.json", directory / "eval.jsonl") if p.exists()]
-    files = {p.relative_to(directory).as_posix(): storage.hash_bytes(p.read_bytes()) for p in names}
+    files = {p.relative_to(directory).as_posix(): hash_bytes(p.read_bytes()) for p in names}
     return [list(line.items()) for line in lines], files
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core import storage
+from pipeline.core.hashes import hash_bytes
 
 from ..conftest import Trainer
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.crash
 def files(directory: Path) -> dict[str, str]:
     """Hash of every file, by name."""
     return {
-        path.relative_to(directory).as_posix(): storage.hash_bytes(path.read_bytes())
+        path.relative_to(directory).as_posix(): hash_bytes(path.read_bytes())
         for path in sorted(directory.rglob("*"))
         if path.is_file()
     }

@@ -11,6 +11,7 @@ import yaml
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
+from pipeline.core.hashes import tree_hash
 from tests.trainer.convert.models import MUP, logits, make, state_of, with_weights
 from trainer.config import load_params
 from trainer.convert import conversion, lazy_tensors, sources, targets
@@ -243,7 +244,7 @@ def test_an_interrupted_conversion_has_no_config_json_and_goes_on(
     monkeypatch.undo()
     convert(out, "wafermill", "hf", tmp_path / "hf", shard_bytes=20_000)
     convert(out, "wafermill", "hf", tmp_path / "once", shard_bytes=20_000)
-    assert storage.tree_hash(tmp_path / "hf") == storage.tree_hash(tmp_path / "once")
+    assert tree_hash(tmp_path / "hf") == tree_hash(tmp_path / "once")
 
 
 def test_a_conversion_killed_before_its_first_record_goes_on(trained, tmp_path: Path):
@@ -252,7 +253,7 @@ def test_a_conversion_killed_before_its_first_record_goes_on(trained, tmp_path: 
     (tmp_path / "hf" / f"{storage.TEMP_MARK}conversion.json-1-ab").write_text("{")
     convert(out, "wafermill", "hf", tmp_path / "hf")
     convert(out, "wafermill", "hf", tmp_path / "once")
-    assert storage.tree_hash(tmp_path / "hf") == storage.tree_hash(tmp_path / "once")
+    assert tree_hash(tmp_path / "hf") == tree_hash(tmp_path / "once")
 
 
 def test_a_damaged_checkpoint_is_refused(trained, tmp_path: Path):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.core import storage
+from pipeline.core.hashes import hash_bytes
 from pipeline.hdf5.chunks import shard_image
 from pipeline.hdf5.format import LAYOUTS
 from pipeline.hdf5.read import SampleDataset, open_dataset
@@ -41,7 +42,7 @@ def write(directory: Path, data: np.ndarray, layout: str, shards: int = 2, **cha
         name = f"examples_{index:06d}.h5"
         published = storage.publish(directory / name, shard_image(np.ascontiguousarray(part)))
         entry = {"name": name, "n_examples": len(part), "hash": published.hash}
-        files.append({**entry, "content_hash": storage.hash_bytes(part.tobytes())})
+        files.append({**entry, "content_hash": hash_bytes(part.tobytes())})
     params = {
         "format": layout,
         "features": list(LAYOUTS[layout].features),
@@ -53,7 +54,7 @@ def write(directory: Path, data: np.ndarray, layout: str, shards: int = 2, **cha
         "rows_globally_shuffled": True,
         "seed": 0,
         "files": files,
-        "dataset_hash": storage.hash_bytes(data.tobytes()),
+        "dataset_hash": hash_bytes(data.tobytes()),
     }
     storage.write_json(directory / "data_params.json", {**params, **changes})
     return directory

@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError
+from pipeline.core.hashes import hash_bytes
 from pipeline.core.manifest import fingerprint_of
 from pipeline.hdf5.chunks import sample_shard
 from pipeline.hdf5.read import open_dataset
@@ -28,7 +29,7 @@ def mask(trainer: Any, name: str, rows: range) -> str:
                 data[local] = EOS
         new = f"{entry['name'].partition('.')[0].partition('-')[0]}-{name}.h5"
         published = storage.publish(place / new, sample_shard(data))
-        content = storage.hash_bytes(data.tobytes())
+        content = hash_bytes(data.tobytes())
         entry.update(name=new, hash=published.hash, content_hash=content)
     parent = params["dataset_hash"]
     content = [(file["name"], file["content_hash"]) for file in params["files"]]

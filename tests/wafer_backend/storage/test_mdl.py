@@ -86,7 +86,7 @@ def test_any_cut_is_found(file: Path) -> None:
 
 def edit(path: Path, change: Callable[[h5py.File], None]) -> None:
     """Change a file and make its hash of attributes fit, as an attacker would."""
-    from pipeline.core.storage import hash_bytes
+    from pipeline.core.hashes import hash_bytes
 
     with h5py.File(path, "r+") as file:
         change(file)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pipeline.core import storage
+from pipeline.core.directories import make_directory
 from wafer_backend.backends.base import ClusterConfig
 from wafer_backend.errors import BackendConfigError, LoaderError
 from wafer_backend.utils.data.loader import DataLoader
@@ -244,7 +244,7 @@ class DataExecutor:
         from wafer_backend import backends
 
         directory = backends.current_backend().artifact_dir / "executors" / f"{self._number:06d}"
-        storage.make_directory(directory)
+        make_directory(directory)
         return directory
 
     def __len__(self) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, IntegrityError, ResourceError
+from pipeline.core.hashes import tree_hash
 from pipeline.core.journal import hold_lock
 from pipeline.core.manifest import read_sealed, write_sealed
 from pipeline.screening.registry import WORKS, Work, combine, load_registry
@@ -58,7 +58,7 @@ def test_bytes_depend_on_the_input_alone(
     for place in ("a", "b"):
         bring(tmp_path / place / "claims", works_csv)
         bring(tmp_path / place / "claims", records_txt)
-    assert storage.tree_hash(tmp_path / "a") == storage.tree_hash(tmp_path / "b")
+    assert tree_hash(tmp_path / "a") == tree_hash(tmp_path / "b")
 
 
 def test_versions_are_kept(
@@ -166,7 +166,7 @@ def test_an_interrupted_import_leaves_the_version_before(
     assert bring(claims, records_txt).version == 2
     bring(tmp_path / "other/claims", works_csv)
     bring(tmp_path / "other/claims", records_txt)
-    assert storage.tree_hash(tmp_path / "other/claims") == storage.tree_hash(claims)
+    assert tree_hash(tmp_path / "other/claims") == tree_hash(claims)
 
 
 def test_texts_by_column_and_by_name(write: Write, bring: Bring, tmp_path: Path) -> None:
