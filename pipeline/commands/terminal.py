@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pipeline.core.errors import escape_text
-from pipeline.core.mirror import name_urls
+from pipeline.core.mirror.paths import name_urls
 
 _PLAIN_WIDTH = 240
 

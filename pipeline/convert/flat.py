@@ -40,7 +40,7 @@ from pipeline.convert.stream import (
 )
 from pipeline.core import failpoint, storage
 from pipeline.core.errors import InputError
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror.fetching import fetch
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1

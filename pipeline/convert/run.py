@@ -30,7 +30,7 @@ from pipeline.core import failpoint, journal, storage
 from pipeline.core.errors import ConfigError
 from pipeline.core.journal import DIRECTORY
 from pipeline.core.manifest import fingerprint_of
-from pipeline.core.mirror import state_of
+from pipeline.core.mirror.absent import state_of
 from pipeline.engine.executor import joined_step
 from pipeline.engine.progress import Meter, Progress
 from pipeline.hdf5.format import DATA_PARAMS

@@ -32,7 +32,7 @@ from pipeline.convert.stream import (
 from pipeline.core.errors import InputError
 from pipeline.core.hashes import verify_file
 from pipeline.core.manifest import Shard
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror.fetching import fetch
 from pipeline.core.storage import remove_tree
 from pipeline.engine.executor import Executor
 from pipeline.engine.shared import Shared

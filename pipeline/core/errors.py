@@ -17,7 +17,7 @@ class PrepError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        from pipeline.core.mirror import name_urls  # which imports this
+        from pipeline.core.mirror.paths import name_urls  # which imports this
 
         return name_urls(super().__str__())
 

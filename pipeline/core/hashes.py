@@ -6,9 +6,10 @@ from pathlib import Path
 
 import xxhash
 
-from pipeline.core import mirror
 from pipeline.core.errors import IntegrityError
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror.absent import is_absent
+from pipeline.core.mirror.fetching import fetch
+from pipeline.core.mirror.paths import hash_stored
 
 _READ_BLOCK = 1 << 22
 
@@ -31,7 +32,7 @@ def verify_file(path: Path, expected: str) -> None:
     """Raise IntegrityError unless `path` exists and its hash is `expected`."""
     if not path.is_file():
         raise IntegrityError(f"{path}: missing; expected a file with hash {expected}")
-    actual = mirror.hash_stored(path) if mirror.is_absent(path) else hash_file(path)
+    actual = hash_stored(path) if is_absent(path) else hash_file(path)
     if actual != expected:
         raise _explain_damage(path, expected, actual)
 

@@ -19,10 +19,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.core import mirror
 from pipeline.core.directories import confine_writes, make_directory, open_file
 from pipeline.core.errors import ReadOnlyError, ResourceError
 from pipeline.core.lease import hold_lease, read_holder
+from pipeline.core.mirror.paths import locate
 from pipeline.core.storage import append_log_line
 
 DIRECTORY = "journal"
@@ -92,7 +92,7 @@ def hold_lock(directory: Path) -> Iterator[None]:
             refused = ReadOnlyError if error.errno in _READ_ONLY else ResourceError
             raise refused(f"{directory}: cannot write: {error.strerror}") from error
         stack.enter_context(confine_writes(directory))
-        if mirror.locate(directory):
+        if locate(directory):
             stack.enter_context(hold_lease(directory, name))
         yield
 
@@ -100,7 +100,7 @@ def hold_lock(directory: Path) -> Iterator[None]:
 def holder(directory: Path) -> tuple[str, bool]:
     """Who holds DIRECTORY/.lock, or held it last (`pid 7 on host since …`, "" if nobody ever did),
     and whether it is held now."""
-    if mirror.locate(directory):
+    if locate(directory):
         return read_holder(directory)
     try:
         with open_file(directory / _FILE, os.O_RDONLY) as handle:

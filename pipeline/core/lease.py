@@ -23,18 +23,9 @@ import xxhash
 
 from pipeline.core.bucket import Bucket, ConflictError, StoredObject, Version, ask_often
 from pipeline.core.errors import PrepError, ResourceError, escape_text
-from pipeline.core.mirror import (
-    COMMITTED,
-    LEASE,
-    PLACE,
-    locate,
-    make_time,
-    mirrors_top,
-    open_mirror,
-    require_place,
-    seen,
-    temp_of,
-)
+from pipeline.core.mirror.absent import make_time, temp_of
+from pipeline.core.mirror.listing import open_mirror, seen
+from pipeline.core.mirror.paths import COMMITTED, LEASE, PLACE, locate, mirrors_top, require_place
 
 SECONDS = 60.0
 """For how long a lease is good after it was renewed."""

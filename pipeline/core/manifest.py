@@ -17,7 +17,7 @@ import msgspec
 from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
 from pipeline.core.hashes import hash_bytes
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror.fetching import fetch
 from pipeline.core.storage import canonical_json
 
 Counters = Mapping[str, Any]

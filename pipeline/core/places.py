@@ -6,9 +6,10 @@ import os
 import re
 from pathlib import Path
 
-from pipeline.core import mirror
 from pipeline.core.bucket import EXTRAS
 from pipeline.core.errors import ConfigError, escape_text
+from pipeline.core.mirror.listing import open_mirror
+from pipeline.core.mirror.paths import is_stored, mirror_path
 
 BUCKETS = tuple(EXTRAS)
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/+")
@@ -35,8 +36,8 @@ def open_place(path: Path) -> Path:
     url = _URL.match(str(path))
     if url is None or url[1] not in BUCKETS:
         return check_local(path)
-    root = mirror.mirror_path(url[1], str(path)[url.end() :])
-    mirror.open_mirror(root)
+    root = mirror_path(url[1], str(path)[url.end() :])
+    open_mirror(root)
     return root
 
 
@@ -46,7 +47,7 @@ def is_in_bucket(url: str, name: str) -> bool:
     if match is None or match[1] not in BUCKETS:
         return False
     with contextlib.suppress(ConfigError):  # no directory, or its files are read in another way
-        return mirror.is_stored(mirror.mirror_path(match[1], url[match.end() :]) / name)
+        return is_stored(mirror_path(match[1], url[match.end() :]) / name)
     return False
 
 

@@ -25,11 +25,11 @@ from typing import Any
 import msgspec
 import xxhash
 
-from pipeline.core import failpoint, mirror
+from pipeline.core import failpoint
 from pipeline.core.directories import explain_errors, open_directory, open_file, refuse_link, sync
 from pipeline.core.lease import delete, delete_tree, upload
-
-TEMP_MARK = mirror.TEMP_MARK
+from pipeline.core.mirror.absent import free_room
+from pipeline.core.mirror.paths import TEMP_MARK, locate
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def publish(
     pieces = (data,) if isinstance(data, bytes) else data
     size = sum(map(len, pieces)) if isinstance(pieces, Sequence) else 0
     with explain_errors(path, size), open_directory(path.parent, True, durable) as parent:
-        mirror.free_room(path, size)
+        free_room(path, size)
         published = _publish(parent, path, pieces, accept, durable)
     failpoint.hit("storage.publish.done")
     return published
@@ -134,7 +134,7 @@ def map_scratch(directory: Path, size: int) -> mmap.mmap:
 def append_log_line(path: Path, line: str) -> None:
     """Add one line to an append-only log (metrics, journal); creates the file when needed. In a
     bucket the whole log is put anew."""
-    if mirror.locate(path):
+    if locate(path):
         publish(path, (path.read_bytes() if path.exists() else b"") + f"{line}\n".encode())
         return
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -148,7 +148,7 @@ def append_log_line(path: Path, line: str) -> None:
 
 def truncate(path: Path, size: int) -> None:
     """Cut a log back to its first `size` bytes, durably."""
-    if mirror.locate(path):
+    if locate(path):
         publish(path, path.read_bytes()[:size])
         return
     with explain_errors(path), open_file(path, os.O_WRONLY) as handle:

@@ -18,7 +18,7 @@ from pipeline.core import ids
 from pipeline.core.hashes import hash_bytes
 from pipeline.core.ledger import Ledger
 from pipeline.core.manifest import StageManifest
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror.fetching import fetch
 from pipeline.disclosure import facts
 from pipeline.disclosure.match_counts import Matches
 from pipeline.hdf5.format import CORPUS

@@ -19,7 +19,7 @@ import xxhash
 from jinja2 import Environment
 
 from pipeline.core.errors import IntegrityError, escape_text
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror.fetching import fetch
 from pipeline.disclosure.about import About, Answer, find_answer
 from pipeline.disclosure.facts import Facts
 from pipeline.hdf5.format import LINEAGE_SUFFIX, SHARD_SUFFIX

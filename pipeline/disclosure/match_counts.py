@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror.fetching import fetch
 from pipeline.disclosure.facts import EvidenceFacts, OptOutFacts, Passage, WorkFacts
 from pipeline.runs import layout
 from pipeline.runs.parts import group_parts, list_parts

@@ -24,7 +24,7 @@ from pipeline.core.hashes import hash_bytes
 from pipeline.core.hub import CARD, Repository, Upload, read_name, upload_files
 from pipeline.core.ledger import ledger_from_dict
 from pipeline.core.manifest import StageManifest, fingerprint_of, read_manifest, read_sealed
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror.fetching import fetch
 from pipeline.core.storage import canonical_json, publish
 from pipeline.core.words import did_you_mean_or_all
 from pipeline.disclosure import counts, match_counts

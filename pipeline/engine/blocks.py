@@ -21,10 +21,13 @@ import pyarrow as pa
 import xxhash
 
 from dedup.arrays import I64, U32
-from pipeline.core import failpoint, mirror
+from pipeline.core import failpoint
 from pipeline.core.errors import IntegrityError
 from pipeline.core.hashes import hash_bytes
 from pipeline.core.manifest import Shard, ShardEnd
+from pipeline.core.mirror import fetching
+from pipeline.core.mirror.absent import free_room
+from pipeline.core.mirror.paths import locate
 from pipeline.engine import verified
 
 BLOCK = 1 << 16
@@ -247,7 +250,7 @@ class _FarBlockFile(BlockFile):
 
     def __init__(self, path: Path, shard: Shard, end: ShardEnd) -> None:
         count = _count_blocks(shard, end) + 1
-        handle = mirror.open_parts(path, end.hash, shard.size + count * _HASH_BYTES)
+        handle = fetching.open_parts(path, end.hash, shard.size + count * _HASH_BYTES)
         self._handle = handle
         stamp = xxhash.xxh3_128_digest(f"{end.hash} {verified.name_boot()}".encode())
         marks = _Marks(stamp, count, shard.size, verified.Entries(handle))
@@ -257,7 +260,7 @@ class _FarBlockFile(BlockFile):
         """Bring them, one process at a time."""
         fcntl.flock(self._handle, fcntl.LOCK_EX)
         try:
-            mirror.free_room(self._path, len(blocks) * BLOCK)
+            free_room(self._path, len(blocks) * BLOCK)
             self._marks.look()
             runs = _find_runs(blocks[~self._marks.known[blocks]], _RUN)
             if len(runs) == 1:
@@ -271,7 +274,7 @@ class _FarBlockFile(BlockFile):
     def _bring(self, blocks: I64) -> None:
         first, stop = self._bounds(int(blocks[0]))[0], self._bounds(int(blocks[-1]))[1]
         for attempt in range(_ATTEMPTS):
-            data = memoryview(mirror.read_span(self._path, first, stop))
+            data = memoryview(fetching.read_span(self._path, first, stop))
             bounds = [(block, *self._bounds(block)) for block in blocks.tolist()]
             found = [self._find_problem(n, data[a - first : b - first]) for n, a, b in bounds]
             problems = list(filter(None, found))
@@ -279,7 +282,7 @@ class _FarBlockFile(BlockFile):
                 raise problems[0]
             if not problems:
                 break
-        mirror.keep_part(self._path, self._handle, first, data)
+        fetching.keep_part(self._path, self._handle, first, data)
         failpoint.hit("blocks.bring.written")
         self._marks.add(blocks)
 
@@ -287,7 +290,7 @@ class _FarBlockFile(BlockFile):
 def open_blocks(path: Path, shard: Shard, end: ShardEnd) -> BlockFile:
     """The file of a shard with this end, here or in a bucket. Raises IntegrityError."""
     try:
-        handle = mirror.open_here(path)
+        handle = fetching.open_here(path)
     except OSError as error:
         raise IntegrityError(f"{path}: missing; run again the command that made it") from error
     if handle is None:
@@ -295,7 +298,7 @@ def open_blocks(path: Path, shard: Shard, end: ShardEnd) -> BlockFile:
     try:
         return _open_here(path, shard, end, handle)
     except IntegrityError:
-        if mirror.locate(path) is None:
+        if locate(path) is None:
             raise
         return _FarBlockFile(path, shard, end)  # another machine may have written it anew
     finally:

@@ -21,7 +21,8 @@ from typing import Any
 from dedup.user_cache import user_cache
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, PrepError, ResourceError, escape_text
-from pipeline.core.mirror import fetch, locate
+from pipeline.core.mirror.fetching import fetch
+from pipeline.core.mirror.paths import locate
 from pipeline.engine import srun
 from pipeline.engine.memory import MEMORY
 from pipeline.engine.tls import certificates, secret_directory

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core.mirror import name_urls
+from pipeline.core.mirror.paths import name_urls
 from pipeline.core.words import format_bytes, format_duration, pluralise
 
 if TYPE_CHECKING:  # no worker shows anything

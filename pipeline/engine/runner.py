@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.core import failpoint, mirror, rare_collections, storage
+from pipeline.core import failpoint, rare_collections, storage
 from pipeline.core.directories import confine_writes
 from pipeline.core.errors import InputError, IntegrityError, NondeterminismError
 from pipeline.core.journal import DIRECTORY as JOURNAL
@@ -24,6 +24,8 @@ from pipeline.core.manifest import (
     write_record,
     write_sealed,
 )
+from pipeline.core.mirror.listing import refresh
+from pipeline.core.mirror.paths import locate
 from pipeline.engine.executor import Executor, LocalExecutor
 from pipeline.engine.group_commit import GroupCommit
 from pipeline.engine.progress import Progress
@@ -168,7 +170,7 @@ class Runner:
         self.reused: list[str] = []
         self._noted_engine = False
         self._executor = executor
-        self._is_grouped = executor.is_here and mirror.locate(root) is None
+        self._is_grouped = executor.is_here and locate(root) is None
         self._journal = journal
         self._progress = progress
 
@@ -212,7 +214,7 @@ class Runner:
         storage.remove(self.root / TOP_MANIFEST)
         self._remove_replaced(stage, old, planned[0].values())
         records = self._run_tasks(stage, planned)
-        mirror.refresh(self.root)
+        refresh(self.root)
         manifest = StageManifest(stage.name, fingerprint, fields, tuple(records))
         write_manifest(path, manifest)
         storage.remove_tree(records_left, durable=False)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.core.errors import IntegrityError
 from pipeline.core.hashes import hash_bytes
 from pipeline.core.manifest import Shard, ShardEnd, StageManifest
-from pipeline.core.mirror import fetch, fetch_again
+from pipeline.core.mirror.fetching import fetch, fetch_again
 from pipeline.engine.shared import Shared
 from pipeline.engine.verified import verify_once
 

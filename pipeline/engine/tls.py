@@ -14,7 +14,7 @@ import xxhash
 
 from dedup.user_cache import user_cache
 from pipeline.core.directories import make_directory
-from pipeline.core.mirror import locate
+from pipeline.core.mirror.paths import locate
 
 
 def secret_directory(directory: Path) -> Path:

@@ -21,9 +21,10 @@ from pathlib import Path
 import xxhash
 
 from dedup.user_cache import user_cache
-from pipeline.core import mirror
 from pipeline.core.errors import IntegrityError
 from pipeline.core.hashes import verify_file
+from pipeline.core.mirror.absent import is_absent
+from pipeline.core.mirror.paths import check_stored
 
 _PLACES = 1 << 23
 """As many as half a terabyte has blocks."""
@@ -61,8 +62,8 @@ def verify_once(path: Path, expected: str) -> None:
     table = open_table()
     if is_verified(path, expected, table):
         return
-    if mirror.is_absent(path):
-        mirror.check_stored(path, expected)
+    if is_absent(path):
+        check_stored(path, expected)
         return
     try:
         status = os.stat(path)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dedup.arrays import Array
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.hashes import verify_file
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror.fetching import fetch
 from pipeline.hdf5.format import CORPUS, DATA_PARAMS, DATASET, LAYOUTS, SAMPLE, VSL, ShardLayout
 from pipeline.hdf5.shard_file import ShardFile
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dedup.arrays import Array
 from pipeline.core.errors import InputError, IntegrityError
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror.fetching import fetch
 from pipeline.hdf5.chunks import FLETCHER32, KNOWN, DamagedChunk, undo_filters
 from pipeline.hdf5.format import DATASET
 

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from dedup.arrays import I64
 from pipeline.core.errors import IntegrityError, escape_text
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror.fetching import fetch
 from pipeline.hdf5.format import CORPUS, LINEAGE_SUFFIX, SHARD_SUFFIX, VSL
 from pipeline.hdf5.read import SampleDataset
 from pipeline.lineage.tables import expand_ranges

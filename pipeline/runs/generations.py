@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core.errors import InputError, IntegrityError, escape_text
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror.fetching import fetch
 from pipeline.runs import layout
 
 HDF5 = "hdf5"

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from dedup.arrays import I64
 from pipeline.core.errors import IntegrityError
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror.fetching import fetch
 from pipeline.runs.layout import shard
 
 RECORDS = 1 << 18

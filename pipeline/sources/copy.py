@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from dedup.arrays import I64
 from pipeline.core import zstd
 from pipeline.core.errors import InputError
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror.fetching import fetch
 from pipeline.sources.files import HashingReader, InputFile, open_seekable
 from pipeline.sources.formats import FileFormat, find_format
 from pipeline.sources.output_format import Form, PluggedForm

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pipeline.cleaning.mask import check_masks
 from pipeline.config.prep import Config, LoadedConfig
 from pipeline.core.errors import InputError, escape_text
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror.fetching import fetch
 from pipeline.demo import quickstart
 from pipeline.engine.levels import Bundle
 from pipeline.engine.stage import RunStage

@@ -17,7 +17,7 @@ from dedup.arrays import I64
 from pipeline.core import ids
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.manifest import read_sealed
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror.fetching import fetch
 from pipeline.runs import layout
 from pipeline.runs.catalogue import TEXT_INTERMEDIATES, story_entry
 from pipeline.runs.held_texts import keys_of, quarantine_path, read_held_shard, with_texts

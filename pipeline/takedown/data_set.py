@@ -36,7 +36,7 @@ from pipeline.core.manifest import (
     read_manifest,
     write_manifest,
 )
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror.fetching import fetch
 from pipeline.engine.runner import manifest_path
 from pipeline.hdf5.chunks import build_shard
 from pipeline.hdf5.format import (

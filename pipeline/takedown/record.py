@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from pipeline.core import ids
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.manifest import read_manifest, read_sealed, write_sealed
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror.fetching import fetch
 from pipeline.engine.runner import manifest_path
 from pipeline.runs import layout
 from pipeline.runs.catalogue import CHANGED_BY_TAKEDOWNS

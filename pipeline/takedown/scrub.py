@@ -29,7 +29,7 @@ from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
 from pipeline.core.hashes import hash_bytes, hash_file, verify_file
 from pipeline.core.manifest import Shard, StageManifest, read_manifest, write_manifest
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror.fetching import fetch
 from pipeline.engine.runner import STAGE_MANIFESTS, manifest_path
 from pipeline.engine.stage import Output, arrow_output, parquet_output
 from pipeline.runs import layout

@@ -25,7 +25,8 @@ import pytest
 
 from dedup.user_cache import user_cache
 from pipeline.commands.app import app, main, run_app
-from pipeline.core import failpoint, hashes, storage, zstd
+from pipeline.core import failpoint, hashes, zstd
+from pipeline.core.mirror.paths import TEMP_MARK
 from tests.forked import load_everything
 from tests.programs import Program
 
@@ -258,7 +259,7 @@ def undamaged(clean: Clean) -> Callable[[Path], None]:
 
     def check(directory: Path) -> None:
         assert hashes.tree_hash(directory) == clean.tree_hash
-        assert not list(directory.rglob(f"{storage.TEMP_MARK}*"))
+        assert not list(directory.rglob(f"{TEMP_MARK}*"))
         assert not list((directory / "journal").glob("records/*/*"))
 
     return check

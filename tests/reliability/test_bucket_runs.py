@@ -100,15 +100,15 @@ def test_an_index_of_words_in_a_bucket_finds_what_a_search_without_finds(
 
 
 SMALL_BLOCKS = """
-from pipeline.core import mirror
+from pipeline.core.mirror import fetching
 from pipeline.engine import blocks
 blocks.BLOCK, blocks.LEAST = 128, 512
-read_part = mirror.read_span
+read_part = fetching.read_span
 def note(path, start, stop):
     with open(path.parents[5] / "brought", "a") as log:
         print(path.parent.name, stop - start, file=log)
     return read_part(path, start, stop)
-mirror.read_span = note
+fetching.read_span = note
 """
 
 

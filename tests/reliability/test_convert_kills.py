@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core import storage
 from pipeline.core.hashes import tree_hash
+from pipeline.core.mirror.paths import TEMP_MARK
 from tests.programs import Program
 from tests.reliability.conftest import PREP, WORDS, prep_program
 from tests.reliability.test_dask_faults import wait_until_gone
@@ -68,7 +68,7 @@ def killed_and_resumed(
         process.communicate()
         wait_until_gone(process.pid)
     finish(start(texts, out, form, workers))
-    assert not list(out.rglob(f"{storage.TEMP_MARK}*"))
+    assert not list(out.rglob(f"{TEMP_MARK}*"))
     return killed
 
 

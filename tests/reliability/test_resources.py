@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.core import storage
 from pipeline.core.hashes import tree_hash
+from pipeline.core.mirror.paths import TEMP_MARK
 from tests.forked import forked, load_everything, prep_in_fork
 from tests.reliability import namespaces
 
@@ -41,7 +41,7 @@ def test_no_room_at_any_publish_ends_with_code_5_and_resumes(
         assert "no room to write" in message
         assert "bytes free" in message
         assert "Traceback" not in stopped.err
-        assert not list(out.rglob(f"{storage.TEMP_MARK}*"))
+        assert not list(out.rglob(f"{TEMP_MARK}*"))
         assert prep("verify", out).code == 4
     assert prep("run", collection.config, "--out", out, "--workers", 0).code == 0
     undamaged(out)
@@ -61,7 +61,7 @@ def test_an_io_error_abandons_the_attempt_and_is_never_retried(
         assert Path(refused).parent.is_dir() and not Path(refused).exists()
     else:
         assert stopped.hits[f"storage.{point}"] == k
-    assert not list(out.rglob(f"{storage.TEMP_MARK}*"))
+    assert not list(out.rglob(f"{TEMP_MARK}*"))
     assert prep("run", collection.config, "--out", out, "--workers", 0).code == 0
     undamaged(out)
 
@@ -88,7 +88,7 @@ def test_a_disk_that_is_really_full(
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], check=True)
         stopped = prep_in_fork(*command)
         errors.write_text(stopped.err)
-        assert not list(disk.rglob(f"{storage.TEMP_MARK}*"))
+        assert not list(disk.rglob(f"{TEMP_MARK}*"))
         subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
         resumed = prep_in_fork(*command)
         assert resumed.code == 0, resumed.err

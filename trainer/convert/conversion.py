@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.hashes import verify_file
+from pipeline.core.mirror.paths import TEMP_MARK
 from pipeline.core.words import pluralise
 from trainer.config import ModelConfig, Params, load_params
 from trainer.config.model_parameters import shapes
@@ -54,7 +55,7 @@ def begin_output(out: Path, identity: dict[str, Any]) -> bool:
             for name, entry in recorded["files"].items():
                 verify_file(out / name, entry["hash"])
             return True
-    elif out.exists() and not all(p.name.startswith(storage.TEMP_MARK) for p in out.iterdir()):
+    elif out.exists() and not all(p.name.startswith(TEMP_MARK) for p in out.iterdir()):
         raise ConfigError(f"--out {out}: it holds other files; give a new directory")
     storage.sweep_temps(out)
     storage.write_json(out / CONVERSION_FILE, {"format": FORMAT, "conversion": identity})

@@ -19,7 +19,9 @@ import numpy as np
 
 from dedup.arrays import I64
 from pipeline.core.errors import PrepError
-from pipeline.core.mirror import fetch, is_absent, locate
+from pipeline.core.mirror.absent import is_absent
+from pipeline.core.mirror.fetching import fetch
+from pipeline.core.mirror.paths import locate
 from pipeline.core.order import Schedule, batch_size_at, samples_before_step
 from pipeline.hdf5.read import SampleDataset
 from pipeline.hdf5.sampler import OrderName

@@ -18,6 +18,7 @@ from pathlib import Path
 from pipeline.core import storage
 from pipeline.core.directories import make_directory
 from pipeline.core.errors import ResourceError
+from pipeline.core.mirror.paths import TEMP_MARK
 from pipeline.core.words import format_duration
 
 _SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
@@ -204,7 +205,7 @@ class RunLog:
             storage.append_log_line(path, "\n".join(self._waiting))
             self._path = path
         latest = model_dir / LATEST
-        temporary = latest.with_name(f"{storage.TEMP_MARK}{LATEST}-{os.getpid()}")
+        temporary = latest.with_name(f"{TEMP_MARK}{LATEST}-{os.getpid()}")
         try:
             temporary.unlink(missing_ok=True)
             temporary.symlink_to(path.relative_to(model_dir))

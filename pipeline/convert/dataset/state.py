@@ -15,7 +15,8 @@ from pipeline.core import storage
 from pipeline.core.errors import ConfigError, PrepError, escape_text
 from pipeline.core.hashes import hash_file
 from pipeline.core.journal import DIRECTORY
-from pipeline.core.mirror import state_of
+from pipeline.core.mirror.absent import state_of
+from pipeline.core.mirror.paths import TEMP_MARK
 
 IDENTITY = f"{DIRECTORY}/conversion.json"
 FILES = f"{DIRECTORY}/files.log"
@@ -92,7 +93,7 @@ def begin_conversion(
     another conversion or other files.
     """
     earlier = check_conversion(directory, identity, conflicts, ours)
-    for path in directory.glob(f"{storage.TEMP_MARK}*"):
+    for path in directory.glob(f"{TEMP_MARK}*"):
         if ours(_read_published_name(path.name)):
             path.unlink(missing_ok=True)
     for below in directory.iterdir():
@@ -133,7 +134,7 @@ def check_conversion(
 
 def _read_published_name(temp: str) -> str:
     """The name behind the name of a temporary file (storage.publish)."""
-    return temp.removeprefix(storage.TEMP_MARK).rsplit("-", 2)[0]
+    return temp.removeprefix(TEMP_MARK).rsplit("-", 2)[0]
 
 
 def _difference(recorded: Mapping[str, Any], requested: Mapping[str, Any]) -> str:

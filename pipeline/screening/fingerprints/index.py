@@ -22,7 +22,7 @@ from dedup.compiled import kernel
 from pipeline.core import storage
 from pipeline.core.errors import InputError, IntegrityError
 from pipeline.core.manifest import read_sealed, write_sealed
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror.fetching import fetch
 from pipeline.engine.verified import verify_once
 from pipeline.screening.fingerprints.sketch import NORMALISATION, find_last_kept
 

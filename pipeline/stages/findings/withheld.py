@@ -22,7 +22,7 @@ from dedup.arrays import Mask
 from pipeline.core import ids
 from pipeline.core.ids import table_hash
 from pipeline.core.manifest import Shard
-from pipeline.core.mirror import fetch
+from pipeline.core.mirror.fetching import fetch
 from pipeline.core.storage import canonical_json
 from pipeline.engine.stage import (
     Inputs,

@@ -16,12 +16,13 @@ from pipeline.core import failpoint, storage
 from pipeline.core.directories import make_directory
 from pipeline.core.errors import ResourceError
 from pipeline.core.hashes import hash_bytes, hash_file, read_verified
+from pipeline.core.mirror.paths import TEMP_MARK
 
 Fault = Callable[[str], None]
 
 
 def temps(directory: Path) -> list[Path]:
-    return list(directory.rglob(f"{storage.TEMP_MARK}*"))
+    return list(directory.rglob(f"{TEMP_MARK}*"))
 
 
 def test_publish_creates_parents_and_returns_size_and_hash(tmp_path: Path) -> None:

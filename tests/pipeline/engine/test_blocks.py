@@ -19,10 +19,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.core import mirror, storage
+from pipeline.core import storage
 from pipeline.core.errors import IntegrityError
 from pipeline.core.hashes import hash_bytes, verify_file
 from pipeline.core.manifest import Shard
+from pipeline.core.mirror import fetching, paths
+from pipeline.core.mirror.absent import is_absent
+from pipeline.core.mirror.listing import open_mirror
+from pipeline.core.mirror.paths import mirror_path
 from pipeline.engine import arrow_shard, blocks, verified
 from pipeline.engine.shared import Shared
 from pipeline.engine.stage import Inputs, arrow_output
@@ -165,7 +169,7 @@ class Counts:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.hashed = self.fetched = 0
-        find_problem, read_part = blocks.BlockFile._find_problem, mirror.read_span
+        find_problem, read_part = blocks.BlockFile._find_problem, fetching.read_span
 
         def count_hashed(file: blocks.BlockFile, block: int, data: memoryview) -> Any:
             self.hashed += len(data)
@@ -176,7 +180,7 @@ class Counts:
             return read_part(path, start, stop)
 
         monkeypatch.setattr(blocks.BlockFile, "_find_problem", count_hashed)
-        monkeypatch.setattr(mirror, "read_span", count_fetched)
+        monkeypatch.setattr(fetching, "read_span", count_fetched)
 
 
 def test_what_one_process_verified_no_other_hashes_again(
@@ -223,16 +227,16 @@ def far(run: Path, s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The mirror, on another host, of a run whose scatter shards are in a bucket."""
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
-    mirror._bucket.cache_clear()
-    near = mirror.mirror_path("s3", f"runs/blocks-{run.parent.name}")
+    paths._bucket.cache_clear()
+    near = mirror_path("s3", f"runs/blocks-{run.parent.name}")
     tables = [make_scatter(seed) for seed in range(SHARDS)]
     shards.value = tuple(publish(near, f"shuffle/{i}.arrow", t) for i, t in enumerate(tables))
     cache = run.parent / "other"
     monkeypatch.setenv("WAFERMILL_CACHE", str(cache))
-    root = mirror.mirror_path("s3", f"runs/blocks-{run.parent.name}")
-    mirror.open_mirror(root)
+    root = mirror_path("s3", f"runs/blocks-{run.parent.name}")
+    open_mirror(root)
     yield root
-    mirror._bucket.cache_clear()
+    paths._bucket.cache_clear()
 
 
 shards: Shared[tuple[Shard, ...]] = Shared(())
@@ -275,25 +279,25 @@ def test_a_sixteenth_of_the_shuffle_is_about_a_sixteenth_of_the_bytes(
     assert gather_bucket(far, 9) == expected[1]
     assert counts.fetched < whole / SHARDS * 3
     assert counts.fetched <= kept_bytes(run) < counts.fetched * 1.2
-    assert all(mirror.is_absent(far / shard.path) for shard in shards.value)
+    assert all(is_absent(far / shard.path) for shard in shards.value)
 
 
 READ = """
 import sys
 from pathlib import Path
-from pipeline.core import mirror
+from pipeline.core.mirror import fetching
 from pipeline.engine import blocks
 blocks.BLOCK = {block}
 from pipeline.core.manifest import read_record
 from pipeline.engine.stage import Inputs
 from pipeline.core.ids import table_hash
 fetched = 0
-read_part = mirror.read_span
+read_part = fetching.read_span
 def count(path, start, stop):
     global fetched
     fetched += stop - start
     return read_part(path, start, stop)
-mirror.read_span = count
+fetching.read_span = count
 root = Path(sys.argv[1])
 inputs = Inputs(root)
 for shard in read_record(root.parent / "record.json").shards:

@@ -15,7 +15,7 @@ from distributed.comm.core import CommClosedError
 
 from pipeline.config import cluster as section
 from pipeline.core.errors import ConfigError, ResourceError
-from pipeline.core.mirror import mirror_path
+from pipeline.core.mirror.paths import mirror_path
 from pipeline.engine import clusters
 from pipeline.engine.executor import executor
 from pipeline.engine.tls import certificates, secret_directory

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.core import storage
 from pipeline.core.errors import InputError, NondeterminismError
 from pipeline.core.hashes import hash_file, verify_file
 from pipeline.core.manifest import read_record
+from pipeline.core.mirror.paths import TEMP_MARK
 from pipeline.engine.runner import _perform, _TaskCall
 from pipeline.engine.stage import Inputs, Output, Result, bytes_output
 
@@ -62,7 +62,7 @@ def test_a_second_attempt_never_replaces_other_content(tmp_path: Path) -> None:
             _perform(call_of(tmp_path, attempt))
         for shard in committed.shards:
             verify_file(tmp_path / shard.path, shard.hash)
-    assert not list(tmp_path.rglob(f"{storage.TEMP_MARK}*"))
+    assert not list(tmp_path.rglob(f"{TEMP_MARK}*"))
 
 
 def test_a_second_attempt_may_be_compressed_otherwise(tmp_path: Path) -> None:

@@ -44,8 +44,9 @@ from subjects import (
     tree_hash,
 )
 
-from pipeline.core import failpoint, storage
+from pipeline.core import failpoint
 from pipeline.core.errors import PrepError
+from pipeline.core.mirror.paths import TEMP_MARK
 from pipeline.engine import levels
 
 
@@ -135,7 +136,7 @@ class Sweep:
             self._wrong(plans, f"the resumed run ended with {code}")
         elif tree_hash(root) != self.clean:
             self._wrong(plans, "the tree hash differs from the undisturbed run")
-        for path in root.rglob(f"{storage.TEMP_MARK}*"):
+        for path in root.rglob(f"{TEMP_MARK}*"):
             self._wrong(plans, f"a temporary file is left: {path.name}")
         self._check_redone(plans, committed, log.read_text().split())
 

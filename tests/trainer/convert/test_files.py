@@ -9,9 +9,9 @@ import safetensors.torch
 import torch
 import yaml
 
-from pipeline.core import storage
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.core.hashes import tree_hash
+from pipeline.core.mirror.paths import TEMP_MARK
 from tests.trainer.convert.models import MUP, logits, make, state_of, with_weights
 from trainer.config import load_params
 from trainer.convert import conversion, lazy_tensors, sources, targets
@@ -250,7 +250,7 @@ def test_an_interrupted_conversion_has_no_config_json_and_goes_on(
 def test_a_conversion_killed_before_its_first_record_goes_on(trained, tmp_path: Path):
     out, _, _ = trained()
     (tmp_path / "hf").mkdir()
-    (tmp_path / "hf" / f"{storage.TEMP_MARK}conversion.json-1-ab").write_text("{")
+    (tmp_path / "hf" / f"{TEMP_MARK}conversion.json-1-ab").write_text("{")
     convert(out, "wafermill", "hf", tmp_path / "hf")
     convert(out, "wafermill", "hf", tmp_path / "once")
     assert tree_hash(tmp_path / "hf") == tree_hash(tmp_path / "once")
