@@ -34,20 +34,13 @@ from pipeline.sources.formats import (
     is_text,
     load_plugged_formats,
 )
+from pipeline.sources.hub import hub, is_hub_name
 from pipeline.sources.listing import DESCRIPTIONS, Listing, StoredFile, local
 from pipeline.sources.ranges import ByteRange, RangeFile, open_ranges
 from pipeline.sources.raw_format import RowFormat, StreamFormat
 from pipeline.sources.record import BadRecord, Place, Record, RecordRules, has_surrogate
-from pipeline.sources.remote import (
-    RemoteFile,
-    hub,
-    is_hub_name,
-    is_url,
-    open_remote,
-    redact_url,
-    remote,
-    version,
-)
+from pipeline.sources.remote import RemoteFile, open_remote, remote
+from pipeline.sources.store import is_url, redact_url, version
 from pipeline.sources.streams import Allowance, change_error, decompress_blocks
 
 _SPOOL = 4 << 20

@@ -21,7 +21,7 @@ from pipeline.engine.stage import Inputs
 from pipeline.sources.files import HashingReader, InputFile, read_blocks, read_rows
 from pipeline.sources.ranges import ByteRange
 from pipeline.sources.record import START, BadRecord, Place, Record, RecordRules
-from pipeline.sources.remote import RefusedError
+from pipeline.sources.store import RefusedError
 from pipeline.sources.streams import StreamStart, change_error, decompress_blocks, resume_blocks
 
 PIECE_COMPRESSION = "zst"

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pipeline.core.errors import ResourceError
-from pipeline.sources.remote import WEB, Store, ask_store, find_store, redact_url
+from pipeline.sources.store import WEB, Store, ask_store, find_store, redact_url
 
 _STREAMS = 4
 _LEAST_BLOCK, _MOST_BLOCK = 16 << 10, 4 << 20

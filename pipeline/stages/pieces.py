@@ -40,7 +40,7 @@ from pipeline.sources.part import (
 from pipeline.sources.ranges import ByteRange
 from pipeline.sources.raw_format import RowFormat, StreamFormat
 from pipeline.sources.record import START, Place, RecordRules, make_rules
-from pipeline.sources.remote import is_url
+from pipeline.sources.store import is_url
 from pipeline.sources.streams import BLOCK, StreamStart, resume_blocks
 from pipeline.stages.plan import Reading, ReadPlan, reading
 

@@ -25,7 +25,7 @@ from pipeline.sources import files
 from pipeline.sources.files import HashingReader, InputFile, read_blocks, read_rows
 from pipeline.sources.part import Part
 from pipeline.sources.record import Record, RecordRules, make_rules
-from pipeline.sources.remote import is_url
+from pipeline.sources.store import is_url
 from pipeline.sources.streams import decompress_blocks
 
 _RECORDS = 100

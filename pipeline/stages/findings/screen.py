@@ -47,7 +47,7 @@ from pipeline.screening.fingerprints.find import detect_passages
 from pipeline.screening.fingerprints.index import TABLES, FingerprintIndex
 from pipeline.screening.registry import combine, load_registry
 from pipeline.screening.reviews import Review, make_review_findings
-from pipeline.sources.remote import is_url
+from pipeline.sources.store import is_url
 from pipeline.stages.plan import Reading
 
 _NUMBERS = ("reg_no", "doi", "lccn", "isbn13", "asin")

@@ -110,9 +110,9 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture(autouse=True)
 def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that fails is asked again at once."""
-    from pipeline.sources import remote
+    from pipeline.sources import store
 
-    monkeypatch.setattr(remote, "_WAITS", (0, 0, 0))
+    monkeypatch.setattr(store, "_WAITS", (0, 0, 0))
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.sources import remote
+from pipeline.sources.hub import parse_name
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 COMMIT = "a" * 40
@@ -175,4 +175,4 @@ def test_offline(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bad", ["hf:", "hf:a/b/c", "hf:a b", "hf:a:b:c:d", "hf:a@", "hf:a/b:"])
 def test_names_that_are_none(bad: str) -> None:
     with pytest.raises(InputError, match="expected hf:NAME"):
-        remote.parse_name(bad)
+        parse_name(bad)

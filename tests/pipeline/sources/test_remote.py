@@ -19,8 +19,9 @@ import pipeline
 from pipeline.config.prep import Config
 from pipeline.core import zstd
 from pipeline.core.errors import InputError, ResourceError
-from pipeline.sources import files, remote
+from pipeline.sources import files, store
 from pipeline.sources.files import InputHashes
+from pipeline.sources.remote import RemoteFile
 
 SECRET = "hunter2"
 
@@ -90,7 +91,7 @@ def test_reading_back_and_forth(moves: list[tuple[bool, int]]) -> None:
     """Like a file, however the reader moves."""
     data = bytes(range(256)) * 3
     fsspec.filesystem("memory").pipe("/moves/a.jsonl", data)
-    with closing(remote.RemoteFile("memory://moves/a.jsonl")) as file:
+    with closing(RemoteFile("memory://moves/a.jsonl")) as file:
         position = 0
         for is_seek, count in moves:
             if is_seek:
@@ -169,8 +170,8 @@ def test_a_store_in_trouble_is_asked_again(
 ) -> None:
     """And goes on where it broke off, with longer and longer waits."""
     waited: list[float] = []
-    monkeypatch.setattr("pipeline.sources.remote.time.sleep", waited.append)
-    monkeypatch.setattr("pipeline.sources.remote._WAITS", (1, 2, 4))
+    monkeypatch.setattr("pipeline.sources.store.time.sleep", waited.append)
+    monkeypatch.setattr("pipeline.sources.store._WAITS", (1, 2, 4))
     data = random.Random(1).randbytes(3 << 20)
     (raw / "a.jsonl").write_bytes(data)
     web.troubles.extend(troubles)
@@ -181,7 +182,7 @@ def test_a_store_in_trouble_is_asked_again(
 
 def test_a_file_that_changes_between_two_attempts_is_refused(raw: Path, web: Any) -> None:
     (raw / "a.jsonl").write_bytes(bytes(1 << 20))
-    file = remote.RemoteFile(f"{web.address}/raw/a.jsonl")
+    file = RemoteFile(f"{web.address}/raw/a.jsonl")
     file._is_broken = True
     (raw / "a.jsonl").write_bytes(b"another" * 1000)
     with pytest.raises(InputError, match="changed while this run read it"):
@@ -250,7 +251,7 @@ class TestHashes:
         self, raw: Path, web: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         url = f"{web.address}/raw/a.jsonl"
-        monkeypatch.setattr(remote, "_VERSIONS", ())
+        monkeypatch.setattr(store, "_VERSIONS", ())
         hashes, found = self.hashes(tmp_path, url)
         digest = files.hash_input(url)
         hashes.remember([("in", "a.jsonl", digest)])
@@ -261,50 +262,3 @@ class TestHashes:
         (raw / "a.jsonl").unlink()
         shutil.copy(raw / "sub/deep/d.jsonl", raw / "b.jsonl")
         assert not InputHashes(tmp_path, (found,), False).unchanged(noted)
-
-
-def _error(name: str, message: str, kind: type[Exception], cause: Exception | None = None) -> Any:
-    made = type(name, (kind,), {})(message)
-    made.__cause__ = cause
-    return made
-
-
-def _client_error(code: str, message: str) -> Exception:
-    """What botocore raises, without botocore."""
-    return _error("ClientError", f"An error occurred ({code}) when calling: {message}", Exception)
-
-
-MISSING = _client_error("NoSuchBucket", "The specified bucket does not exist")
-DENIED = _client_error("AccessDenied", "Access Denied")
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (_error("FileNotFoundError", "x", FileNotFoundError, MISSING), "no bucket b; correct its"),
-        (MISSING, "no bucket b; correct its name"),
-        (_error("PermissionError", "Access Denied", PermissionError, DENIED), "may read b"),
-        (DENIED, "access denied"),
-        (_error("NoCredentialsError", "Unable to locate credentials", Exception), "credentials"),
-        (
-            _error("HttpError", "Anonymous caller does not have access, 401", OSError),
-            "access denied",
-        ),
-        (_client_error("InvalidAccessKeyId", "no such key id"), "access denied"),
-        (
-            _error("FileNotFoundError", "x", FileNotFoundError, _client_error("404", "Not Found")),
-            "not found; correct the path",
-        ),
-    ],
-)
-def test_what_trying_again_cannot_mend(error: Exception, said: str) -> None:
-    """Exit 3 with what to do; the errors of s3fs and gcsfs, whose packages are not installed."""
-    trouble = remote._trouble("s3://b/dir/a.jsonl", error)
-    assert isinstance(trouble, InputError) and said in str(trouble)
-    assert "again" not in str(trouble)
-
-
-def test_what_it_may_mend() -> None:
-    error = _error("EndpointConnectionError", "Could not connect to the endpoint", Exception)
-    trouble = remote._trouble("s3://b/a.jsonl", error)
-    assert isinstance(trouble, ResourceError) and "run the same command again" in str(trouble)
