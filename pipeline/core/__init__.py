@@ -46,5 +46,5 @@ def rare_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-_COLLECTED_AFTER = 50_000
-"""Objects that are made before Python looks for cycles among them."""
+_COLLECTED_AFTER = 300_000
+"""Objects that are made before Python looks for cycles among them; a small run makes fewer."""
