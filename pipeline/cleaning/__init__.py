@@ -38,10 +38,10 @@ may break one is a suspect (`repair`).
 
 Then the first round gives T', the second finds T' as it is, and ftfy stops.
 
-What this rests on is checked when the tables are built (`known_ftfy`, `tables`): the sources of the
-functions named are those that were read, by digest; the maps and the badness expression may differ
-and are read from the installed ftfy. With any other ftfy every text goes through ftfy itself, with
-a RuntimeWarning (`slow_because` says why): slow, but never different.
+What this rests on is checked when the tables are built (`known_ftfy`, `derivation`): the sources of
+the functions named are those that were read, by digest; the maps and the badness expression may
+differ and are read from the installed ftfy. With any other ftfy every text goes through ftfy
+itself, with a RuntimeWarning (`slow_because` says why): slow, but never different.
 
 Limits: with other options than ftfy's defaults and NFC, lines that need a repair, and those that
 an option touches, are for ftfy itself (`options`). One suspect character sends its whole line, up

@@ -5,11 +5,7 @@ The rule's `normalize` lower-cases, drops ASCII punctuation, strips, and makes o
 run of white space. For its length every character counts one, or two if its lower case is that long
 (U+0130), or nothing if it is dropped, and a run of white space one between two that count.
 
-With steps of ftfy left out, or another normal form, lines that no step changes are copied and ftfy
-repairs all others. A line that the scan writes as it came, without a doubt, is one that every
-single step of ftfy's default configuration leaves alone (`pipeline.cleaning`). So does any
-selection of these steps. NFD, NFKC and NFKD are steps of their own: with them only lines of plain
-ASCII are copied.
+ftfy takes long to import: what needs it here imports it, and plain text never does.
 """
 
 import re
@@ -17,9 +13,9 @@ import string
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple, cast
+from itertools import compress
+from typing import Any, cast
 
-import ftfy
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -27,88 +23,9 @@ import pyarrow as pa
 from dedup.arrays import I64, U8
 from dedup.compiled import kernel
 from dedup.text import TextArray, Texts, code_point, view_texts
-from pipeline.cleaning.known_ftfy import every_character
-from pipeline.cleaning.repair import SEGMENT, fix_lines, list_spans
-from pipeline.cleaning.scan import (
-    ESCAPED,
-    OUT_END,
-    OUT_START,
-    SPAN,
-    UNESCAPED,
-    ScanResult,
-    scan_spans,
-)
-from pipeline.cleaning.tables import Tables, tables_or_reason
-
-_PLAIN = re.compile(r"[\t\n\x20-\x25\x27-\x7e]*")
-"""ASCII without ampersands and control characters, which no step changes."""
-
-
-class _Piece(NamedTuple):
-    """Part of a text: plain lines, or a line, or a million characters of it, as ftfy cuts;
-    `unescape` is the option for it."""
-
-    text: str
-    unescape: bool | str
-    is_plain: bool = False
-
-
-def clean_with_options(texts: Iterable[str], options: Mapping[str, Any]) -> pa.LargeStringArray:
-    """`ftfy.fix_text(text, normalization="NFC", **options)` of every text, in the same order."""
-    given = {"normalization": "NFC", **options, "explain": False}
-    config = ftfy.TextFixerConfig(**given)
-    pieces = [list(_split(text, config.unescape_html)) for text in texts]
-    doubtful = [piece for some in pieces for piece in some if not piece.is_plain]
-    fixed = dict(zip(doubtful, _fix(doubtful, config), strict=True))
-    joined = ("".join(fixed.get(piece, piece.text) for piece in some) for some in pieces)
-    return pa.array(joined, pa.large_string())
-
-
-def _split(text: str, unescape: bool | str) -> Iterator[_Piece]:
-    """The pieces of a text. "auto" becomes False from the first piece with a `<` on."""
-    position = 0
-    while position < len(text):
-        match = _PLAIN.match(text, position)
-        plain = len(text) if match is None else match.end()
-        start = len(text) if plain == len(text) else text.rfind("\n", position, plain) + 1
-        start = max(start, position)
-        if start > position:
-            yield _Piece(text[position:start], unescape, is_plain=True)
-            if unescape == "auto" and text.find("<", position, start) >= 0:
-                unescape = False
-        end = text.find("\n", start) + 1 or len(text)
-        for first in range(start, end, SEGMENT):
-            segment = text[first : min(first + SEGMENT, end)]
-            if unescape == "auto" and "<" in segment:
-                unescape = False
-            yield _Piece(segment, unescape)
-        position = end
-
-
-def _fix(pieces: list[_Piece], config: ftfy.TextFixerConfig) -> list[str]:
-    copied = _unchanged(pieces) if config.normalization in ("NFC", None) else [False] * len(pieces)
-    configs = {u: config._replace(unescape_html=u) for u in {piece.unescape for piece in pieces}}
-    return [
-        piece.text if same else ftfy.fix_and_explain(piece.text, configs[piece.unescape]).text
-        for piece, same in zip(pieces, copied, strict=True)
-    ]
-
-
-def _unchanged(pieces: list[_Piece]) -> list[bool]:
-    """Which pieces no step changes, as far as the scan can tell."""
-    tables = tables_or_reason()
-    if isinstance(tables, str) or not pieces:
-        return [False] * len(pieces)
-    encoded = [piece.text.encode() for piece in pieces]
-    kinds = np.array([UNESCAPED if piece.unescape else ESCAPED for piece in pieces], np.uint8)
-    bounds = np.zeros(len(encoded) + 1, np.int64)
-    np.cumsum([len(text) for text in encoded], out=bounds[1:])
-    scanned = scan_spans(np.frombuffer(b"".join(encoded), np.uint8), bounds, kinds, tables)
-    sure = np.array([piece.unescape is not True or "&" not in piece.text for piece in pieces])
-    sure[scanned.suspects[:, SPAN]] = False
-    out, ends = scanned.out.tobytes(), scanned.bounds.tolist()
-    same = (text == out[a:b] for text, a, b in zip(encoded, ends, ends[1:], strict=False))
-    return [bool(known and equal) for known, equal in zip(sure, same, strict=True)]
+from pipeline.cleaning.repair import fix_lines, list_spans
+from pipeline.cleaning.scan import OUT_END, OUT_START, SPAN, ScanResult, scan_spans
+from pipeline.cleaning.tables import Tables, every_character, tables_or_reason
 
 
 def _has_surrogate(text: str) -> bool:
@@ -180,14 +97,13 @@ def clean_array(texts: TextArray, options: Mapping[str, Any] | None = None) -> p
     ['schön', "<b> it's", '<b>&amp;</b>']
     """
     if options:
-        each = (chunk.text(index) for chunk in encode_texts(texts) for index in range(len(chunk)))
-        return clean_with_options(each, options)
+        from pipeline.cleaning.options import clean_with_options
+
+        return clean_with_options(_list_texts(texts), options)
     tables = tables_or_reason()
     if isinstance(tables, str):
         warnings.warn(f"cleaning is slow: {tables}", RuntimeWarning, stacklevel=2)
-        chunks = encode_texts(texts)
-        each = (chunk.text(index) for chunk in chunks for index in range(len(chunk)))
-        return pa.array([ftfy.fix_text(t, normalization="NFC") for t in each], pa.large_string())
+        return pa.array(_fix_whole(_list_texts(texts)), pa.large_string())
     if isinstance(texts, Sequence) and any(map(_has_surrogate, texts)):
         return _beside_surrogates(texts)
     cleaned = [_clean(chunk, tables) for chunk in encode_texts(texts)]
@@ -211,14 +127,22 @@ def slow_because() -> str | None:
     return tables if isinstance(tables, str) else None
 
 
+def _list_texts(texts: TextArray) -> Iterator[str]:
+    return (chunk.text(index) for chunk in encode_texts(texts) for index in range(len(chunk)))
+
+
+def _fix_whole(texts: Iterable[str]) -> list[str]:
+    import ftfy
+
+    return [ftfy.fix_text(text, normalization="NFC") for text in texts]
+
+
 def _beside_surrogates(texts: Sequence[str]) -> pa.LargeStringArray:
     """Lone surrogates, which UTF-8 cannot hold, are for ftfy itself to replace."""
-    by_ftfy = list(map(_has_surrogate, texts))
-    others = iter(clean_array([t for t, odd in zip(texts, by_ftfy, strict=True) if not odd]))
-    fixed = [
-        ftfy.fix_text(text, normalization="NFC") if odd else next(others).as_py()
-        for text, odd in zip(texts, by_ftfy, strict=True)
-    ]
+    is_odd = list(map(_has_surrogate, texts))
+    odd = iter(_fix_whole(compress(texts, is_odd)))
+    others = iter(clean_array([t for t, is_one in zip(texts, is_odd, strict=True) if not is_one]))
+    fixed = [next(odd) if is_one else next(others).as_py() for is_one in is_odd]
     return pa.array(fixed, pa.large_string())
 
 

@@ -32,23 +32,7 @@ import numpy as np
 import numpy.typing as npt
 from ftfy import badness, chardata, fixes
 
-
-class UnprovenError(Exception):
-    """The installed ftfy is not the one that the argument in `pipeline.cleaning` is about.
-
-    The message says what differs. `clean_texts` then gives every document to ftfy itself.
-    """
-
-
-ALL = 0x110000
-"""Code points, surrogates included."""
-
-
-@cache
-def every_character(end: int = ALL) -> str:
-    """All code points below `end` in order, so that an index is a code point."""
-    return np.arange(end, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
-
+from pipeline.cleaning.tables import ALL, UnprovenError, every_character
 
 _HANGUL_SECONDS = {*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)}
 

@@ -18,9 +18,7 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import ftfy
 import numpy as np
-from ftfy.fixes import unescape_html
 
 from dedup.arrays import I64, U8
 from dedup.compiled import kernel
@@ -105,10 +103,6 @@ def _cuts(data: U8, start: int, end: int, segment: int) -> I64:
 
 _ROUNDS = 3
 """An entity, the normal form of what it gave, and the answer."""
-_SLOW = {
-    True: ftfy.TextFixerConfig(explain=False, unescape_html="auto"),
-    False: ftfy.TextFixerConfig(explain=False, unescape_html=False),
-}
 
 
 @dataclass(kw_only=True)
@@ -134,7 +128,10 @@ class _Line:
 
     def ask_ftfy(self) -> str:
         """Set `fixed` the slow way."""
-        config = _SLOW[self.unescapes]
+        import ftfy
+
+        unescape = "auto" if self.unescapes else False
+        config = ftfy.TextFixerConfig(explain=False, unescape_html=unescape)
         self.fixed = fixed = str(ftfy.fix_and_explain(self.original, config).text)
         return fixed
 
@@ -144,6 +141,8 @@ class _Line:
         if self.flags & DOUBT:
             return None
         if self.flags & ENTITY:
+            from ftfy.fixes import unescape_html
+
             unescaped = unescape_html(self.text)
             return None if self.text != self.original or unescaped == self.text else unescaped
         return unicodedata.normalize("NFC", self.written)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dedup.presets import is_short, normalize
 from pipeline.cleaning import short_mask
 from pipeline.cleaning.clean import CASED
-from pipeline.cleaning.known_ftfy import every_character
+from pipeline.cleaning.tables import every_character
 
 peculiar = st.sampled_from("aZ é\t\n\u00a0\u2003.!İΣςß٪$\x1c\x85𐐀😀")
 texts = st.one_of(st.text(st.characters(codec="utf-8")), st.text(peculiar, max_size=40))

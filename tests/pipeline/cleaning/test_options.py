@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipeline
-from pipeline.cleaning import clean, clean_array
+from pipeline.cleaning import clean_array
 from pipeline.core.errors import ConfigError
 from tests.slow import mark_slow
 
@@ -62,9 +62,9 @@ def test_lines_beyond_a_million_characters(chosen: dict[str, Any]) -> None:
 
 def test_only_lines_that_a_step_touches_go_through_ftfy(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    by_ftfy = clean.ftfy.fix_and_explain
+    by_ftfy = ftfy.fix_and_explain
     monkeypatch.setattr(
-        clean.ftfy, "fix_and_explain", lambda text, c: asked.append(text) or by_ftfy(text, c)
+        ftfy, "fix_and_explain", lambda text, c: asked.append(text) or by_ftfy(text, c)
     )
     text = "plain\nnaïve café\n東京は晴れ\n“curly”\nplain again\n"
     cleaned = clean_array([text], {"uncurl_quotes": False})

@@ -1,7 +1,10 @@
 """The conditions of the fast path hold for the installed ftfy, and where they do not it is off."""
 
+import os
 import random
 import re
+import subprocess
+import sys
 import unicodedata
 from collections.abc import Iterator
 from itertools import pairwise
@@ -14,14 +17,9 @@ import pytest
 from ftfy import badness as ftfy_badness
 from ftfy import chardata, fixes
 
-from pipeline.cleaning import clean_array, known_ftfy, slow_because, tables
-from pipeline.cleaning.known_ftfy import (
-    UnprovenError,
-    combining_classes,
-    every_character,
-    may_change,
-    take_apart,
-)
+from pipeline.cleaning import clean_array, derivation, known_ftfy, slow_because, tables
+from pipeline.cleaning.known_ftfy import combining_classes, may_change, take_apart
+from pipeline.cleaning.tables import UnprovenError, every_character
 
 
 @pytest.fixture
@@ -42,7 +40,7 @@ def test_characters_outside_the_maps_are_left_alone_by_every_fixer() -> None:
 
 
 def test_maps_give_plain_text_that_is_left_alone_too() -> None:
-    found = tables.build_tables()
+    found = derivation.build_tables()
     rows = found.rows[found.classes]
     written = np.flatnonzero(rows[:, tables.ACTION] == tables.WRITE)
     assert len(written) > 110
@@ -54,7 +52,7 @@ def test_maps_give_plain_text_that_is_left_alone_too() -> None:
 
 def test_no_changed_character_is_bad_in_a_way_that_the_scan_does_not_see() -> None:
     """Dropped characters are in none of the sets but the complement of the letters."""
-    found = tables.build_tables()
+    found = derivation.build_tables()
     rows = found.rows[found.classes]
     dropped = rows[rows[:, tables.ACTION] == tables.DROP]
     assert len(dropped) and (dropped[:, tables.LEFT] == 0).all()
@@ -118,8 +116,20 @@ def test_tables_are_kept_and_a_damaged_file_is_written_anew(fresh: Path) -> None
 def test_kept_tables_are_read_not_built(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert slow_because() is None
     tables.tables_or_reason.cache_clear()
-    monkeypatch.setattr(tables, "build_tables", lambda: pytest.fail("built again"))
+    monkeypatch.setattr(derivation, "build_tables", lambda: pytest.fail("built again"))
     assert slow_because() is None
+
+
+def test_text_without_suspects_needs_no_import_of_ftfy(fresh: Path) -> None:
+    assert slow_because() is None
+    code = """
+import sys
+from pipeline.cleaning import clean_array
+assert clean_array(["plain", "it’s “curly”", "<b>&amp;</b>"])[1].as_py() == 'it\\'s "curly"'
+sys.exit("ftfy" in sys.modules)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=True, env=environment)
 
 
 def test_a_cache_that_cannot_be_written(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
