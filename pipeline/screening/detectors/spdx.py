@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -150,8 +150,9 @@ def normalise_licence(value: str) -> SpdxLicence:
 @lru_cache(maxsize=4096)
 def parse_expression(expression: str) -> SpdxLicence:
     """An SPDX expression in its canonical form, or `UNKNOWN` if it is none."""
-    if expression in _load_categories():  # nothing to parse, and the parser takes long to make
-        return SpdxLicence(expression, _find_family_of(expression))
+    key = _load_index().aliases.get(expression, expression)
+    if family := _find_family_of(key):  # nothing to parse, and the parser takes long to make
+        return SpdxLicence(key, family)
     tree = _parse(expression)
     return SpdxLicence(tree.render(), _find_family(tree)) if tree is not None else UNKNOWN
 
@@ -221,7 +222,7 @@ def _join_expressions(parts: list[str], operator: str) -> str:
 def _look_up_name(name: str) -> str:
     return (
         licence_names.SPELLINGS.get(name)
-        or _load_identifiers().get(name)
+        or _load_index().identifiers.get(name)
         or _read_cc_name(name)
         or _read_gnu_name(name)
         or _read_bsd_name(name)
@@ -250,7 +251,7 @@ def _make_cc_identifier(kind: str, version: str | None, port: str) -> str:
         return "CC0-1.0" if kind == "zero" else "CC-PDM-1.0"
     if kind not in licence_names.UNVERSIONED or not version:
         return licence_names.UNVERSIONED.get(kind, "")
-    identifiers = _load_identifiers()
+    identifiers = _load_index().identifiers
     for name in (f"CC-{kind}-{version}-{port}", f"CC-{kind}-{version}"):
         if identifier := identifiers.get(fold_name(name)):
             return identifier
@@ -291,20 +292,28 @@ def _read_public_domain(name: str) -> str:
     return licence_names.PUBLIC_DOMAIN if re.match(r"public domain\b(?! dedication)", name) else ""
 
 
+class _Index(NamedTuple):
+    """Plain name to SPDX identifier, identifier to category, and former identifier to the one of
+    today."""
+
+    identifiers: dict[str, str]
+    categories: dict[str, str]
+    aliases: dict[str, str]
+
+
 @cache
-def _load_index() -> tuple[dict[str, str], dict[str, str]]:
-    """Plain name to SPDX identifier, and identifier to category. Kept in the user's cache: to read
-    the whole index and to fold its names takes longer than all else about a licence."""
+def _load_index() -> _Index:
+    """Kept in the user's cache: to read the whole index and to fold its names takes longer than all
+    else about a licence."""
     name = f"{source_digest(Path(__file__).parent)}-{version('license-expression')}.json"
     kept = read_cached("licences", name)
     if kept is None:
         kept = json.dumps(_read_index()).encode()
         keep_cached(kept, "licences", name)
-    identifiers, categories = json.loads(kept)
-    return identifiers, categories
+    return _Index(*json.loads(kept))
 
 
-def _read_index() -> tuple[dict[str, str], dict[str, str]]:
+def _read_index() -> _Index:
     from license_expression import get_license_index
 
     index = [
@@ -312,7 +321,14 @@ def _read_index() -> tuple[dict[str, str], dict[str, str]]:
         for entry in get_license_index()
         if entry["spdx_license_key"] and entry["category"] != "Unstated License"
     ]
-    return _fold_names(index), {entry["spdx_license_key"]: entry["category"] for entry in index}
+    categories = {entry["spdx_license_key"]: entry["category"] for entry in index}
+    aliases = {
+        alias: entry["spdx_license_key"]
+        for entry in index
+        for alias in entry["other_spdx_license_keys"]
+        if " " not in alias  # as in no name of an expression
+    }
+    return _Index(_fold_names(index), categories, aliases)
 
 
 def _fold_names(index: list[dict[str, Any]]) -> dict[str, str]:
@@ -328,14 +344,6 @@ def _fold_names(index: list[dict[str, Any]]) -> dict[str, str]:
     return {name: spdx for name, spdx in identifiers.items() if name}
 
 
-def _load_identifiers() -> dict[str, str]:
-    return _load_index()[0]
-
-
-def _load_categories() -> dict[str, str]:
-    return _load_index()[1]
-
-
 @cache
 def _load_licensing() -> Any:
     from license_expression import get_spdx_licensing
@@ -344,16 +352,16 @@ def _load_licensing() -> Any:
 
 
 def _parse(value: str) -> Any:
-    from license_expression import ExpressionError
-
     if not _is_well_formed(value):
         return None
+    from license_expression import ExpressionError
+
     try:
         tree = _load_licensing().parse(value)
     except ExpressionError:
         return None
     is_known = all(
-        key in licence_names.FAMILIES or key in _load_categories()
+        key in licence_names.FAMILIES or key in _load_index().categories
         for key in _load_licensing().license_keys(tree)
     )
     return tree if is_known else None
@@ -392,4 +400,5 @@ def _find_family(tree: Any) -> str:
 
 
 def _find_family_of(key: str) -> str:
-    return licence_names.FAMILIES.get(key) or _CATEGORIES.get(_load_categories().get(key, ""), "")
+    category = _load_index().categories.get(key, "")
+    return licence_names.FAMILIES.get(key) or _CATEGORIES.get(category, "")

@@ -110,11 +110,18 @@ def test_any_value_is_unknown_or_a_valid_expression(parts: list[str]) -> None:
 
 
 def test_an_identifier_alone_is_what_the_parser_makes_of_it() -> None:
-    identifiers = spdx._load_categories()
-    for identifier in sorted(identifiers):
+    index = spdx._load_index()
+    for identifier in (*index.categories, *index.aliases, *FAMILIES):
         tree = spdx._parse(identifier)
         assert parse_expression(identifier) == SpdxLicence(tree.render(), spdx._find_family(tree))
-    assert len(identifiers) > 1500
+    assert len(index.categories) > 1500 and index.aliases["GPL-2.0+"] == "GPL-2.0-or-later"
+
+
+def test_an_identifier_alone_needs_no_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spdx, "_load_licensing", None)
+    parse = parse_expression.__wrapped__
+    found = [parse(name).spdx for name in ("MIT", "GPL-2.0", "LicenseRef-BSD", "a licence")]
+    assert found == ["MIT", "GPL-2.0-only", "LicenseRef-BSD", ""]
 
 
 def test_the_index_is_the_same_from_the_cache(
@@ -124,7 +131,7 @@ def test_the_index_is_the_same_from_the_cache(
     load = spdx._load_index.__wrapped__
     made = load()
     monkeypatch.setattr(spdx, "_read_index", None)
-    assert load() == made == (spdx._load_identifiers(), spdx._load_categories())
+    assert load() == made == spdx._load_index()
     assert [list(part) for part in load()] == [list(part) for part in made]
 
 
