@@ -6,9 +6,10 @@ import io
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import xxhash
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -83,4 +84,4 @@ def kept_arrays(
 
 
 def _digest(content: bytes) -> bytes:
-    return blake2b(content, digest_size=_DIGEST_BYTES).digest()
+    return xxhash.xxh3_128_digest(content)

@@ -19,8 +19,9 @@ from dedup.user_cache import keep_cached, read_cached
 _FOLDER, _NAME = "methods", MAGIC_NUMBER.hex()
 """The number is that of the format of Python's byte code."""
 _DIGEST_BYTES = 16
-_MOST = 10_000
-"""Codes that are kept, 8 MB; where there would be more, those of this process only."""
+_MOST = 5_000
+"""Codes that are kept, 4 MB; all commands need 4,000. Where there would be more, those of this
+process only."""
 
 
 class _WrittenMethods:
