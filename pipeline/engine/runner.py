@@ -29,8 +29,8 @@ from pipeline.core.mirror.paths import locate
 from pipeline.engine.executor import Executor, LocalExecutor
 from pipeline.engine.group_commit import GroupCommit
 from pipeline.engine.progress import Progress
-from pipeline.engine.shared import Shared, identify, shorten_call
-from pipeline.engine.stage import Inputs, Output, Stage, Task, TaskFunction, top_directory
+from pipeline.engine.shared import Shared, shorten_call
+from pipeline.engine.stage import Inputs, Output, Stage, TaskFunction, top_directory
 from pipeline.engine.verified import is_verified, open_table, verify_files
 
 TOP_MANIFEST = "manifest.json"
@@ -375,18 +375,14 @@ def stage_fields(stage: Stage) -> dict[str, Any]:
     """What a stage's fingerprint is made of: settings, versions, and the content of its inputs."""
     return {
         **_shared_fields(stage),
-        "inputs": fingerprint_of({"tasks": [_identity(task) for task in stage.tasks]}),
+        "inputs": fingerprint_of({"tasks": [task.identity for task in stage.tasks]}),
     }
 
 
 def task_fingerprints(stage: Stage) -> list[str]:
     """What each task's output depends on; other tasks of the stage do not count."""
     shared = fingerprint_of(_shared_fields(stage))
-    return [fingerprint_of({"stage": shared, "task": _identity(task)}) for task in stage.tasks]
-
-
-def _identity(task: Task) -> str:
-    return identify({"job": task.job, "inputs": task.inputs})
+    return [fingerprint_of({"stage": shared, "task": task.identity}) for task in stage.tasks]
 
 
 def _shared_fields(stage: Stage) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pipeline.core.errors import IntegrityError
 from pipeline.core.hashes import hash_bytes
 from pipeline.core.manifest import Shard, ShardEnd, StageManifest
 from pipeline.core.mirror.fetching import fetch, fetch_again
-from pipeline.engine.shared import Shared
+from pipeline.engine.shared import Shared, identify
 from pipeline.engine.verified import verify_once
 
 if TYPE_CHECKING:
@@ -108,6 +108,11 @@ class Task:
     inputs: tuple[Shards, ...] = ()
     work: int = 0
     memory: int = 0
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """Hash of the job and the inputs."""
+        return identify({"job": self.job, "inputs": self.inputs})
 
     @property
     def peak_memory(self) -> int:
