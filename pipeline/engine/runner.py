@@ -44,7 +44,9 @@ _ENGINE_VERSION = 2
 @dataclass(frozen=True, kw_only=True)
 class _TaskCall:
     """What travels to a worker: paths and plain data, never tables. `durable`: what the task
-    publishes is so at once, not only when its stage commits (`GroupCommit`)."""
+    publishes is so at once, not only when its stage commits (`GroupCommit`). `is_only`: it is the
+    only task of its stage, whose manifest follows at once, so that it needs no record of its own.
+    """
 
     root: Path
     function: TaskFunction
@@ -55,6 +57,7 @@ class _TaskCall:
     record_path: Path
     lease: int = 0
     durable: bool = True
+    is_only: bool = False
 
     def shorten(self) -> "_TaskCall":
         """The call with a job that is large, or shared with others, in a file."""
@@ -69,7 +72,8 @@ class _FinishedTask:
 
 @rare_collections()
 def _perform(call: _TaskCall) -> _FinishedTask:
-    """Run a task on a worker and publish: outputs as they come, then the record that commits them.
+    """Run a task on a worker and publish: outputs as they come, then the record that commits them,
+    if the stage has other tasks.
 
     What an attempt published before it failed is no part of any record: the next attempt writes it
     again, or it is swept when the run commits.
@@ -83,7 +87,8 @@ def _perform(call: _TaskCall) -> _FinishedTask:
             shards = _publish(call, result.outputs)
             record = TaskRecord(call.fingerprint, shards, dict(result.counters))
             check_token(call.root, call.lease)
-            write_record(call.record_path, record, call.durable)
+            if not call.is_only:
+                write_record(call.record_path, record, call.durable)
     except InputError as error:
         return _FinishedTask(None, str(error))
     return _FinishedTask(record)
@@ -301,6 +306,7 @@ class Runner:
                     record_path=directory / f"{index:06d}.json",
                     lease=lease,
                     durable=not self._is_grouped,
+                    is_only=len(stage.tasks) == 1,
                 ),
             )
             for index in left

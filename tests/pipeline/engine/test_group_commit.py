@@ -75,8 +75,8 @@ def _write_name(job: str, inputs: Inputs) -> Result:
     return Result((bytes_output(f"one/{job}.bin", job.encode()),))
 
 
-def _run_stage(root: Path) -> None:
-    tasks = tuple(Task(name, name) for name in "abcd")
+def _run_stage(root: Path, names: str = "abcd") -> None:
+    tasks = tuple(Task(name, name) for name in names)
     runner = Runner(root, LocalExecutor(), Journal(root), Progress(quiet=True))
     runner.run(Stage(name="one", version=1, function=_write_name, tasks=tasks))
 
@@ -87,3 +87,15 @@ def test_what_a_killed_run_published_is_made_durable_too(tmp_path: Path, synced:
     _run_stage(tmp_path)
     manifest = next(n for n, path in enumerate(synced) if "one.json" in path)
     assert {f"{tmp_path}/one/{name}.bin" for name in "abcd"} <= set(synced[:manifest])
+
+
+@pytest.mark.parametrize(("names", "recorded"), [("a", []), ("ab", ["000000.json"])])
+def test_an_only_task_leaves_no_record(tmp_path: Path, names: str, recorded: list[str]) -> None:
+    """It runs again where a kill comes between its files and the manifest."""
+    kill = f"storage.publish.start@{2 * len(names)}=kill"
+    assert forked(lambda: _run_stage(tmp_path, names), kill) == -signal.SIGKILL
+    assert [path.name for path in (tmp_path / "journal").rglob("0*.json")] == recorded
+    assert len([*(tmp_path / "one").glob("*.bin")]) == len(names)
+    assert not (tmp_path / "manifests/one.json").exists()
+    _run_stage(tmp_path, names)
+    assert (tmp_path / "manifests/one.json").exists()
