@@ -104,6 +104,27 @@ def test_a_command_imports_what_it_needs(
     assert not set(heavy) & set(loaded)
 
 
+SEARCHES = """
+import gc, sys
+import pipeline.commands
+before = gc.get_stats()
+from pipeline.commands import app
+try:
+    app.main()
+finally:
+    print(gc.get_stats() == before, file=sys.stderr)
+"""
+
+
+def test_a_small_run_ends_before_a_search_for_cycles(small_run: Any, tmp_path: Path) -> None:
+    words = ["run", str(small_run.corpus.config), "--out", str(tmp_path / "r"), "--workers", "0"]
+    done = subprocess.run(
+        [sys.executable, "-c", SEARCHES, *words], capture_output=True, text=True, timeout=300,
+        check=True, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    )  # fmt: skip
+    assert done.stderr.splitlines()[-1] == "True"
+
+
 def test_pyarrow_imports_no_pandas_and_still_can() -> None:
     code = """
 import sys
