@@ -57,14 +57,17 @@ def find_kernel_directory(package: Path = PACKAGE) -> Path | None:
     return root and root / "kernels" / source_digest(package)
 
 
-def first_use(package: Path = PACKAGE) -> bool:
-    """Whether nothing has been compiled yet for these sources: the first call will take a while."""
+def first_use(source: Path = PACKAGE) -> bool:
+    """Whether no kernel of a package, or of one file, has been compiled yet: the first call will
+    take a while."""
+    package, name = (source.parent, f"{source.stem}.*") if source.is_file() else (source, "*")
     directory = find_kernel_directory(package)
-    return directory is None or next(directory.rglob("*.nbc"), None) is None
+    return directory is None or next(directory.rglob(f"{name}.nbc"), None) is None
 
 
 @cache
-def _is_writable(directory: Path) -> bool:
+def is_writable(directory: Path) -> bool:
+    """Whether kernels can be kept there; it is made where it is missing."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -116,10 +119,12 @@ def _declare(function: Callable[..., Any]) -> Any:
     before = settings.CACHE_DIR
     settings.CACHE_DIR = str(directory or "")
     try:
-        is_kept = directory is not None and _is_writable(directory)
-        made: Any = numba.njit(nogil=True, cache=is_kept, boundscheck=False)(function)
+        is_kept = directory is not None and is_writable(directory)
+        options: Any = {"nogil": True, "boundscheck": False, "no_cfunc_wrapper": True}
+        made: Any = numba.njit(cache=is_kept, **options)(function)
     finally:
         settings.CACHE_DIR = before
+    made.get_call_template = partial(_without_literals, made.get_call_template)
     kept: Any = getattr(made, "_cache", None)
     if hasattr(kept, "_load_overload"):
         kept.load_overload = partial(load_kernel, kept)
@@ -128,12 +133,20 @@ def _declare(function: Callable[..., Any]) -> Any:
     return made
 
 
+def _without_literals(find: Callable[..., Any], arguments: Any, named: Any) -> Any:
+    """For numba, which compiles a kernel twice where another calls it with a number that is 0 at
+    first: for that 0, and for any number."""
+    from numba.core.types import unliteral
+
+    return find(tuple(map(unliteral, arguments)), named)
+
+
 @contextlib.contextmanager
 def _compile_once(function: Callable[..., Any]) -> Iterator[None]:
     """Around the first call of a kernel in a process: of several on one host, one compiles it, and
     the others wait and load what it kept."""
     directory = find_kernel_directory(Path(function.__code__.co_filename).parent)
-    if directory is None or not _is_writable(directory) or _is_kept(function, directory):
+    if directory is None or not is_writable(directory) or _is_kept(function, directory):
         yield
         return
     with open(directory / "compiling.lock", "wb") as lock:

@@ -142,8 +142,10 @@ def sort_entries(
     count = len(digests)
     if count == 0:
         return near, near_rows
-    low = digests.min()
-    bits = bit_length(digests.max() - low)
+    low = high = digests[0]
+    for digest in digests:
+        low, high = min(low, digest), max(high, digest)
+    bits = bit_length(high - low)
     places = np.empty(RADIX, np.int64)
     if count <= _CACHED or bits <= DIGIT:
         passes = _count_passes(bits, count)

@@ -345,7 +345,9 @@ def _scan_span(
             continue
         if count == len(suspects):
             longer = np.empty((2 * count, COLUMNS), np.int64)
-            longer[:count] = suspects
+            for row in range(count):
+                for column in range(COLUMNS):  # numba takes seconds to compile an assignment
+                    longer[row, column] = suspects[row, column]
             suspects = longer
         suspects[count, LINE_IN] = line
         suspects[count, LINE_END] = i

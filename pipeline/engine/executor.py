@@ -382,7 +382,7 @@ def _local_workers(
     with (
         warm_workers() as warm,
         dask.config.set(_QUIET | warm),
-        _main_replaced(),
+        main_replaced(),
         _closing(
             LocalCluster,
             n_workers=workers if minimum is None else min(minimum, workers),
@@ -420,7 +420,7 @@ def _closing(start: Callable[..., Any], **settings: Any) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _main_replaced() -> Iterator[None]:
+def main_replaced() -> Iterator[None]:
     """Workers that start meanwhile, one in the place of another that died too, do not first import
     the program that starts them, as multiprocessing has it, but that of `prep`: no task is a
     function of a program, and a script may lack a guard."""

@@ -2,7 +2,7 @@
 compiled before the work begins, so that workers find them cached.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from dedup.arrays import F64, I64
-from dedup.compiled import first_use
 from dedup.text import TextArray
 from pipeline.config.filters import (
     MAX_CHARACTERS,
@@ -189,13 +188,6 @@ def _sort(failed: Sequence[RuleFailures], judged_by: Sequence[str]) -> Failures:
         target=[targets[i] for i in order],
         language=[judged_by[row] for row in rows[order]],
     )
-
-
-def compile_filter_kernels(say: Callable[[str], None]) -> None:
-    """`warm_up_filters`, and word of it, where nothing is compiled yet for this machine."""
-    if first_use(Path(__file__).parent):
-        say("compiling the kernels of the filters for this machine, once")
-        warm_up_filters()
 
 
 def warm_up_filters() -> None:

@@ -275,6 +275,7 @@ def byte_rows(column: pa.Array) -> ByteRows:
     else:
         data = column.buffers()[2]
     flat = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    flat.flags.writeable = False  # one kind of array, compiled once
     return ByteRows(flat, offsets[:-1], offsets[1:])
 
 

@@ -11,10 +11,8 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from dedup import compiled
 from pipeline.config.cluster import Cluster
 from pipeline.config.prep import Config, LoadedConfig, load_config
-from pipeline.config.signals import SignalsConfig
 from pipeline.core.errors import InputError, ReadOnlyError
 from pipeline.core.journal import Journal, hold_lock
 from pipeline.core.manifest import StageManifest, read_sealed
@@ -23,7 +21,6 @@ from pipeline.engine.memory import check_address_space
 from pipeline.engine.progress import Progress
 from pipeline.engine.runner import FrozenStageError, RemovedInputError, Runner, TextsApartError
 from pipeline.engine.stage import Stage
-from pipeline.filters.rules import has_rules
 from pipeline.runs.catalogue import STORIES
 from pipeline.runs.generations import has_generations, list_begun, spared_directories
 from pipeline.runs.layout import MANIFEST
@@ -39,6 +36,7 @@ from pipeline.stories.generations import (
     note_settings,
     plan_generation,
 )
+from pipeline.stories.kernels import compile_missing, list_parts
 from pipeline.stories.loop import Manifest, StageRecord, Stages, StoryRun
 from pipeline.stories.plan import list_expected_stages
 from pipeline.stories.preparation import (
@@ -145,8 +143,9 @@ def _run_prepared(
     out_directory, screens = prepared.out, STORIES[story.name].screens
 
     def attempt(removed: frozenset[str]) -> Manifest:
-        _compile_kernels(prepared.config, progress.note, screens)
-        if story is PREPARATION:
+        packs = story is PREPARATION
+        compile_missing([*list_parts(prepared.config, screens, packs)], progress.note)
+        if packs:
             _check_engines(prepared.tokenizer, progress.note)
         now = prepared
         if not prepared.number:  # else they were read under the lock of the whole
@@ -271,46 +270,6 @@ def _run_stages(
         spared=spared_directories(config.pack.append),
     )
     return work.carry_out(removed, tell, publish)
-
-
-def _compile_kernels(config: Config, note: Note, screens: bool) -> None:
-    """Compile what this config needs and nothing has compiled yet; say so. `screens`: documents are
-    screened."""
-    from pipeline import cleaning
-
-    if config.clean.fix_text and compiled.first_use(Path(cleaning.__file__).parent):
-        note("compiling the cleaning kernels for this machine, once")
-        cleaning.clean_array(["schÃ¶n"])
-    if screens:
-        _compile_detectors(note)
-        if config.screen.registry:
-            from pipeline.screening.fingerprints.find import compile_fingerprint_kernels
-
-            compile_fingerprint_kernels(note)
-    if has_rules(config.filters) or config.signals != SignalsConfig():
-        from pipeline.filters.rules import compile_filter_kernels
-
-        compile_filter_kernels(note)
-    compiling = (
-        config.decontaminate.sets or config.lines.unit != "none" or config.dedup.substrings.cut
-    )
-    if (selection.choose_preset(config.dedup) is not None or compiling) and compiled.first_use():
-        from dedup.find import warm_up
-
-        note("compiling the dedup kernels for this machine, once")
-        warm_up()
-
-
-def _compile_detectors(note: Note) -> None:
-    """Run each kernel of the detectors once, and say so, where none is compiled yet."""
-    from pipeline.screening.detectors import titles
-    from pipeline.screening.fingerprints import literals
-
-    packages = (Path(literals.__file__).parent, Path(titles.__file__).parent)
-    if any(compiled.first_use(package) for package in packages):
-        note("compiling the kernels for screening on this machine, once")
-        literals.warm_up_literals()
-        titles.warm_up_titles()
 
 
 def _check_engines(tokenizer: TokenizerDefinition, note: Note) -> None:

@@ -86,7 +86,7 @@ def open_fingerprints(registry: RegistryLike) -> FingerprintIndex:
 
 def compile_fingerprint_kernels(say: Callable[[str], None]) -> None:
     """`warm_up_fingerprints`, and word of it, where nothing is compiled yet for this machine."""
-    if first_use(Path(__file__).parent):
+    if first_use(Path(__file__).with_name("verify.py")):
         say("compiling the kernels for fingerprints on this machine, once")
         warm_up_fingerprints()
 

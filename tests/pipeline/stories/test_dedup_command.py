@@ -4,6 +4,7 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -293,12 +294,16 @@ def test_kernels_are_compiled_once_and_the_user_is_told(
     raw: Raw, own: Path, prep: Prep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import dedup.find
-    from dedup import compiled
+    from pipeline.stories import kernels
 
     calls = []
-    monkeypatch.setattr(dedup.find, "warm_up", lambda: calls.append(1))
+    monkeypatch.setattr(dedup.find, "warm_up", lambda *_, **only: calls.append(only))
+    monkeypatch.setattr(
+        kernels, "ProcessPoolExecutor", lambda processes, *_: ThreadPoolExecutor(processes)
+    )
     for first in (True, False):
-        monkeypatch.setattr(compiled, "first_use", lambda first=first: first)
+        monkeypatch.setattr(kernels, "first_use", lambda _, first=first: first)
         ended = prep("dedup", raw.root, "--out", own, *OPTIONS)
-        assert ("note: compiling the dedup kernels" in ended.err) == first
-    assert calls == [1]
+        said = "note: compiling kernels for this machine, once: dedup" in ended.err
+        assert said == first
+    assert calls == [{"lines": False, "overlap": False}]
