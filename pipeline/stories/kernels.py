@@ -15,6 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Thread
 
 from dedup.compiled import find_kernel_directory, first_use, is_writable
 from dedup.presets import Preset
@@ -75,14 +76,22 @@ def compile_missing(parts: Sequence[Part], note: Callable[[str], None]) -> None:
     with (
         contextlib.suppress(OSError, BrokenProcessPool),  # the tasks compile what they call
         main_replaced(),
-        ProcessPoolExecutor(processes, context, _leave_quietly) as pool,
+        ProcessPoolExecutor(processes, context, _leave_with_parent) as pool,
     ):
         for compiling in [pool.submit(part.warm_up) for part in missing]:
             compiling.result()
 
 
-def _leave_quietly() -> None:
+def _leave_with_parent() -> None:
+    """Without a word at Ctrl-C; and where the run was killed, as nobody else ends them then."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    Thread(target=_follow_parent, daemon=True).start()
+
+
+def _follow_parent() -> None:
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)
 
 
 def _warm_up_dedup(recipe: Preset | None, lines: bool = True, overlap: bool = True) -> None:
