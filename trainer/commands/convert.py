@@ -73,7 +73,8 @@ def convert(
     --params: params.yaml of the model; needed for mdl and cs-X.Y.
     --config: config.json of the model, if it is not next to the weights.
     --model: Model family to export as; default: the one that fits.
-    --tokenizer: tokenizer.json to copy into an export; default: that of GPT-2 for 50,257 ids.
+    --tokenizer: tokenizer.json to copy into an export; default: the one in the model directory, or
+        that of GPT-2 for 50,257 ids.
     --hf-shard-size: Largest size of one weights file.
     --drop-unmatched-keys: Leave out tensors that the model does not need.
 

@@ -29,7 +29,7 @@ from trainer.convert.families import FAMILIES, family_of
 from trainer.convert.lazy_tensors import LazyTensor
 from trainer.convert.targets import CONVERSION_FILE, find_tokenizer
 from trainer.convert.weights import RELEASES, from_hf, from_model_zoo, to_hf
-from trainer.data.prepare import TOKENIZER_FILES
+from trainer.data.prepare import find_kept_tokenizer
 from trainer.runs import checkpoint
 from trainer.runs.console import Say
 
@@ -70,7 +70,8 @@ SOURCES = ("wafermill", "hf", "mdl", *(f"cs-{release}" for release in RELEASES))
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConvertOptions:
     """What the command line asked for. `shard_bytes`: most bytes of one file of a Hugging Face
-    directory. `tokenizer`: `gpt2`, a tokenizer.json or its directory."""
+    directory. `tokenizer`: `gpt2`, a tokenizer.json or its directory; by default that of the model
+    directory, else GPT-2's where the model has its number of ids."""
 
     checkpoint: Path
     source: str
@@ -87,7 +88,8 @@ class CheckpointConvertOptions:
 
 @dataclass(kw_only=True)
 class _SourceModel:
-    """A source in our names. `masked`: weights read as 0 for NaN, by name, once they are read."""
+    """A source in our names. `masked`: weights read as 0 for NaN, by name, once they are read.
+    `tokenizer`: that of the model directory it is in."""
 
     state: dict[str, LazyTensor]
     config: ModelConfig
@@ -95,6 +97,7 @@ class _SourceModel:
     step: int
     dropped: list[str] = field(default_factory=list)
     masked: dict[str, int] = field(default_factory=dict)
+    tokenizer: Path | None = None
 
 
 def convert_checkpoint(request: CheckpointConvertOptions, say: Say) -> None:
@@ -127,7 +130,7 @@ def convert_checkpoint(request: CheckpointConvertOptions, say: Say) -> None:
 
 def _write_family(request: CheckpointConvertOptions, read: _SourceModel, say: Say) -> targets.Files:
     tensors, hf_config = to_hf(read.state, read.config, request.model)
-    tokenizer = find_tokenizer(request.tokenizer, read.config)
+    tokenizer = find_tokenizer(request.tokenizer or read.tokenizer, read.config)
     name = "none is known; give --tokenizer" if tokenizer is None else tokenizer.name
     if request.target == "hf":
         say(f"{hf_config['architectures'][0]}; tokenizer: {name}")
@@ -219,7 +222,10 @@ def _of_wafermill(
                 f"{expected.get(name)}"
             )
     state = {name: opened.tensors[name] for name in expected}
-    return _SourceModel(state=state, config=config, hash=opened.hash, step=opened.step)
+    tokenizer = find_kept_tokenizer(Path(opened.place).parent.parent)
+    return _SourceModel(
+        state=state, config=config, hash=opened.hash, step=opened.step, tokenizer=tokenizer
+    )
 
 
 def _identity(request: CheckpointConvertOptions, read: _SourceModel) -> dict[str, Any]:
@@ -236,7 +242,7 @@ def _identity(request: CheckpointConvertOptions, read: _SourceModel) -> dict[str
     family = family_of(read.config, request.model)
     if request.target == "gguf":
         gguf_file.check_family(family.name, read.config)
-    tokenizer = find_tokenizer(request.tokenizer, read.config)
+    tokenizer = find_tokenizer(request.tokenizer or read.tokenizer, read.config)
     identity["family"] = family.name
     identity["tokenizer"] = None if tokenizer is None else tokenizer.content_hash
     return identity | ({"shard_bytes": request.shard_bytes} if request.target == "hf" else {})
@@ -270,19 +276,16 @@ def check_export(params: Params) -> None:
 
 
 def export_checkpoint(params: Params, model_dir: Path, say: Say) -> None:
-    """Write MODEL_DIR/export/step_XXXXXXX from the last checkpoint, unless it is there, with the
-    tokenizer of MODEL_DIR."""
+    """Write MODEL_DIR/export/step_XXXXXXX from the last checkpoint, unless it is there."""
     newest = checkpoint.find_newest(model_dir)
     if params.runconfig.export is None or newest is None:
         return
-    tokenizer = model_dir / TOKENIZER_FILES[0]
     convert_checkpoint(
         CheckpointConvertOptions(
             checkpoint=newest,
             source="wafermill",
             target=params.runconfig.export,
             out=model_dir / "export" / newest.name,
-            tokenizer=str(tokenizer) if tokenizer.is_file() else None,
         ),
         say,
     )

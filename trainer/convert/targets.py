@@ -35,12 +35,15 @@ CONVERSION_FILE = "conversion.json"
 """What a conversion was made of, and the hashes of its files; written last."""
 
 
-def find_tokenizer(name: str | None, config: ModelConfig) -> TokenizerDefinition | None:
+def find_tokenizer(name: str | Path | None, config: ModelConfig) -> TokenizerDefinition | None:
     """The tokenizer to write: the named one, or GPT-2's for a vocabulary of its size, or none.
     Raises ConfigError when it has more ids than the model has embeddings."""
-    if name is None and config.vocab_size != load_definition(GPT2).vocab_size:
+    gpt2 = load_definition(GPT2)
+    if name is None and config.vocab_size != gpt2.vocab_size:
         return None
     definition = load_definition(name or GPT2)
+    if definition.content_hash == gpt2.content_hash:
+        return gpt2  # so that a copy of it is written in its two classic files too
     if definition.vocab_size > config.vocab_size:
         raise ConfigError(
             f"--tokenizer {name}: it has {definition.vocab_size:,} ids, but model.vocab_size is "

@@ -10,10 +10,11 @@ from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.shipped import find_config
 from pipeline.hdf5.foreign.dataset import holds_shards, open_any
 from pipeline.hdf5.format import VSL
+from pipeline.runs import layout
 from trainer.config import Params
 from trainer.data import SampleSource, batches, open_evaluation
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+TOKENIZER_FILES = (layout.TOKENIZER, layout.TOKENIZER_CONFIG)
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,12 @@ def keep_tokenizer(directories: DataDirectories, model_dir: Path) -> None:
     for name in TOKENIZER_FILES:
         if (directories.run / name).is_file():
             storage.publish(model_dir / name, (directories.run / name).read_bytes())
+
+
+def find_kept_tokenizer(model_dir: Path) -> Path | None:
+    """tokenizer.json of a model directory, where training kept one."""
+    kept = model_dir / layout.TOKENIZER
+    return kept if kept.is_file() else None
 
 
 def _of_run(directory: Path) -> DataDirectories:

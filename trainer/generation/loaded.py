@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from pipeline.core.errors import ConfigError, InputError
 from pipeline.core.words import pluralise
-from pipeline.runs import layout
 from pipeline.tokenizers.definition import GPT2, TokenizerDefinition, load_definition
 from trainer.config import ModelConfig
+from trainer.data.prepare import find_kept_tokenizer
 from trainer.model import GPT
 from trainer.runs import checkpoint
 from trainer.runs.checkpoint import Checkpoint
@@ -106,10 +106,10 @@ def tokenizer_for(
     vocabulary of its size. Raises ConfigError, with `hint`, when there is none, or when it has
     more ids than the model."""
     vocabulary = read_model_config(saved).vocab_size
-    beside = saved.path.parent.parent / layout.TOKENIZER
+    beside = find_kept_tokenizer(saved.path.parent.parent)
     if name is not None:
         definition = load_definition(GPT2 if str(name) == GPT2 else name)
-    elif beside.is_file():
+    elif beside is not None:
         definition = load_definition(beside)
     elif vocabulary == load_definition(GPT2).vocab_size:
         definition = load_definition(GPT2)

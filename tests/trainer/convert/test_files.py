@@ -6,12 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
+import tokenizers
 import torch
 import yaml
 
 from pipeline.core.errors import ConfigError, InputError, IntegrityError
 from pipeline.core.hashes import tree_hash
 from pipeline.core.mirror.paths import TEMP_MARK
+from pipeline.tokenizers.definition import load_definition
 from tests.trainer.convert.models import MUP, logits, make, state_of, with_weights
 from trainer.config import load_params
 from trainer.convert import conversion, lazy_tensors, sources, targets
@@ -86,6 +88,41 @@ def test_masters_are_fp32(tmp_path: Path):
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
     name = "blocks.0.attention.qkv.weight"
     assert torch.equal(weights[name].to(torch.bfloat16), half[name].read())
+
+
+def test_the_tokenizer_of_a_model_directory_goes_along(trained, tmp_path: Path):
+    out, _, _ = trained(vocab_size=300)
+    kept = byte_tokenizer(out)
+    (said, *_) = convert(out, "wafermill", "hf", tmp_path / "hf")
+    assert said == f"GPT2LMHeadModel; tokenizer: {kept}"
+    exported = load_definition(tmp_path / "hf")
+    assert exported.content_hash == load_definition(kept).content_hash
+    assert (exported.eos_token, exported.vocab_size) == ("<end>", 257)
+    kept.unlink()
+    (said, *_) = convert(out, "wafermill", "hf", tmp_path / "without")
+    assert said == "GPT2LMHeadModel; tokenizer: none is known; give --tokenizer"
+    assert not (tmp_path / "without" / "tokenizer.json").exists()
+
+
+def byte_tokenizer(directory: Path) -> Path:
+    """tokenizer.json with the 256 bytes and an EOS, and its config, in the directory."""
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    model = tokenizers.models.BPE({letter: i for i, letter in enumerate(alphabet)}, [])
+    made = tokenizers.Tokenizer(model)
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    made.add_special_tokens(["<end>"])
+    made.save(str(directory / "tokenizer.json"))
+    return directory / "tokenizer.json"
+
+
+def test_the_gpt2_tokenizer_of_a_model_directory_is_exported_as_gpt2(trained, tmp_path: Path):
+    """A prep run keeps GPT-2's as tokenizer.json; its export has the two classic files too."""
+    out, _, _ = trained(vocab_size=50_257, num_hidden_layers=1)
+    (out / "tokenizer.json").write_text(load_definition("gpt2").json)
+    (said, *_) = convert(out, "wafermill", "hf", tmp_path / "hf")
+    assert said == "GPT2LMHeadModel; tokenizer: gpt2"
+    assert (tmp_path / "hf" / "merges.txt").is_file()
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gptj", "gpt_neox", "llama"])
