@@ -24,11 +24,13 @@ $(DEV): $(BASE)
 
 demo: $(BASE) ## prepare real text from your own Python environment, then train a small GPT on it
 	$(BIN)/prep run quickstart --out runs/quickstart
+	$(BIN)/prep tokenizer train runs/quickstart --vocab-size 4096 --out runs/tokenizer
+	$(BIN)/prep run quickstart --out runs/quickstart --set tokenize.tokenizer=runs/tokenizer
 	$(BIN)/prep verify runs/quickstart
-	$(BIN)/train CSX --params tiny --data runs/quickstart --num_csx 2 --num_steps 200 --model_dir runs/tiny --mode train_and_eval
-	$(BIN)/prep trace runs/quickstart --train runs/tiny --step 57 | head -20
-	$(BIN)/train convert runs/tiny --src-fmt wafermill --tgt-fmt hf --out runs/tiny/export
-	$(BIN)/train generate --model_dir runs/tiny --prompt "import " --max-new-tokens 24 --temperature 0.8
+	$(BIN)/train CSX --params demo --data runs/quickstart --num_csx 2 --model_dir runs/demo --mode train_and_eval
+	$(BIN)/prep trace runs/quickstart --train runs/demo --step 57 | head -20
+	$(BIN)/train convert runs/demo --src-fmt wafermill --tgt-fmt hf --out runs/demo/export
+	$(BIN)/train generate --model_dir runs/demo --prompt "def" --max-new-tokens 60 --temperature 0.8
 
 # The tests start hundreds of processes; where Python may not write byte code (PYTHONDONTWRITEBYTECODE,
 # usual in containers), each would compile all that it imports, and each of those that run tests, on

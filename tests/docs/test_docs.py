@@ -164,7 +164,7 @@ def test_the_demo_is_what_readme_shows() -> None:
     assert recipe is not None
     lines = recipe[1].replace("$(BIN)/", "").splitlines()
     demo = [shlex.split(line.partition(" | ")[0]) for line in lines]
-    assert len(demo) == 6
+    assert len(demo) == 8
     shown = [words for words in readme_commands() if words in demo]
     assert shown == demo
 

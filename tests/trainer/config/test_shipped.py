@@ -34,6 +34,7 @@ def test_it_is_read(name):
 def test_all_are_there():
     others = (
         "gpt3_xl", "gpt3_xl_10k", "gptj_6b", "gpt_neox_20b", "llama2_7b", "btlm_3b", "jais_13b",
+        "demo",
     )  # fmt: skip
     assert {*FAMILY.values(), *MUP.values(), *others, *SMALL} == set(ALL)
 
@@ -136,6 +137,6 @@ def test_small_ones_have_a_dozen_leaves(name):
 
 
 def test_tiny_is_what_it_was():
-    """`make demo` and golden curves stand on it."""
+    """Golden curves stand on it."""
     digest = hashlib.sha256((ROOT / "tiny.yaml").read_bytes()).hexdigest()
     assert digest == "901297dd3b0087ab790b98e9c154414270cd63ef99ccff17358d5c4ed40e1423"
