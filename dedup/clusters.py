@@ -231,7 +231,7 @@ def _collect(
             walked += 1
         if node >= 0:
             place[_CUT_SHORT] += 1
-    candidates[:count] = np.sort(candidates[:count])
+    candidates[:count].sort()
     return count
 
 

@@ -91,12 +91,14 @@ def _group(hashes_N: U64, bits: np.uint64, grouped_N: U64, ends: I64) -> None:
     ends[:] = 0
     for h in hashes_N:
         ends[(fmix64(h) >> shift) + np.uint64(1)] += 1
-    place = np.cumsum(ends)
-    ends[:] = place
+    place, end = np.empty(len(ends), np.int64), 0
+    for group in range(len(ends)):
+        end += ends[group]
+        ends[group] = place[group] = end
     for h in hashes_N:
-        group = fmix64(h) >> shift
-        grouped_N[place[group]] = h
-        place[group] += 1
+        its = fmix64(h) >> shift
+        grouped_N[place[its]] = h
+        place[its] += 1
 
 
 class PairJaccard:

@@ -215,7 +215,8 @@ def _grams(
     limits: F64,
     values: F64,
 ) -> None:
-    grams[: len(words)] = words
+    for i in range(len(words)):
+        grams[i] = words[i]
     most: Whole = len(words)
     bound = 1.0
     for n in range(2, 11):

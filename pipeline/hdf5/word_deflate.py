@@ -142,7 +142,8 @@ def _find_repeats(word_N: U32, repeats: I32, count: I64) -> int:
         i += 1
     for last in word_N[i:]:
         _count_bytes(last, 4, count)
-    count[:256] += high
+    for byte in range(256):
+        count[byte] += high[byte]
     count[0] += zeros
     count[_END] += 1
     return found
@@ -188,7 +189,7 @@ def _make_code(count: I64, most: np.int64, bits: I64, code: U64) -> None:
     """Huffman code of symbols that occur so often: bits of each and codes, with `most` bits at most
     (RFC 1951, 3.2.2). Two symbols at least get one, as some readers expect."""
     if (count > 0).sum() < 2:
-        count[:2] += 1
+        count[0], count[1] = count[0] + 1, count[1] + 1
     used = np.flatnonzero(count)
     order = np.sort(count[used] << 9 | used) & 511
     of_depth = _count_depths(count[order], most)
@@ -218,7 +219,8 @@ def _count_depths(weight_M: I64, most: np.int64) -> I64:
     """
     leaves = len(weight_M)
     weight, parent = np.zeros(2 * leaves, np.int64), np.zeros(2 * leaves, np.int64)
-    weight[:leaves] = weight_M
+    for leaf in range(leaves):
+        weight[leaf] = weight_M[leaf]
     leaf, inner = 0, leaves
     for node in range(leaves, 2 * leaves - 1):
         for _ in range(2):

@@ -328,7 +328,8 @@ def _find_candidates(
                         continue
                 if count == out.shape[1]:
                     grown = np.empty((2, 2 * count), np.int64)
-                    grown[:, :count] = out
+                    for k in range(count):
+                        grown[0, k], grown[1, k] = out[0, k], out[1, k]
                     out = grown
                 out[0, count], out[1, count] = row, work
                 count += 1
