@@ -31,6 +31,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).parent
 
+_OPTIONS: Any = {"nogil": True, "boundscheck": False, "no_cfunc_wrapper": True}
+
 _LOCK = RLock()
 """Of numba's settings, which are those of the process."""
 
@@ -81,6 +83,7 @@ class _Kernel:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._dispatcher: Any = None
+        self._called: Any = None
         update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -90,7 +93,7 @@ class _Kernel:
             return self._made()(*arguments)
 
     def __getattr__(self, name: str) -> Any:
-        """What numba tells of it, such as `signatures` and `stats`."""
+        """What numba tells of it as Python calls it, such as `signatures` and `stats`."""
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._made(), name)
@@ -100,13 +103,32 @@ class _Kernel:
 
     @property
     def _numba_type_(self) -> Any:
-        return self._made()._numba_type_
+        """The type of what another kernel calls, by which numba asks for it."""
+        from dedup.kept_kernels import IS_KNOWN
+
+        if not IS_KNOWN:
+            return self._made()._numba_type_
+        with _LOCK:
+            if self._called is None:
+                self._called = _declare_called(self._function)
+        return self._called._numba_type_
 
     def _made(self) -> Any:
         with _LOCK:
             if self._dispatcher is None:
                 self._dispatcher = _declare(self._function)
         return self._dispatcher
+
+
+def _declare_called(function: Callable[..., Any]) -> Any:
+    import numba
+
+    from dedup.called_kernels import CalledCompiler
+
+    options: Any = {"pipeline_class": CalledCompiler, "no_cpython_wrapper": True}
+    made: Any = numba.njit(**options, **_OPTIONS)(function)
+    made.get_call_template = partial(_without_literals, made.get_call_template)
+    return made
 
 
 def _declare(function: Callable[..., Any]) -> Any:
@@ -120,8 +142,7 @@ def _declare(function: Callable[..., Any]) -> Any:
     settings.CACHE_DIR = str(directory or "")
     try:
         is_kept = directory is not None and is_writable(directory)
-        options: Any = {"nogil": True, "boundscheck": False, "no_cfunc_wrapper": True}
-        made: Any = numba.njit(cache=is_kept, **options)(function)
+        made: Any = numba.njit(cache=is_kept, **_OPTIONS)(function)
     finally:
         settings.CACHE_DIR = before
     made.get_call_template = partial(_without_literals, made.get_call_template)

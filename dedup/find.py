@@ -29,6 +29,7 @@ from dedup.components import (
     new_parents,
     unite,
 )
+from dedup.containment import choose_containers, sample_shingles
 from dedup.eval_index import build_item_index
 from dedup.join import buckets
 from dedup.lines import units_of
@@ -129,11 +130,16 @@ def _select(
 
 
 def warm_up(
-    preset: str | Preset | None = None, *, lines: bool = True, overlap: bool = True
+    preset: str | Preset | None = None,
+    *,
+    lines: bool = True,
+    overlap: bool = True,
+    containment: bool = True,
 ) -> None:
     """Run each kernel once on a few words, as `preset` needs them, or for every preset and scheme.
 
-    lines, overlap: also those of `dedup.lines` and `dedup.substrings`, and of `dedup.overlap`.
+    lines, overlap, containment: also those of `dedup.lines` and `dedup.substrings`, of
+    `dedup.overlap`, and of `dedup.containment`.
     """
     texts = join_texts(pa.array([_SENTENCE, f"{_SENTENCE}!", _SENTENCE.upper()], pa.large_string()))
     recipes = _every_recipe() if preset is None else [resolve_preset(preset)]
@@ -148,11 +154,15 @@ def warm_up(
             find_duplicates(texts, preset=recipe, verify=verify)
         signatures = sketch_documents(texts, recipe).signatures
         components(label_components(signatures, recipe.bands, recipe.rows))
-        members_M = np.arange(len(texts), dtype=np.uint32)
+        members_M = _as_read(np.arange(len(texts), dtype=np.uint32))
         found = CandidateComponents(len(texts), [members_M], lambda m: np.zeros((2, m), np.uint32))
-        found.unite(members_M, np.zeros_like(members_M))
+        found.unite(members_M, _as_read(np.zeros(len(texts), np.uint32)))
         found.deal(len(texts))
         found.look_up(0, len(texts))
+        if containment:
+            sample_shingles(texts, recipe)
+            one, whole = members_M[:1], np.full(1, len(_SENTENCE), np.uint32)
+            choose_containers(one, whole, members_M[1:2], np.ones(1), first_new=0)
     if lines:
         units_of(texts)
         seeds = find_seeds(texts, LEAST_BYTES)
@@ -160,11 +170,18 @@ def warm_up(
         group_windows(texts, *hash_candidates(texts, seeds, is_shared, LEAST_BYTES))
         one = np.zeros(1, np.uint32)
         first_of_groups(one, np.zeros((1, 2), np.uint64))
-        matches = chain_matches(0, 1, 1, MovedWindows(one, one, one), (one, one, one))
+        read = _as_read(one.copy())
+        matches = chain_matches(0, 1, 1, MovedWindows(one, one, one), (read, read, read))
         verify_matches(texts.data, matches.start, matches.end, texts.data, matches.first, 1)
     if overlap:
         index, _, _ = build_item_index(texts)
         find_overlaps(texts, index)
+
+
+def _as_read(array: U32) -> U32:
+    """As what tasks read from files: for numba an array that is not written is of another type."""
+    array.setflags(write=False)
+    return array
 
 
 def _every_recipe() -> list[Preset]:

@@ -2,8 +2,8 @@
 
 numba itself parses the bitcode of every kernel, from which others are compiled that call it, and
 imports its modules about arrays for the names in them, which only code in Python looks up. Both
-together take as long as the rest. Here bitcode is parsed when a kernel is compiled that needs it,
-and the modules are imported when the first kernel is.
+together take as long as the rest. Here bitcode stays as it is, as kernels are compiled from what
+`dedup.called_kernels` makes, and the modules are imported when the first kernel is compiled.
 """
 
 import contextlib
@@ -14,7 +14,6 @@ from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any
 
-from llvmlite import binding
 from numba.core import environment
 from numba.core.codegen import JITCodeLibrary
 from numba.core.runtime.nrt import rtsys
@@ -23,23 +22,23 @@ _NEEDED = (
     "_unserialize",
     "enable_object_caching",
     "_set_compiled_object",
+    "_finalize_dynamic_globals",
     "_finalize_final_module",
-    "_get_module_for_linking",
+    "_optimize_final_module",
+    "_verify_declare_only_symbols",
     "get_pointer_to_function",
 )
-_IS_KNOWN = hasattr(environment, "_rebuild_env") and all(
+IS_KNOWN = hasattr(environment, "_rebuild_env") and all(
     hasattr(JITCodeLibrary, name) for name in _NEEDED
 )
-"""Whether numba is made as the releases are that this file was written for; else it loads kernels
-in its own way."""
+"""Whether numba is made as the releases are that this file and `dedup.called_kernels` were written
+for; else it loads and compiles kernels in its own way."""
 
 
 class KeptLibrary(JITCodeLibrary):
-    """The machine code of a kernel, and its bitcode, which is parsed when one is compiled that
-    calls it."""
+    """The machine code of a kernel."""
 
     _machine_code: bytes
-    _bitcode: bytes
 
     @classmethod
     def _unserialize(cls, codegen: Any, state: tuple[str, str, Any]) -> Any:
@@ -47,7 +46,7 @@ class KeptLibrary(JITCodeLibrary):
         if kind != "object":
             return JITCodeLibrary._unserialize(codegen, state)  # type: ignore[no-untyped-call]
         library: Any = cls(codegen, name)
-        library._machine_code, library._bitcode = data
+        library._machine_code, _ = data  # and its bitcode
         library.enable_object_caching()
         library._set_compiled_object(library._machine_code)
         library._finalize_final_module()
@@ -59,12 +58,6 @@ class KeptLibrary(JITCodeLibrary):
         if name.encode() + b"\0" not in self._machine_code:
             return 0
         return int(self.codegen._engine.get_function_address(name))
-
-    def _get_module_for_linking(self) -> Any:
-        if self._shared_module is None:
-            self._shared_module = binding.parse_bitcode(self._bitcode)
-            self.codegen._engine._load_defined_symbols(self._shared_module)
-        return self._shared_module
 
 
 def load_kernel(kept: Any, signature: Any, context: Any) -> Any:
@@ -81,7 +74,7 @@ def load_kernel(kept: Any, signature: Any, context: Any) -> Any:
 @contextlib.contextmanager
 def _load_lightly(codegen: Any) -> Iterator[None]:
     """numba's compiler lock is held meanwhile."""
-    if not _IS_KNOWN:
+    if not IS_KNOWN:
         import_arrays()
         yield
         return

@@ -14,6 +14,7 @@ tests, undecodable files and files that record build settings of the machine are
 """
 
 import ast
+import csv
 import functools
 import importlib.metadata
 import json
@@ -78,7 +79,7 @@ class _Package:
     version: str
     licence: str
     description: str
-    files: tuple[tuple[str, Path], ...]  # (path relative to its root, where it lies)
+    files: tuple[tuple[str, str], ...]  # (path relative to its root, where it lies)
 
 
 @dataclass(frozen=True)
@@ -282,17 +283,19 @@ def _standard_library() -> _Package:
     files = []
     for folder, folders, names in os.walk(root):
         folders[:] = [f for f in folders if f not in _SKIPPED_FOLDERS and f[:7] != "config-"]
-        files += [Path(folder) / name for name in names]
-    relative = tuple(sorted((path.relative_to(root).as_posix(), path) for path in files))
+        files += [os.path.join(folder, name) for name in names]
+    relative = tuple(
+        sorted((path[len(str(root)) + 1 :].replace(os.sep, "/"), path) for path in files)
+    )
     return _Package("python", platform.python_version(), "PSF-2.0", "", relative)
 
 
 def _package(installed: tuple[str, importlib.metadata.Distribution]) -> _Package:
     name, distribution = installed
-    files = {}
-    for path in distribution.files or ():
-        if not path.is_absolute() and ".." not in path.parts:
-            files[path.as_posix()] = Path(str(distribution.locate_file(path)))
+    root, files = str(distribution.locate_file("")), {}
+    for path in _list_files(distribution):
+        if not path.startswith("/") and ".." not in path.split("/"):
+            files[path] = os.path.join(root, path)
     fields = [_field(distribution, name) for name in ("License-Expression", "License")]
     short = next((f for f in fields if f and "\n" not in f and len(f) <= 100), "")
     classifiers = distribution.metadata.get_all("Classifier") or ()
@@ -300,6 +303,14 @@ def _package(installed: tuple[str, importlib.metadata.Distribution]) -> _Package
     licence = short or "; ".join(classified) or "unknown"
     description = _field(distribution, "Description")
     return _Package(name, distribution.version, licence, description, tuple(sorted(files.items())))
+
+
+def _list_files(distribution: importlib.metadata.Distribution) -> list[str]:
+    """As `distribution.files`, which takes a second for all that is installed, for its paths."""
+    record = distribution.read_text("RECORD")
+    if record is None:
+        return [path.as_posix() for path in distribution.files or ()]
+    return [row[0] for row in csv.reader(record.splitlines()) if row]
 
 
 def _field(distribution: importlib.metadata.Distribution, name: str) -> str:
@@ -325,7 +336,7 @@ def _candidates(package: _Package) -> Iterator[_Candidate]:
         if name.endswith(".py"):
             yield _Candidate(_SOURCES, package, path, functools.partial(_read, place))
             yield _Candidate(_DOCSTRINGS, package, path, functools.partial(_docstrings, place))
-        elif Path(name).suffix not in _NOT_PROSE:
+        elif os.path.splitext(name)[1] not in _NOT_PROSE:
             for kind, pattern in _NAMES:
                 if pattern.fullmatch(name):
                     yield _Candidate(kind, package, path, functools.partial(_read, place))
@@ -347,7 +358,7 @@ def _fit(text: str) -> str | None:
     return text if text.strip() and "\0" not in text else None
 
 
-def _read(path: Path) -> str | None:
+def _read(path: str) -> str | None:
     """The text of a file, or None when it is absent, too large, empty or not UTF-8."""
     try:
         with open(path, "rb") as file:
@@ -357,7 +368,7 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _docstrings(path: Path) -> str | None:
+def _docstrings(path: str) -> str | None:
     """The documentation strings of a module, each under the name it belongs to."""
     source = _read(path)
     if source is None or source.count('"""') < 4:
@@ -368,7 +379,7 @@ def _docstrings(path: Path) -> str | None:
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return None  # a template, or the source of another Python version
-    pieces = [f"{name}\n\n{text}\n" for name, text in _list_documented(tree, path.stem)]
+    pieces = [f"{name}\n\n{text}\n" for name, text in _list_documented(tree, Path(path).stem)]
     return _fit("\n".join(pieces)) if len(pieces) > 1 else None
 
 

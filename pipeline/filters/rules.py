@@ -20,7 +20,7 @@ from pipeline.config.filters import (
 )
 from pipeline.core.errors import ConfigError
 from pipeline.core.hashes import read_at_most
-from pipeline.filters import c4, gopher, language, repetition
+from pipeline.filters import c4, fineweb, gopher, language, repetition
 from pipeline.filters.ngram_model import measure_perplexity, open_trained
 from pipeline.filters.ngram_training import NgramSettings, train_ngrams
 from pipeline.filters.rule import RuleFailures
@@ -197,6 +197,7 @@ def warm_up_filters() -> None:
     )
     texts = pa.array(["One line.\n\nAnother one …"], pa.large_string())
     find_failures(texts, Filters(every))
+    fineweb.measure(texts)
     if language.is_installed():
         language.detect_languages(texts, 1)
     measure_perplexity(texts, open_trained(*train_ngrams(texts, NgramSettings())))

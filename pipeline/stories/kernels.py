@@ -51,9 +51,9 @@ def list_parts(config: Config, screens: bool, packs: bool) -> Iterator[Part]:
         yield FINGERPRINTS
     lines = config.lines.unit != "none" or config.dedup.substrings.cut
     overlap = bool(config.decontaminate.sets)
-    recipe = choose_preset(config.dedup)
+    contained, recipe = config.dedup.containment.drop, choose_preset(config.dedup)
     if recipe or lines or overlap:
-        yield Part("dedup", "dedup.lsh", partial(_warm_up_dedup, recipe, lines, overlap))
+        yield Part("dedup", "dedup.lsh", partial(_warm_up_dedup, recipe, lines, overlap, contained))
     if has_rules(config.filters) or config.signals != SignalsConfig():
         yield FILTERS
     if packs:
@@ -94,10 +94,12 @@ def _follow_parent() -> None:
         os._exit(1)
 
 
-def _warm_up_dedup(recipe: Preset | None, lines: bool = True, overlap: bool = True) -> None:
+def _warm_up_dedup(
+    recipe: Preset | None, lines: bool = True, overlap: bool = True, contained: bool = True
+) -> None:
     from dedup.find import warm_up
 
-    warm_up(recipe, lines=lines, overlap=overlap)
+    warm_up(recipe, lines=lines, overlap=overlap, containment=contained)
 
 
 def _warm_up_cleaning() -> None:
@@ -134,10 +136,10 @@ def _warm_up_shards() -> None:
     import numpy as np
     import pyarrow as pa
 
-    from pipeline.hdf5.chunks import sample_shard
-    from pipeline.hdf5.packing import take_rows
+    from pipeline.hdf5.chunks import shard_image
+    from pipeline.hdf5.packing import SampleRows, take_rows
 
-    sample_shard(np.zeros((1, 3, 16), np.int32))
+    shard_image(SampleRows(np.zeros((1, 17), np.uint16), np.array([17])))
     lists = pa.chunked_array([pa.array([[1, 2], [3]], pa.large_list(pa.uint16()))])
     take_rows(lists, np.array([1, 0]))
 

@@ -306,4 +306,4 @@ def test_kernels_are_compiled_once_and_the_user_is_told(
         ended = prep("dedup", raw.root, "--out", own, *OPTIONS)
         said = "note: compiling kernels for this machine, once: dedup" in ended.err
         assert said == first
-    assert calls == [{"lines": False, "overlap": False}]
+    assert calls == [{"lines": False, "overlap": False, "containment": False}]

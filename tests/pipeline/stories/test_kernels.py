@@ -1,5 +1,6 @@
-"""The processes that compile kernels before a first run: they end with it."""
+"""What compiles kernels before a first run ends with it, and leaves tasks nothing to compile."""
 
+import json
 import os
 import signal
 import subprocess
@@ -41,3 +42,45 @@ def test_no_process_outlives_a_run_that_is_killed(tmp_path: Path, with_signal: i
     while any(Path(f"/proc/{child}").exists() for child in started):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+CONFIGS = {
+    "quickstart": [],
+    "rules": [
+        "signals.fineweb=true", "filters.gopher=true", "filters.gopher_repetition=true",
+        "filters.c4={}", "clean.mask=[email, ip]", "dedup.preset=custom", "dedup.unit=word",
+        "dedup.size=5",
+    ],
+    "cuts": [
+        "dedup.containment.drop=true", "dedup.substrings.cut=true", "lines.unit=paragraph",
+        "decontaminate.sets=[items.jsonl]",
+    ],
+}  # fmt: skip
+"""Options of `prep run quickstart`."""
+RUN = """
+import sys
+from pathlib import Path
+import pipeline
+from pipeline.stories import run
+cache, kept, compile_missing = Path(sys.argv[1]), [], run.compile_missing
+def compile_and_list(parts, note):
+    compile_missing(parts, note)
+    kept.extend(cache.rglob("*.nbc"))
+run.compile_missing = compile_and_list
+pipeline.run("quickstart", "out", overrides=sys.argv[2:])
+print(len(kept), sorted(p.name for p in {*cache.rglob("*.nbc")} - {*kept}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGS)
+def test_tasks_compile_nothing(name: str, tmp_path: Path) -> None:
+    """What is compiled before the tasks of a config is all that they call."""
+    cache = tmp_path / "cache"
+    environment = os.environ | {"WAFERMILL_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
+    item = {"id": "1", "text": " ".join(f"word{i}" for i in range(20))}
+    (tmp_path / "items.jsonl").write_text(json.dumps(item) + "\n")
+    command = [sys.executable, "-c", RUN, cache, *CONFIGS[name]]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    kept, _, more = done.stdout.strip().rpartition("\n")[2].partition(" ")
+    assert int(kept) > 20 and more == "[]", done.stderr[-2000:]
