@@ -10,7 +10,8 @@ numba is imported when the first kernel is called: it takes as long as Python, n
 together, and many commands compute nothing.
 
 Kernels take flat numpy arrays and type their scalar constants (`np.uint64(3)`): numba makes a
-float64 of a uint64 and a plain Python int. They release the global lock.
+float64 of a uint64 and a plain Python int. They assign no array to a slice: for the first that does
+numba compiles two seconds, for the words of its error. They release the global lock.
 """
 
 import contextlib
@@ -104,7 +105,7 @@ class _Kernel:
     @property
     def _numba_type_(self) -> Any:
         """The type of what another kernel calls, by which numba asks for it."""
-        from dedup.kept_kernels import IS_KNOWN
+        from dedup.kernel_libraries import IS_KNOWN
 
         if not IS_KNOWN:
             return self._made()._numba_type_
@@ -123,7 +124,7 @@ class _Kernel:
 def _declare_called(function: Callable[..., Any]) -> Any:
     import numba
 
-    from dedup.called_kernels import CalledCompiler
+    from dedup.kernel_libraries import CalledCompiler
 
     options: Any = {"pipeline_class": CalledCompiler, "no_cpython_wrapper": True}
     made: Any = numba.njit(**options, **_OPTIONS)(function)
@@ -134,7 +135,7 @@ def _declare_called(function: Callable[..., Any]) -> Any:
 def _declare(function: Callable[..., Any]) -> Any:
     import numba
 
-    from dedup.kept_kernels import import_arrays, load_kernel
+    from dedup.kernel_libraries import import_arrays, load_kernel
 
     directory = find_kernel_directory(Path(function.__code__.co_filename).parent)
     settings: Any = numba.config

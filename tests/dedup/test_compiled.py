@@ -142,10 +142,10 @@ def add_mixed(values):
 LOADED = """
 import sys
 import numpy as np
-import dedup.kept_kernels
+import dedup.kernel_libraries
 from dedup.polynomial import fmix64
 from own.kernels import mix_all, add_mixed
-dedup.kept_kernels.IS_KNOWN = sys.modules["__main__"].IS_KNOWN
+dedup.kernel_libraries.IS_KNOWN = sys.modules["__main__"].IS_KNOWN
 values = np.array([3, 1, 2], np.uint64)
 expected = [fmix64(value) for value in np.sort(values)]
 assert mix_all(values).tolist() == expected
@@ -163,7 +163,7 @@ print(*is_parsed, loaded.library._shared_module is not None, "scipy.linalg" in s
 IN_ANOTHER = """
 import numpy as np
 from dedup.compiled import kernel
-import dedup.kept_kernels
+import dedup.kernel_libraries
 
 @kernel
 def at(values, i):
@@ -201,8 +201,10 @@ def test_what_only_kernels_call_is_compiled_for_them_alone(is_known: bool, tmp_p
     """Values and errors are the same in the process that compiles and in the next, and where numba
     compiles in its own way. Only what Python calls is kept."""
     (tmp_path / "kernels.py").write_text(IN_ANOTHER)
-    code = f"import sys; sys.path.append({str(tmp_path)!r}); import kernels, dedup.kept_kernels\n"
-    code += f"dedup.kept_kernels.IS_KNOWN = {is_known}\nkernels.show()"
+    code = (
+        f"import sys; sys.path.append({str(tmp_path)!r}); import kernels, dedup.kernel_libraries\n"
+    )
+    code += f"dedup.kernel_libraries.IS_KNOWN = {is_known}\nkernels.show()"
     compiling, loading = python(code, tmp_path / "cache"), python(code, tmp_path / "cache")
     values = "-8 integer division by zero, 32 too large, 30 30"
     assert compiling.splitlines()[0] == loading.splitlines()[0] == values

@@ -392,7 +392,9 @@ class RunConfig(FrozenModel):
         None, description="steps to profile; results are written to MODEL_DIR/profile; null: none"
     )
     threads: Annotated[Count, Field(le=1024)] = Field(
-        1, description="CPU threads (ours); part of the run: another number gives other bits"
+        1,
+        description="CPU threads (ours); part of the run: another number gives other bits. Several "
+        "spin while they wait for each other: keep 1 where other work shares the cores",
     )
     wafer_memory: Bytes = Field(40 * 10**9, description="memory of one emulated wafer (ours)")
     min_leaves: Count = Field(

@@ -1,9 +1,14 @@
-"""Loads what numba kept of a kernel without what only its compiler needs; imports numba.
+"""The code of kernels, in two ways that are quicker than numba's own; imports numba.
 
-numba itself parses the bitcode of every kernel, from which others are compiled that call it, and
-imports its modules about arrays for the names in them, which only code in Python looks up. Both
-together take as long as the rest. Here bitcode stays as it is, as kernels are compiled from what
-`dedup.called_kernels` makes, and the modules are imported when the first kernel is compiled.
+Loading what numba kept: numba itself parses the bitcode of every kernel, from which others are
+compiled that call it, and imports its modules about arrays for the names in them, which only code
+in Python looks up. Both together take as long as the rest. Here bitcode stays as it is, and the
+modules are imported when the first kernel is compiled.
+
+Compiling what other kernels call: numba optimizes each kernel, makes machine code of it and an
+entry for Python, and then does so once more as part of each kernel that calls it. Most kernels are
+only called by others. Here such a one becomes LLVM's code and no more, and what calls it optimizes
+both together.
 """
 
 import contextlib
@@ -16,6 +21,7 @@ from typing import Any
 
 from numba.core import environment
 from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 from numba.core.runtime.nrt import rtsys
 
 _NEEDED = (
@@ -31,8 +37,8 @@ _NEEDED = (
 IS_KNOWN = hasattr(environment, "_rebuild_env") and all(
     hasattr(JITCodeLibrary, name) for name in _NEEDED
 )
-"""Whether numba is made as the releases are that this file and `dedup.called_kernels` were written
-for; else it loads and compiles kernels in its own way."""
+"""Whether numba is made as the releases are that this file was written for; else it loads and
+compiles kernels in its own way."""
 
 
 class KeptLibrary(JITCodeLibrary):
@@ -120,3 +126,42 @@ def import_arrays() -> None:
 def _find_scipy() -> None:
     if find_spec("scipy") is None:
         raise ImportError("scipy is not installed")
+
+
+class CalledCompiler(Compiler):
+    """numba's compiler, for functions without an address."""
+
+    def define_pipelines(self) -> Any:
+        """numba's passes, into a library of ours."""
+        state: Any = self.state
+        library: Any = _CalledLibrary
+        state.library = library(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library.enable_object_caching()
+        return super().define_pipelines()  # type: ignore[no-untyped-call]
+
+
+class _CalledLibrary(JITCodeLibrary):
+    """LLVM's code of one function and of those that it calls, to be linked into other libraries."""
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()  # type: ignore[no-untyped-call]
+        self._verify_declare_only_symbols()  # type: ignore[no-untyped-call]
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        return 0
+
+    @property
+    def codegen(self) -> Any:
+        return _NoEnvironments
+
+
+class _NoEnvironments:
+    """Where numba would put the constants of a function for its machine code."""
+
+    @staticmethod
+    def set_env(name: str, environment: Any) -> None:
+        pass
