@@ -1,10 +1,11 @@
 """Compiled kernels: one decorator, and a cache directory for the state of their sources.
 
 numba caches compiled code per file and does not see a change in a kernel that another file calls.
-So a directory is named by a digest of numba's version, of this package's sources and of those of
-the kernel's own package: any change in them starts a new, empty cache, and a kernel may call those
-of its own package and of this one. Where the user's cache cannot be written, every process compiles
-for itself.
+So a directory is named by what the code depends on: this package's sources and those of the
+kernel's own package, the versions of numba and Python, and the processor. Any change in them starts
+a new, empty cache, and a kernel may call those of its own package and of this one. Installations of
+the same version share it. Where the user's cache cannot be written, every process compiles for
+itself.
 
 numba is imported when the first kernel is called: it takes as long as Python, numpy and pyarrow
 together, and many commands compute nothing.
@@ -17,8 +18,10 @@ numba compiles two seconds, for the words of its error. They release the global 
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial, update_wrapper
 from importlib.metadata import version
@@ -34,8 +37,12 @@ PACKAGE = Path(__file__).parent
 
 _OPTIONS: Any = {"nogil": True, "boundscheck": False, "no_cfunc_wrapper": True}
 
+_X86 = ("vendor_id", "cpu family", "model", "flags")
+_ARM = ("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features")
+"""What /proc/cpuinfo tells of a processor that compilers ask for."""
+
 _LOCK = RLock()
-"""Of numba's settings, which are those of the process."""
+"""Of what numba makes of kernels."""
 
 
 @cache
@@ -53,11 +60,24 @@ def source_digest(package: Path) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
+@cache
+def _machine_digest() -> str:
+    """8 hex digits that name this Python and the processor, for which machine code is made: homes
+    are shared by machines of several kinds."""
+    told = [sys.implementation.cache_tag, sys.abiflags, os.uname().machine]
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        for line in itertools.takewhile(str.strip, file):  # of the first processor
+            name, _, value = line.partition(":")
+            if name.strip() in (*_X86, *_ARM):
+                told.append(value.strip())
+    return hashlib.sha256("\0".join(told).encode()).hexdigest()[:8]
+
+
 def find_kernel_directory(package: Path = PACKAGE) -> Path | None:
-    """Where the compiled kernels of exactly these sources are kept; it need not exist. None for a
-    user without a home directory."""
+    """Where the kernels of exactly these sources, compiled for this machine, are kept; it need not
+    exist. None for a user without a home directory."""
     root = user_cache()
-    return root and root / "kernels" / source_digest(package)
+    return root and root / "kernels" / f"{source_digest(package)}-{_machine_digest()}"
 
 
 def first_use(source: Path = PACKAGE) -> bool:
@@ -65,7 +85,7 @@ def first_use(source: Path = PACKAGE) -> bool:
     take a while."""
     package, name = (source.parent, f"{source.stem}.*") if source.is_file() else (source, "*")
     directory = find_kernel_directory(package)
-    return directory is None or next(directory.rglob(f"{name}.nbc"), None) is None
+    return directory is None or next(directory.glob(f"{name}.nbc"), None) is None
 
 
 @cache
@@ -135,21 +155,13 @@ def _declare_called(function: Callable[..., Any]) -> Any:
 def _declare(function: Callable[..., Any]) -> Any:
     import numba
 
-    from dedup.kernel_libraries import import_arrays, load_kernel
+    from dedup.kernel_libraries import KernelCache, import_arrays
 
-    directory = find_kernel_directory(Path(function.__code__.co_filename).parent)
-    settings: Any = numba.config
-    before = settings.CACHE_DIR
-    settings.CACHE_DIR = str(directory or "")
-    try:
-        is_kept = directory is not None and is_writable(directory)
-        made: Any = numba.njit(cache=is_kept, **_OPTIONS)(function)
-    finally:
-        settings.CACHE_DIR = before
+    made: Any = numba.njit(**_OPTIONS)(function)
     made.get_call_template = partial(_without_literals, made.get_call_template)
-    kept: Any = getattr(made, "_cache", None)
-    if hasattr(kept, "_load_overload"):
-        kept.load_overload = partial(load_kernel, kept)
+    directory = find_kernel_directory(Path(function.__code__.co_filename).parent)
+    if directory is not None and is_writable(directory):
+        made._cache = KernelCache(function, directory)
     else:
         import_arrays()
     return made
@@ -186,7 +198,7 @@ def _compile_once(function: Callable[..., Any]) -> Iterator[None]:
 def _is_kept(function: Callable[..., Any], directory: Path) -> bool:
     qualified = re.sub("[<>]", "", function.__qualname__)  # as numba names its files
     name = f"{Path(function.__code__.co_filename).stem}.{qualified}-*.nbi"
-    return next(directory.rglob(name), None) is not None
+    return next(directory.glob(name), None) is not None
 
 
 def kernel(function: Function) -> Function:

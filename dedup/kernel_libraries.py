@@ -1,6 +1,10 @@
-"""The code of kernels, in two ways that are quicker than numba's own; imports numba.
+"""The code of kernels, kept and compiled in ways that are quicker than numba's own; imports numba.
 
-Loading what numba kept: numba itself parses the bitcode of every kernel, from which others are
+Keeping it: numba tells kernels apart by the path of their source, so that each installation on a
+machine would compile its own. Here they are kept in a directory that is named by their content
+(`dedup.compiled`).
+
+Loading what is kept: numba itself parses the bitcode of every kernel, from which others are
 compiled that call it, and imports its modules about arrays for the names in them, which only code
 in Python looks up. Both together take as long as the rest. Here bitcode stays as it is, and the
 modules are imported when the first kernel is compiled.
@@ -17,9 +21,11 @@ import sys
 from collections.abc import Iterator
 from functools import cache, partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from numba.core import environment
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.runtime.nrt import rtsys
@@ -34,8 +40,10 @@ _NEEDED = (
     "_verify_declare_only_symbols",
     "get_pointer_to_function",
 )
-IS_KNOWN = hasattr(environment, "_rebuild_env") and all(
-    hasattr(JITCodeLibrary, name) for name in _NEEDED
+IS_KNOWN = (
+    hasattr(environment, "_rebuild_env")
+    and hasattr(FunctionCache, "_load_overload")
+    and all(hasattr(JITCodeLibrary, name) for name in _NEEDED)
 )
 """Whether numba is made as the releases are that this file was written for; else it loads and
 compiles kernels in its own way."""
@@ -66,24 +74,57 @@ class KeptLibrary(JITCodeLibrary):
         return int(self.codegen._engine.get_function_address(name))
 
 
-def load_kernel(kept: Any, signature: Any, context: Any) -> Any:
-    """What is kept of a kernel for these types; None where it has to be compiled. `kept` is numba's
-    cache of the kernel."""
-    rtsys.initialize(context)
-    with _load_lightly(context.codegen()):
-        kernel = kept._load_overload(signature, context)
-    if kernel is None:
-        import_arrays()
-    return kernel
+class _Locator:
+    """Tells numba where to keep a kernel, and takes the place of the class that it makes one of."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._line = directory, 0
+
+    def from_function(self, function: Any, _: str) -> "_Locator":
+        self._line = function.__code__.co_firstlineno
+        return self
+
+    def ensure_cache_path(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+
+    def get_cache_path(self) -> str:
+        return str(self._directory)
+
+    def get_source_stamp(self) -> str:
+        return ""  # the directory is named by it
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+
+class _KeptResults(CompileResultCacheImpl):
+    def __init__(self, function: Any, directory: Path) -> None:
+        self._locator_classes: Any = [_Locator(directory)]
+        super().__init__(function)  # type: ignore[no-untyped-call]
+
+
+class KernelCache(FunctionCache):
+    """What is kept of one kernel, in `directory`. numba's compiler lock is held while it loads."""
+
+    def __init__(self, function: Any, directory: Path) -> None:
+        self._impl_class: Any = partial(_KeptResults, directory=directory)
+        super().__init__(function)  # type: ignore[no-untyped-call]
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """What is kept for these types; None where it has to be compiled."""
+        if not IS_KNOWN:
+            import_arrays()
+            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        rtsys.initialize(target_context)
+        with _load_lightly(target_context.codegen()):
+            kernel = self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        if kernel is None:
+            import_arrays()
+        return kernel
 
 
 @contextlib.contextmanager
 def _load_lightly(codegen: Any) -> Iterator[None]:
-    """numba's compiler lock is held meanwhile."""
-    if not IS_KNOWN:
-        import_arrays()
-        yield
-        return
     before = environment._rebuild_env
     environment._rebuild_env = _restore_environment
     codegen.unserialize_library = partial(KeptLibrary._unserialize, codegen)

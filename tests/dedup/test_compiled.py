@@ -1,6 +1,7 @@
 """Compiled kernels: loaded from the cache, made anew when any source changes, never at import."""
 
 import ast
+import io
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import dedup.compiled
 
 ROOT = Path(__file__).resolve().parents[2]
 USE = """
+import dedup
 from dedup.compiled import find_kernel_directory, first_use
 before = first_use()
 import numpy as np
@@ -43,6 +45,36 @@ def test_second_process_compiles_nothing(kept: tuple[Path, str]) -> None:
     files = {p: p.stat().st_mtime_ns for p in cache.rglob("*.nbc")}
     assert python(USE, cache) == f"False False 1 {first}"
     assert files and files == {p: p.stat().st_mtime_ns for p in cache.rglob("*.nbc")}
+
+
+def test_another_installation_of_the_same_sources_compiles_nothing(
+    kept: tuple[Path, str], tmp_path: Path
+) -> None:
+    """As in a second virtual environment, or a checkout elsewhere."""
+    shutil.copytree(ROOT / "dedup", tmp_path / "dedup", copy_function=shutil.copyfile)
+    elsewhere = f"import sys; sys.path.insert(0, {str(tmp_path)!r}){USE}print(dedup.__file__)"
+    shutil.copytree(kept[0], tmp_path / "cache")
+    said = python(elsewhere, tmp_path / "cache")
+    assert said.startswith("False False 1 ")
+    assert said.endswith(f"\n{tmp_path}/dedup/__init__.py")
+
+
+def test_each_kind_of_processor_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines that share a home; not what differs from one moment to the next."""
+    intel = "vendor_id\t: GenuineIntel\ncpu MHz\t\t: 1\nflags\t\t: avx avx2\n"
+    told = (
+        intel,
+        intel.replace("MHz\t\t: 1", "MHz\t\t: 2") + "\nflags\t\t: none, of the second\n",
+        intel.replace("avx2", ""),
+        "CPU implementer\t: 0x41\nCPU part\t: 0xd0c\nFeatures\t: asimd\n",
+        "CPU implementer\t: 0x41\nCPU part\t: 0xd4f\nFeatures\t: asimd\n",
+        "",
+    )
+    digests = []
+    for text in told:
+        monkeypatch.setattr(dedup.compiled, "open", lambda _, t=text: io.StringIO(t), raising=False)
+        digests.append(dedup.compiled._machine_digest.__wrapped__())
+    assert digests[0] == digests[1] and len(set(digests)) == len(told) - 1
 
 
 def test_several_processes_compile_once(tmp_path: Path) -> None:
