@@ -59,7 +59,7 @@ class Printer:
         self.is_quiet = quiet
         self._as_json = as_json and not quiet
         self._console = None if quiet or as_json else _standard_error()
-        self._memory = (0.0, 0)
+        self._memory, self._look_again = 0, 0.0
 
     @property
     def terminal(self) -> "Console | None":
@@ -68,11 +68,14 @@ class Printer:
         return console if console is not None and console.is_terminal else None
 
     def memory(self) -> int:
-        """Bytes in use, as of the last second: looking takes milliseconds for each process."""
+        """Bytes in use, as of the last seconds: looking takes milliseconds for each process, here
+        a hundredth of the time at most."""
         now = time.monotonic()
-        if now > self._memory[0]:
-            self._memory = now + 1, memory_in_use()
-        return self._memory[1]
+        if now > self._look_again:
+            self._memory = memory_in_use()
+            took = time.monotonic() - now
+            self._look_again = now + max(1, 100 * took)
+        return self._memory
 
     def tell(self, event: str, line: str, **facts: Any) -> None:
         """One line, or one object of JSON with the same."""

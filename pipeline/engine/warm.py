@@ -9,6 +9,7 @@ that is a fork itself may hold what threads of another held, so it forks none ei
 """
 
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -113,6 +114,7 @@ def _serve(listener: int, alive: int) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         _let_go({listener, alive})
         keep_freed_memory()
+        gc.freeze()  # what workers share with each other is not searched for cycles by each
         forkserver.main(listener, alive, [])
     finally:
         os._exit(0)
