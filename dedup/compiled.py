@@ -11,8 +11,8 @@ numba is imported when the first kernel is called: it takes as long as Python, n
 together, and many commands compute nothing.
 
 Kernels take flat numpy arrays and type their scalar constants (`np.uint64(3)`): numba makes a
-float64 of a uint64 and a plain Python int. They assign no array to a slice: for the first that does
-numba compiles two seconds, for the words of its error. They release the global lock.
+float64 of a uint64 and a plain Python int. They assign nothing but constants to slices: for the
+first array numba compiles two seconds, for the words of its error. They release the global lock.
 """
 
 import contextlib

@@ -331,5 +331,6 @@ def _find_first(group_M: U32, key_M2: U64, first_M: I64) -> None:
             if (high, low) < (key_M2[first, 0], key_M2[first, 1]):
                 first = stop
             stop += 1
-        first_M[start:stop] = first
+        for m in range(start, stop):
+            first_M[m] = first
         start = stop

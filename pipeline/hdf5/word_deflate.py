@@ -196,7 +196,8 @@ def _make_code(count: I64, most: np.int64, bits: I64, code: U64) -> None:
     first, begun = 0, 0
     symbol = len(order)
     for depth in range(1, most + 1):
-        bits[order[symbol - of_depth[depth] : symbol]] = depth
+        for rank in range(symbol - of_depth[depth], symbol):
+            bits[order[rank]] = depth
         symbol -= of_depth[depth]
     following = np.zeros(most + 1, np.int64)
     for depth in range(1, most + 1):

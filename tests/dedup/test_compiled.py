@@ -3,9 +3,11 @@
 import ast
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -319,8 +321,7 @@ print(loaded)
 
 def test_kernels_call_those_of_their_own_package_and_of_dedup_only() -> None:
     """No other sources are part of the name of their cache, which would hold stale code."""
-    files = [file for top in ("dedup", "pipeline") for file in (ROOT / top).rglob("*.py")]
-    trees = {file: ast.parse(file.read_text()) for file in files}
+    trees = _parse_sources()
     kernels = {
         (".".join(file.relative_to(ROOT).with_suffix("").parts), node.name): file.parent
         for file, tree in trees.items()
@@ -343,6 +344,35 @@ def test_kernels_call_those_of_their_own_package_and_of_dedup_only() -> None:
                 calls += home is not None
                 assert home in (None, file.parent, ROOT / "dedup"), (file, node.name, home)
     assert len(kernels) > 100 and calls > 30
+
+
+def test_kernels_assign_no_arrays_to_slices() -> None:
+    """numba compiles two seconds for the error of the first that does, in each process. A name in
+    capitals is a constant."""
+    kernels = fills = 0
+    for file, tree in _parse_sources().items():
+        for node in tree.body:
+            if not (isinstance(node, ast.FunctionDef) and _is_kernel(node)):
+                continue
+            kernels += 1
+            for part in ast.walk(node):
+                if isinstance(part, ast.Assign) and any(map(_is_slice, part.targets)):
+                    fills += 1
+                    value = ast.unparse(part.value)
+                    assert re.fullmatch(r"0|np\.uint64\(0\)|[A-Z0-9_]+", value), f"{file}: {value}"
+    assert kernels > 100 and fills > 5
+
+
+def _is_slice(target: ast.expr) -> bool:
+    return isinstance(target, ast.Subscript) and any(
+        isinstance(part, ast.Slice) for part in ast.walk(target.slice)
+    )
+
+
+@cache
+def _parse_sources() -> dict[Path, ast.Module]:
+    files = [file for top in ("dedup", "pipeline") for file in (ROOT / top).rglob("*.py")]
+    return {file: ast.parse(file.read_text()) for file in files}
 
 
 def _is_kernel(node: ast.FunctionDef) -> bool:

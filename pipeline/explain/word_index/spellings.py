@@ -141,7 +141,8 @@ class _Known(NamedTuple):
 def _grow(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
     """The values in an array of twice the length."""
     longer = np.empty(2 * len(values), values.dtype)
-    longer[: len(values)] = values
+    for i in range(len(values)):
+        longer[i] = values[i]
     return longer
 
 

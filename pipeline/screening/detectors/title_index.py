@@ -250,7 +250,8 @@ def _hash_all(data: U8, offsets: I64, table: U64, out: U64, work: I64) -> int:
     for text in range(len(offsets) - 1):
         before = filled
         filled = hash_words(data, offsets[text], offsets[text + 1], False, table, out, filled)
-        work[before:filled] = text
+        for word in range(before, filled):
+            work[word] = text
     return filled
 
 
