@@ -14,11 +14,18 @@ PEERS = Path(__file__).resolve().parent / "peers"
 PACKAGES = ("datatrove", "datasets", "tiktoken")
 OURS = "wafermill"
 CONFIG = "config.json"
-_SCRIPTS = {
-    "datatrove": ("datatrove_tokens.py", "MinHash 9x13, tokens", "tokens"),
-    "datasets": ("datasets_map.py", "tokens", "."),
-    "tiktoken": ("tiktoken_npy.py", "tokens", "."),
+_SCRIPTS: dict[str, list[tuple[str, tuple[str, ...], str, str]]] = {
+    "datatrove": [
+        ("", ("datatrove_tokens.py",), "MinHash 9x13, tokens", "tokens"),
+        (", ftfy", ("datatrove_tokens.py", "--ftfy"), "ftfy, MinHash 9x13, tokens", "tokens"),
+    ],
+    "datasets": [("", ("datasets_map.py",), "tokens", ".")],
+    "tiktoken": [
+        ("", ("tiktoken_npy.py",), "tokens", "."),
+        (", HDF5", ("tiktoken_hdf5.py",), "tokens, HDF5", "."),
+    ],
 }
+"""Per package: what sets a script apart from others, its command, what it does, its product."""
 _VOCABULARY = """
 import pathlib, shutil, sys
 from importlib.metadata import version
@@ -108,11 +115,11 @@ def contenders_of(
             )
         )
     for peer in peers:
-        script, does, product = _SCRIPTS[peer.package]
-        places = ("--out", "{out}", "--vocabulary", "{vocabulary}")
-        command = (peer.python, str(PEERS / script), *places)
-        label = f"{peer.package} {peer.version}"
-        found.append(Contender(label, peer.package, command, cpus[:1], does, product))
+        for suffix, (script, *settings), does, product in _SCRIPTS[peer.package]:
+            places = ("--out", "{out}", "--vocabulary", "{vocabulary}")
+            command = (peer.python, str(PEERS / script), *settings, *places)
+            label = f"{peer.package} {peer.version}{suffix}"
+            found.append(Contender(label, peer.package, command, cpus[:1], does, product))
     return found
 
 

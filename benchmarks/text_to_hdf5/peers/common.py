@@ -6,8 +6,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 
-def options_of(description: str | None) -> argparse.Namespace:
-    """FILES..., `--out DIR` (which does not exist) and `--vocabulary DIR` of the tokenizer.
+def options_of(description: str | None, *flags: str) -> argparse.Namespace:
+    """FILES..., `--out DIR` (which does not exist), `--vocabulary DIR` of the tokenizer, and flags
+    that only one script has.
 
     The vocabulary is one tokenizer in two forms: `tokenizer.json`, and GPT-2's `encoder.json` and
     `vocab.bpe`.
@@ -16,6 +17,8 @@ def options_of(description: str | None) -> argparse.Namespace:
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--vocabulary", type=Path, required=True)
+    for flag in flags:
+        parser.add_argument(flag, action="store_true")
     return parser.parse_args()
 
 
