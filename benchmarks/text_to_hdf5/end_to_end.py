@@ -96,13 +96,6 @@ def main() -> None:
         for made in inputs.values():
             write_config(made.folder, options.registry or [], options.keep)
         runs, failures = measure_all(contenders, inputs, folder, options)
-    from benchmarks.text_to_hdf5.tables import show  # rich is slow to import
-
-    show(runs, contenders, inputs)
-    for label, problem in failures.items():
-        print(f"{label}: {problem}")
-    for package in missing:
-        print(f"{package}: not installed in any interpreter given")
     if options.json:
         result = {
             **begun,
@@ -116,6 +109,13 @@ def main() -> None:
             "runs": [asdict(run) for run in runs],
         }
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    from benchmarks.text_to_hdf5.tables import show  # rich is slow to import
+
+    show(runs, contenders, inputs)
+    for label, problem in failures.items():
+        print(f"{label}: {problem}")
+    for package in missing:
+        print(f"{package}: not installed in any interpreter given")
 
 
 def measure_all(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -57,8 +58,8 @@ def show(runs: list[Run], contenders: list[Contender], inputs: dict[int, Input])
     console.print(_resources(rounds, labels))
     if len(rounds.scales) > 1:
         console.print(_cost(rounds, labels))
-    if len(ours) > 1:
-        console.print(_scaling(rounds, ours))
+    for one, more in pairwise(ours):
+        console.print(_scaling(rounds, one, more))
     for label in ours:
         console.print(_stages(rounds, label, inputs))
 
@@ -175,8 +176,7 @@ def _cost(rounds: Rounds, labels: list[str]) -> Table:
     return table
 
 
-def _scaling(rounds: Rounds, ours: list[str]) -> Table:
-    one, more = ours
+def _scaling(rounds: Rounds, one: str, more: str) -> Table:
     table = _table(
         f"{one} against {more.rpartition(', ')[2]}",
         "input", "wall s of one", "wall s of more", "faster by", "CPU s more by",
