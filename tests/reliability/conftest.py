@@ -303,6 +303,13 @@ main()
 Popen = subprocess.Popen[str]
 
 
+_MADE_ONCE = (
+    "kernels", "cleaning", "tokenizer-checks", "tokenizers", "alphabet", "licences", "methods",
+    "templates", "titles",
+)  # fmt: skip
+"""What the cache of a user holds whatever is run: several MB, too much for a small disk."""
+
+
 @pytest.fixture
 def far(s3: Any, tmp_path: Path) -> Iterator[Callable[..., Popen]]:
     """Run a `prep` command on a host of this name, which is to say with a cache of its own, and the
@@ -318,7 +325,8 @@ def far(s3: Any, tmp_path: Path) -> Iterator[Callable[..., Popen]]:
     ) -> Popen:
         cache = tmp_path / host
         cache.mkdir(exist_ok=True)
-        for name in ("kernels", "cleaning", "tokenizer-checks"):
+        for name in _MADE_ONCE:
+            (compiled / name).mkdir(parents=True, exist_ok=True)
             if not (cache / name).exists():
                 (cache / name).symlink_to(compiled / name)
         own = {"WAFERMILL_CACHE": str(cache), "WAFERMILL_FAILPOINT": fault}
