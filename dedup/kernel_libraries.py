@@ -17,6 +17,7 @@ both together.
 
 import contextlib
 import importlib
+import pickle
 import sys
 from collections.abc import Iterator
 from functools import cache, partial
@@ -116,8 +117,12 @@ class KernelCache(FunctionCache):
             import_arrays()
             return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
         rtsys.initialize(target_context)
+        kernel = None
         with _load_lightly(target_context.codegen()):
-            kernel = self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+            try:
+                kernel = self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+            except (EOFError, pickle.UnpicklingError):  # cut short, as by a power failure
+                self.flush()  # type: ignore[no-untyped-call]
         if kernel is None:
             import_arrays()
         return kernel

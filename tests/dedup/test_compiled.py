@@ -61,6 +61,19 @@ def test_another_installation_of_the_same_sources_compiles_nothing(
     assert said.endswith(f"\n{tmp_path}/dedup/__init__.py")
 
 
+@pytest.mark.parametrize("kind", ["*.nbc", "*.nbi"])
+@pytest.mark.parametrize("share", [0, 0.5, 0.99])
+def test_kept_kernels_that_are_cut_short_are_compiled_again(
+    kept: tuple[Path, str], tmp_path: Path, kind: str, share: float
+) -> None:
+    shutil.copytree(kept[0], tmp_path / "cache")
+    files = list((tmp_path / "cache").rglob(kind))
+    for file in files:
+        os.truncate(file, int(share * file.stat().st_size))
+    assert files and python(USE, tmp_path / "cache").split()[2] == "0"
+    assert python(USE, tmp_path / "cache").split()[2] == "1"
+
+
 def test_each_kind_of_processor_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machines that share a home; not what differs from one moment to the next."""
     intel = "vendor_id\t: GenuineIntel\ncpu MHz\t\t: 1\nflags\t\t: avx avx2\n"
