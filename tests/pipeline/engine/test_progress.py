@@ -12,7 +12,7 @@ import pytest
 
 import pipeline
 from pipeline.engine import progress
-from pipeline.engine.progress import Progress, memory_in_use
+from pipeline.engine.progress import Printer, Progress, memory_in_use
 
 Prep = Callable[..., Any]
 
@@ -120,3 +120,21 @@ def test_the_api_is_quiet_unless_asked(
 ) -> None:
     pipeline.run(corpus.config, tmp_path / "run", 0)
     assert capsys.readouterr().err == ""
+
+
+def test_looking_for_memory_takes_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many workers a look takes a second, and blocks the process that starts tasks."""
+    now, looks = 100.0, 0
+
+    def look() -> int:
+        nonlocal now, looks
+        now, looks = now + 0.05, looks + 1
+        return looks
+
+    monkeypatch.setattr(progress, "memory_in_use", look)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    printer = Printer(quiet=True)
+    while now < 120:
+        assert printer.memory() == looks > 0
+        now += 0.1
+    assert looks == 4
